@@ -1,0 +1,68 @@
+# Everything happens in .venv, which the first target that needs it makes. `make` alone says what there is.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed   # newer than all that says what belongs into .venv
+WHICH := import sys; print(sys.base_prefix, sys.version)
+# A virtual environment of its own: nothing of the user's Python is mixed in.
+export PYTHONNOUSERSITE := 1
+unexport PYTHONPATH PYTHONHOME
+# When the set-up began, for the table of costs.
+ifndef BEGAN
+BEGAN := $(shell date +%s)
+endif
+
+.PHONY: help demo test lint protos clean setup check-python
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     train a small network on handwritten digits with two workers"
+	@echo "make test     run everything: lint, format, types, layers, tests"
+	@echo "make lint     the same without the tests"
+	@echo "make protos   generate the code of protos/*.proto again"
+	@echo "make clean    remove .venv, caches and built files"
+	@echo "Each makes .venv first, with the python3 on PATH or the one given: make demo PYTHON=/usr/bin/python3"
+
+# A bare `python` in a worker's command is looked for on PATH, where that of .venv must come first.
+demo: setup
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/hvdrun -np 2 python examples/torch_digits.py
+
+test: setup
+	@$(BIN)/python tests/house/parts.py --began $(BEGAN)
+
+lint: setup
+	@$(BIN)/python tests/house/parts.py lint format types layers
+
+protos: setup
+	$(BIN)/python tests/protos/generate.py
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: check-python $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing into .venv what pyproject.toml names, in the versions of constraints.txt: minutes, the first time"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,dev]'
+	@touch $@
+
+# pip is the last that venv puts there: without it an earlier attempt has failed, and is made anew.
+$(BIN)/pip:
+	@command -v "$(PYTHON)" >/dev/null || { echo >&2 \
+	  "hvdrun needs Python 3.11 or newer, but there is no '$(PYTHON)': on Debian, apt-get install python3 python3-venv," \
+	  "or name another with make PYTHON=/path/to/python3."; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
+	  "hvdrun needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1):" \
+	  "name another with make PYTHON=/path/to/python3."; exit 1; }
+	@"$(PYTHON)" -c 'import venv; from ensurepip import bootstrap' 2>/dev/null || { echo >&2 \
+	  "'$(PYTHON)' cannot make virtual environments: on Debian, apt-get install python3-venv" \
+	  "(python3.X-venv where it is not Debian's own Python)."; exit 1; }
+	@"$(PYTHON)" -m venv --clear .venv
+
+# Whoever names a Python is not given another one that an earlier make has chosen.
+check-python:
+ifneq ($(origin PYTHON),file)
+	@[ ! -e $(BIN)/pip ] || [ "$$($(BIN)/python -c '$(WHICH)')" = "$$("$(PYTHON)" -c '$(WHICH)')" ] || { echo >&2 \
+	  ".venv was made with another Python than '$(PYTHON)': make clean first."; exit 1; }
+endif

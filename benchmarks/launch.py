@@ -1,0 +1,72 @@
+"""How long a launch takes: `-np N` of a script that prints its rank, beside torchrun and a bare `import torch`.
+
+    .venv/bin/python benchmarks/launch.py --rounds 20
+
+Prints a table per N and writes benchmarks/launch.json. Times are the wall time of the whole command; each is divided by
+that of `python -c "import torch"` in the same round.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from paired import Row, compare, render, take_turns, write_json
+
+PEER = 'python -c "import torch"'
+OURS = "import worker_runtime.torch as hvd\nhvd.init()\nprint(hvd.rank())\n"
+THEIRS = "import torch.distributed as dist\ndist.init_process_group('gloo')\nprint(dist.get_rank())\n"
+LIMIT_SECONDS = 120
+RESULT = Path(__file__).with_suffix(".json")
+
+
+def measure(command: Sequence[str], lines: int, folder: Path) -> float:
+    """Run a command that must print so many lines; its wall time in seconds."""
+    folder_of_python = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{folder_of_python}{os.pathsep}{os.environ['PATH']}"}
+    start = time.monotonic()
+    run = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+    )
+    seconds = time.monotonic() - start
+    if len(run.stdout.splitlines()) != lines:
+        raise RuntimeError(f"{command} printed {run.stdout!r} instead of {lines} lines")
+    return seconds
+
+
+def contenders(size: int, folder: Path) -> dict[str, Callable[[], float]]:
+    """What takes part, for one number of workers."""
+    ours, theirs = folder / "ours.py", folder / "theirs.py"
+    ours.write_text(OURS, encoding="utf-8")
+    theirs.write_text(THEIRS, encoding="utf-8")
+    hvdrun = [sys.executable, "-m", "hvdrun", "-np", str(size)]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)]
+    return {
+        PEER: lambda: measure([sys.executable, "-c", "import torch"], 0, folder),
+        "hvdrun": lambda: measure([*hvdrun, "python", str(ours)], size, folder),
+        "hvdrun --no-prefork": lambda: measure([*hvdrun, "--no-prefork", "python", str(ours)], size, folder),
+        "torchrun --standalone": lambda: measure([*torchrun, str(theirs)], size, folder),
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20, help="turns per contender (default: %(default)s)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4], help="numbers of workers")
+    arguments = parser.parse_args()
+    tables: dict[str, list[Row]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in arguments.sizes:
+            title = f"-np {size}"
+            tables[title] = compare(take_turns(contenders(size, Path(folder)), arguments.rounds), PEER)
+            print(render(title, tables[title]), end="\n\n", flush=True)
+    write_json(RESULT, tables)
+
+
+if __name__ == "__main__":
+    main()

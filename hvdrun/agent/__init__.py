@@ -1,0 +1,1 @@
+"""hvdrun's supervisor on a host: starts, watches and ends its workers."""

@@ -1,0 +1,126 @@
+"""Starts workers by fork where that is possible and cannot be noticed, and by exec everywhere else."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hvdrun.agent import python_command
+from hvdrun.agent.prefork import Forkserver, ForkserverError
+from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, open_streams
+from hvdrun.errors import HvdrunError
+from rendezvous.bootstrap import INCARNATION, JOB, SLOT
+from rendezvous.core.effects import Launch
+from rendezvous.forking import ForkRequest
+from rendezvous.orders import Begin
+
+_THREADS = "OMP_NUM_THREADS"
+_MODULES = ("torch", "rendezvous.client", "worker_runtime.torch")
+
+
+class ForkSpawner:
+    """Forks workers of plain Python commands; `remark` is told of each worker, which way it was started and why.
+
+    The forkserver is started at once, so that its imports overlap with everything else that a start takes.
+    """
+
+    def __init__(self, begin: Begin, environment: WorkerEnvironment, remark: Callable[[str], None]) -> None:
+        self._begin = begin
+        self._environment = environment
+        self._remark = remark
+        self._exec = ExecSpawner(begin, environment)
+        self._forkserver: Forkserver | None = None
+        self._executable = ""
+        self._objection = self._open()
+
+    async def spawn(self, launch: Launch) -> Spawned:
+        """Start one worker; see `Spawner`."""
+        if self._forkserver is not None:
+            try:
+                spawned = await self._fork(self._forkserver, launch)
+            except ForkserverError as error:
+                await self._forkserver.close()
+                self._forkserver = None
+                self._objection = str(error)
+            else:
+                self._remark(f"{launch.worker} is process {spawned.pid}, forked")
+                return spawned
+        spawned = await self._exec.spawn(launch)
+        self._remark(f"{launch.worker} is process {spawned.pid}, executed ({self._objection})")
+        return spawned
+
+    async def close(self) -> None:
+        """Let the forkserver go."""
+        if self._forkserver is not None:
+            await self._forkserver.close()
+
+    def _open(self) -> str:
+        """Start the forkserver; or why not."""
+        begin = self._begin
+        command = python_command.parse(begin.command)
+        if not begin.prefork:
+            return "--no-prefork"
+        if command is None:
+            return "not a plain Python command"
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in begin.environment.items()}
+        if (variable := python_command.find_thread_variable(environment)) is not None:
+            return f"{variable} is set"
+        source = _read_script(begin.directory, command.script)
+        if source is not None and (variable := python_command.find_early_variable(source)) is not None:
+            return f"the script names {variable}, which must be set before the imports"
+        modules = _MODULES if source is None or python_command.wants_torch(source) else ()
+        try:
+            self._executable = find_executable(command.interpreter, begin.directory, begin.environment)
+            forkserver = Forkserver()
+            # Until it has its own environment, a forked worker must be known by the forkserver's.
+            marks = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
+            marked = {**begin.environment, **{os.fsencode(name): os.fsencode(value) for name, value in marks.items()}}
+            forkserver.open(self._executable, command.interpreter, begin.directory, marked, modules)
+        except (OSError, HvdrunError) as error:
+            return f"no forkserver: {error}"
+        self._forkserver = forkserver
+        return ""
+
+    async def _fork(self, forkserver: Forkserver, launch: Launch) -> Spawned:
+        begin = self._begin
+        environment = {os.fsdecode(name): os.fsdecode(value) for name, value in self._environment.of(launch).items()}
+        request = ForkRequest(
+            number=forkserver.next_number(),
+            executable=self._executable,
+            arguments=begin.command,
+            directory=begin.directory,
+            environment=environment,
+            threads=_count_threads(environment),
+        )
+        with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
+            return streams.hand_over(await forkserver.fork(request, streams.theirs))
+
+
+def _read_script(directory: str, script: str | None) -> bytes | None:
+    """The script's text; None for a module, and for what cannot be read, which is Python's to complain about."""
+    if script is None:
+        return None
+    try:
+        return Path(directory, script).read_bytes()
+    except OSError:
+        return None
+
+
+def _count_threads(environment: Mapping[str, str]) -> int | None:
+    """How many threads an executed worker would use; None when it is one, as in the forkserver."""
+    value = environment.get(_THREADS)
+    count = len(_physical_cores()) if value is None else int(value)
+    return None if count == 1 else count
+
+
+def _physical_cores() -> set[tuple[str, str]]:
+    """The cores that this process may use; of two hardware threads of one core, MKL and so torch use one."""
+    return {_find_core(cpu) for cpu in os.sched_getaffinity(0)}
+
+
+def _find_core(cpu: int) -> tuple[str, str]:
+    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+    try:
+        package = (topology / "physical_package_id").read_text(encoding="ascii").strip()
+        return package, (topology / "core_id").read_text(encoding="ascii").strip()
+    except OSError:  # no such folder in some containers
+        return "cpu", str(cpu)

@@ -1,0 +1,92 @@
+"""Takes the workers' output to the launcher: bytes as they come, no more in memory than the launcher is behind.
+
+When the launcher does not read (its own reader may be `less`), nothing more is read from the workers, who then block in
+their own writes like any program in a pipe; reports and orders go other ways and are not held up.
+"""
+
+import asyncio
+import os
+
+from rendezvous import wire
+from rendezvous.core.model import Worker
+from rendezvous.orders import Output, OutputStream, Telling
+
+_CHUNK_BYTES = 64 * 1024
+
+
+class OutputForwarder(asyncio.Protocol):
+    """Reads every worker's output and writes it, framed, to one pipe."""
+
+    def __init__(self) -> None:
+        self._sources: dict[int, tuple[Worker, OutputStream]] = {}
+        self._transport: asyncio.WriteTransport | None = None
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    async def open(self, descriptor: int) -> None:
+        """Write to this descriptor, which is the forwarder's from now on."""
+        pipe = os.fdopen(descriptor, "wb", buffering=0)
+        transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
+        self._transport = transport
+
+    def tell(self, telling: Telling) -> None:
+        """Say something of the agent's own."""
+        if self._transport is not None:
+            self._transport.write(wire.encode_telling(telling))
+
+    def add(self, worker: Worker, stream: OutputStream, descriptor: int) -> None:
+        """Read this descriptor, which is the forwarder's from now on, until its end."""
+        os.set_blocking(descriptor, False)
+        self._sources[descriptor] = (worker, stream)
+        self._drained.clear()
+        if self._flowing.is_set():
+            asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
+
+    async def close(self) -> None:
+        """Return when all output has been read to its end and written; the writers must have ended.
+
+        Has no limit of its own: a reader that pauses is waited for as long as it is there.
+        """
+        await self._drained.wait()
+        if self._transport is not None and not self._transport.is_closing():
+            await self._flowing.wait()
+            self._transport.set_write_buffer_limits(high=0)
+            await self._flowing.wait()
+            self._transport.close()
+
+    def pause_writing(self) -> None:
+        """The launcher is behind."""
+        self._flowing.clear()
+        for descriptor in self._sources:
+            asyncio.get_running_loop().remove_reader(descriptor)
+
+    def resume_writing(self) -> None:
+        """The launcher has caught up."""
+        self._flowing.set()
+        for descriptor in self._sources:
+            asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
+        """Nobody reads any more: read on, so that no worker blocks, and drop what comes."""
+        self._transport = None
+        self.resume_writing()
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, _CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._finish(descriptor)
+        elif self._transport is not None:
+            worker, stream = self._sources[descriptor]
+            self.tell(Output(worker, stream, data))
+
+    def _finish(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+        del self._sources[descriptor]
+        os.close(descriptor)
+        if not self._sources:
+            self._drained.set()

@@ -1,0 +1,41 @@
+"""A port kept free for rank 0's torch store, without a race.
+
+The agent binds it and never listens; SO_REUSEADDR on both sides lets a worker bind over it and listen, and no third
+process can: it gets "address in use".
+"""
+
+import socket
+from typing import Self
+
+
+class ReservedPort:
+    """One port of this machine, on all its addresses; close it when the job is over."""
+
+    def __init__(self) -> None:
+        self._socket = _bind()
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        """Give it back."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _bind() -> socket.socket:
+    """Torch's store listens on [::] where there is IPv6, and on 0.0.0.0 elsewhere; the port must be free on both."""
+    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        bound.bind(("", 0))
+    except OSError:
+        bound.close()
+        raise
+    return bound

@@ -1,0 +1,177 @@
+"""The agent's side of the forkserver: starts it, asks it for workers, and says when it cannot be used.
+
+The forkserver belongs to the job's own interpreter and environment, and outlives no agent: it ends at the end of its
+socket. Whatever is wrong with it (an interpreter without our runtime, a preload that starts threads, its death), the
+workers are executed instead.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+
+from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+
+# The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there.
+_BOOT = """\
+import sys
+if not sys.flags.safe_path: del sys.path[0]
+from worker_runtime.forkserver import serve
+program = serve({descriptor}, {modules})
+try:
+    exec(program.code, program.module.__dict__)
+except SystemExit:
+    raise
+except BaseException as error:
+    from worker_runtime.program import end_badly
+    end_badly(error)
+"""
+_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
+_ERROR_TAIL_BYTES = 4096
+
+
+class ForkserverError(Exception):
+    """The forkserver cannot fork; the sentence says why, and the worker is executed instead."""
+
+
+class Forkserver:
+    """One forkserver process; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._answers: dict[int, asyncio.Future[int]] = {}
+        self._number = 0
+        self._sending = asyncio.Lock()
+        self._socket: socket.socket | None = None
+        self._errors: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self.pid = 0
+
+    def open(
+        self, executable: str, name: str, directory: str, environment: Mapping[bytes, bytes], modules: tuple[str, ...]
+    ) -> None:
+        """Start it; `name` is how the command calls the interpreter `executable`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        self._socket, theirs = socket.socketpair()
+        self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+        self._errors, errors_writer = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [name, "-c", _BOOT.format(descriptor=theirs.fileno(), modules=json.dumps(modules))],
+                executable=executable,
+                cwd=directory,
+                env={**environment, **_ONE_THREAD},
+                stdin=subprocess.DEVNULL,
+                stdout=errors_writer,
+                stderr=errors_writer,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            os.close(errors_writer)
+        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
+        self.pid = process.pid
+        self._reading = asyncio.create_task(self._read())
+
+    async def fork(self, request: ForkRequest, streams: tuple[int, int, int]) -> int:
+        """Fork a worker: its pid. The descriptors stay the caller's.
+
+        Raises:
+            ForkserverError: it cannot.
+        """
+        objection = await asyncio.shield(self._ready)
+        if objection:
+            raise ForkserverError(objection)
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._answers[request.number] = answer
+        data = encode(request)
+        try:
+            async with self._sending:
+                await self._send(data, streams)
+            return await answer
+        except OSError as error:
+            raise ForkserverError(self._describe_end()) from error
+        finally:
+            self._answers.pop(request.number, None)
+
+    def next_number(self) -> int:
+        """A number for the next request."""
+        self._number += 1
+        return self._number
+
+    async def close(self) -> None:
+        """Let it go: it ends at the end of its socket."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+        if self._errors is not None:
+            os.close(self._errors)
+            self._errors = None
+
+    async def _send(self, data: bytes, streams: tuple[int, int, int]) -> None:
+        """The first bytes take the descriptors along."""
+        if self._socket is None:
+            raise BrokenPipeError
+        head, rest = data[: LENGTH.size], data[LENGTH.size :]
+        while True:
+            try:
+                socket.send_fds(self._socket, [head], streams)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.001)  # the forkserver is at most a few requests behind
+        await asyncio.get_running_loop().sock_sendall(self._socket, rest)
+
+    async def _read(self) -> None:
+        """Take in its messages until its end, and then tell everybody who waits for one."""
+        try:
+            while (message := await self._receive()) is not None:
+                match message:
+                    case Ready(objection):
+                        self._ready.set_result(objection)
+                    case Forked(number, pid) if number in self._answers:
+                        self._answers[number].set_result(pid)
+                    case _:
+                        pass
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # it died in the middle of a word, or is not ours: the same as its end
+        if not self._ready.done():
+            self._ready.set_result(self._describe_end())
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(ForkserverError(self._describe_end()))
+
+    async def _receive(self) -> Message | None:
+        head = await self._read_exactly(LENGTH.size)
+        return None if head is None else decode(await self._read_exactly(LENGTH.unpack(head)[0]) or b"")
+
+    async def _read_exactly(self, size: int) -> bytes | None:
+        data = bytearray()
+        while len(data) < size:
+            chunk = (
+                b""
+                if self._socket is None
+                else await asyncio.get_running_loop().sock_recv(self._socket, size - len(data))
+            )
+            if not chunk:
+                return None
+            data += chunk
+        return bytes(data)
+
+    def _describe_end(self) -> str:
+        """Half a sentence, with the last that it wrote."""
+        said = b""
+        if self._errors is not None:
+            os.set_blocking(self._errors, False)
+            with contextlib.suppress(OSError):
+                said = os.read(self._errors, _ERROR_TAIL_BYTES)
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"the forkserver ended: {last}" if last else "the forkserver ended"

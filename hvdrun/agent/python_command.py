@@ -1,0 +1,60 @@
+"""Which commands a forkserver can stand in for: plain Python ones, seen from the words of the command alone. Pure."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_INTERPRETER = re.compile(r"python(3(\.\d+)?)?")
+_MODULE_FLAG = "-m"
+_MODULE_WORDS = 3  # python -m module
+
+# What is read when a library is loaded, and so would be read too late in a script that runs after the imports.
+_EARLY_PREFIXES = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LD_", "TORCH_", "PYTORCH_", "ATEN_")
+_EARLY_IN_SCRIPT = re.compile(rf"""["']({"|".join(_EARLY_PREFIXES)})[A-Z0-9_]+["']""".encode())
+_THREADS = "OMP_NUM_THREADS"
+_THREADS_SUFFIX = "_NUM_THREADS"
+
+_WANTS_TORCH = re.compile(rb"\b(torch|worker_runtime|horovod|lightning|transformers|accelerate)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCommand:
+    """`python script.py ...` (script set) or `python -m module ...` (module set), without flags for the interpreter."""
+
+    interpreter: str
+    script: str | None
+    module: str | None
+
+
+def parse(command: tuple[str, ...]) -> PythonCommand | None:
+    """The plain Python command that this is; None when it is none."""
+    if len(command) < 2 or not _INTERPRETER.fullmatch(command[0].rpartition("/")[2]):  # noqa: PLR2004 - program and script
+        return None
+    if command[1] == _MODULE_FLAG:
+        has_module = len(command) >= _MODULE_WORDS and not command[2].startswith("-")
+        return PythonCommand(command[0], script=None, module=command[2]) if has_module else None
+    if command[1].startswith("-") or not command[1]:
+        return None
+    return PythonCommand(command[0], script=command[1], module=None)
+
+
+def find_early_variable(source: bytes) -> str | None:
+    """A variable that the script names and that libraries read when they are loaded; None when there is none."""
+    match = _EARLY_IN_SCRIPT.search(source)
+    return None if match is None else match[0].decode().strip("\"'")
+
+
+def wants_torch(source: bytes) -> bool:
+    """The script's text names torch, or something that brings it."""
+    return _WANTS_TORCH.search(source) is not None
+
+
+def find_thread_variable(environment: Mapping[str, str]) -> str | None:
+    """A variable that sets threads in a way that cannot be set afterwards; None when OMP_NUM_THREADS at most does."""
+    for name, value in environment.items():
+        if name == _THREADS:
+            if not value.isdecimal() or int(value) < 1:
+                return name
+        elif name.endswith(_THREADS_SUFFIX):
+            return name
+    return None

@@ -1,0 +1,169 @@
+"""How a worker comes to life: each leads a session of its own, so that its whole process tree can be ended."""
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Protocol
+
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
+from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment
+from rendezvous.core.effects import Launch
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Begin
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A worker's process; whoever receives this owns the descriptors, the other ends of its streams.
+
+    stdin is None for a worker that has nothing to read.
+    """
+
+    pid: int
+    stdin: int | None
+    stdout: int
+    stderr: int
+
+
+class Spawner(Protocol):
+    """Starts workers."""
+
+    async def spawn(self, launch: Launch) -> Spawned:
+        """Start one worker.
+
+        Raises:
+            HvdrunError: the command cannot be started here; its exit code tells which way.
+        """
+
+    async def close(self) -> None:
+        """Give back what was held for further workers."""
+
+
+class ExecSpawner:
+    """Executes any command, as a shell would."""
+
+    def __init__(self, begin: Begin, environment: "WorkerEnvironment") -> None:
+        self._begin = begin
+        self._environment = environment
+
+    async def spawn(self, launch: Launch) -> Spawned:
+        """Start one worker by exec; see `Spawner`."""
+        begin = self._begin
+        environment = self._environment.of(launch)
+        executable = find_executable(begin.command[0], begin.directory, environment)
+        with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
+            try:
+                process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
+                    begin.command,
+                    executable=executable,
+                    cwd=begin.directory,
+                    env=environment,
+                    stdin=streams.stdin,
+                    stdout=streams.stdout_writer,
+                    stderr=streams.stderr_writer,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise explain_failure(error, executable, begin.directory) from error
+            process.returncode = 0  # the agent reaps all its children itself; Popen must not try
+            return streams.hand_over(process.pid)
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass(slots=True)
+class Streams:
+    """Both ends of what will be a worker's standard streams."""
+
+    stdin: int
+    stdin_writer: int | None
+    stdout_writer: int
+    stdout: int
+    stderr_writer: int
+    stderr: int
+
+    @property
+    def theirs(self) -> tuple[int, int, int]:
+        """The worker's ends."""
+        return self.stdin, self.stdout_writer, self.stderr_writer
+
+    def hand_over(self, pid: int) -> Spawned:
+        """The worker has its ends; the others go to whoever watches it."""
+        spawned = Spawned(pid, self.stdin_writer, self.stdout, self.stderr)
+        self.stdin_writer = None
+        self.stdout = self.stderr = -1
+        return spawned
+
+
+@contextlib.contextmanager
+def open_streams(*, reads: bool) -> Iterator[Streams]:
+    """A worker's standard streams, with an input where it `reads`; what was not handed over is closed at the end."""
+    stdin, stdin_writer = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
+    stdout, stdout_writer = os.pipe()
+    stderr, stderr_writer = os.pipe()
+    streams = Streams(stdin, stdin_writer, stdout_writer, stdout, stderr_writer, stderr)
+    try:
+        yield streams
+    finally:
+        for descriptor in astuple(streams):
+            if descriptor is not None and descriptor >= 0:
+                os.close(descriptor)
+
+
+class WorkerEnvironment:
+    """Gives each worker its variables: the job's, how to reach the agent, and its numbers."""
+
+    def __init__(self, begin: Begin, socket: Path, master: Endpoint) -> None:
+        self._begin = begin
+        self._socket = socket
+        self._master = master
+
+    def of(self, launch: Launch) -> dict[bytes, bytes]:
+        """All variables of one worker."""
+        begin = self._begin
+        bootstrap = Bootstrap(
+            job=begin.job,
+            socket=self._socket,
+            worker=launch.worker,
+            address=begin.address,
+            start_timeout_seconds=begin.start_timeout_seconds,
+        )
+        added = (
+            bootstrap.environment()
+            | horovod_environment(launch.assignment, begin.host, elastic=False)
+            | torch_environment(launch.assignment, self._master)
+        )
+        return {**begin.environment, **{os.fsencode(name): os.fsencode(value) for name, value in added.items()}}
+
+
+def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes]) -> str:
+    """Where the command is: a path as it stands, seen from the working directory; a bare name on the worker's PATH.
+
+    Raises:
+        CommandNotFoundError, CommandNotExecutableError: it is not there, or not executable.
+    """
+    if "/" in name:
+        path = Path(directory, name)
+        if not path.exists():
+            raise CommandNotFoundError(name, (str(path),))
+        return str(path)
+    search = os.fsdecode(environment.get(b"PATH", b""))
+    found = shutil.which(name, path=search)
+    if found is None:
+        raise CommandNotFoundError(name, search.split(os.pathsep) if search else ())
+    return str(Path(directory, found))
+
+
+def explain_failure(error: OSError, executable: str, directory: str) -> HvdrunError:
+    """The one sentence for a command that exists, but could not be started."""
+    if not Path(directory).is_dir():
+        return CommandNotExecutableError(executable, f"the working directory {directory!r} does not exist here")
+    if error.errno == errno.ENOEXEC:
+        return CommandNotExecutableError(executable, "it is no program, and has no #! line that names one")
+    return CommandNotExecutableError(executable, os.strerror(error.errno or 0))

@@ -1,0 +1,123 @@
+"""Looks for the user's command before anything starts, so that a mistyped name is told at once and not by every worker.
+
+It looks on this machine; other hosts are taken to be alike, as mpirun and torchrun take them.
+"""
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError
+
+_PYTHON = re.compile(r"python(3(\.\d+)?)?", re.ASCII)
+_PLAIN_PYTHON = frozenset({"python", "python3"})
+# Python's own options: those with a value in the next word, and those with which no script is run.
+_PYTHON_VALUE_OPTIONS = frozenset({"--check-hash-based-pycs"})
+_PYTHON_VALUE_FOLLOWS = re.compile(r"-[^-cmhVWX?]*[WX]")
+_PYTHON_ENDERS = re.compile(r"-[^-cmhVWX?]*[cmhV?].*", re.DOTALL)
+_PYTHON_INFORMS = frozenset({"--version", "--help", "--help-all", "--help-env", "--help-xoptions"})
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where a command is looked for.
+
+    directory: the workers' working directory.
+    search_path: PATH's value; None when it is not set.
+    interpreter: hvdrun's own Python; "" when unknown.
+    """
+
+    directory: Path
+    search_path: str | None
+    interpreter: str
+
+    def places(self) -> tuple[str, ...]:
+        """The directories in which a bare name is looked for."""
+        path = os.defpath if self.search_path is None else self.search_path
+        return tuple(dict.fromkeys(place or "." for place in path.split(os.pathsep))) if path else ()
+
+
+def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """Say what the workers are to execute: the command as given, or with hvdrun's own Python where PATH has none.
+
+    Raises:
+        CommandNotFoundError: there is no such program.
+        CommandNotExecutableError: there is one, but it is a directory or lacks the permission.
+        ScriptNotFoundError: Python is to run a script that does not exist.
+    """
+    name = command[0]
+    if "/" in name:
+        _check_executable(name, around)
+    elif not _is_on_path(name, around):
+        if name not in _PLAIN_PYTHON or not around.interpreter:
+            raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
+        command = (around.interpreter, *command[1:])
+    script = find_script(command)
+    if script is not None and not (around.directory / script).exists():
+        raise ScriptNotFoundError(script, around.directory)
+    return command
+
+
+def find_script(command: tuple[str, ...]) -> str | None:
+    """The script that a `python ...` command runs; None when it runs none (-c, -m, standard input, another program)."""
+    if _PYTHON.fullmatch(Path(command[0]).name) is None:
+        return None
+    arguments = iter(command[1:])
+    for argument in arguments:
+        if argument == "--":
+            return next(arguments, None)
+        if not argument.startswith("-"):
+            return argument
+        if argument == "-" or argument in _PYTHON_INFORMS or _PYTHON_ENDERS.fullmatch(argument):
+            return None
+        if argument in _PYTHON_VALUE_OPTIONS or _PYTHON_VALUE_FOLLOWS.fullmatch(argument):
+            next(arguments, None)
+    return None
+
+
+def _check_executable(name: str, around: Surroundings) -> None:
+    """Refuse a path that cannot be executed."""
+    path = around.directory / name
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise CommandNotFoundError(name, (str(path.parent),)) from None
+    except OSError as error:
+        raise CommandNotExecutableError(str(path), error.strerror or str(error)) from error
+    if stat.S_ISDIR(mode):
+        raise CommandNotExecutableError(name, "it is a directory")
+    if not os.access(path, os.X_OK):
+        raise CommandNotExecutableError(name, "you may not execute it", _suggest_interpreter(name))
+
+
+def _is_on_path(name: str, around: Surroundings) -> bool:
+    """Whether PATH has this program.
+
+    Raises:
+        CommandNotExecutableError: PATH has a file of that name, but none that may be executed; as shells do.
+    """
+    forbidden = None
+    for place in around.places():
+        path = around.directory / place / name
+        if not path.is_file():
+            continue
+        if os.access(path, os.X_OK):
+            return True
+        forbidden = forbidden or path
+    if forbidden is not None:
+        raise CommandNotExecutableError(str(forbidden), "you may not execute it", _suggest_interpreter(str(forbidden)))
+    return False
+
+
+def _suggest_local_file(name: str, around: Surroundings) -> str | None:
+    """What was meant by a bare name that is a file in the working directory, which is not searched."""
+    path = around.directory / name
+    if not path.is_file():
+        return None
+    return _suggest_interpreter(name) or (f"./{name}" if os.access(path, os.X_OK) else None)
+
+
+def _suggest_interpreter(name: str) -> str | None:
+    return f"python {name}" if name.endswith(".py") else None

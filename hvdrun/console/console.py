@@ -1,0 +1,79 @@
+"""What a person sees of a job: the workers' output, hvdrun's own words, and the page that says why a job failed."""
+
+import os
+import select
+from collections.abc import Mapping
+from contextlib import suppress
+
+from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
+from hvdrun.console.page import Page, render_page
+from hvdrun.console.writer import Writer
+from rendezvous.orders import OutputStream
+
+
+class Console:
+    """Everything goes through one writer, so that no two lines mix and all appear in the order they were said.
+
+    Args:
+        verbose: whether `verbose` says anything.
+        marks_hosts: mark the workers' lines with their host, for jobs on several hosts.
+        descriptors: where the streams go; hvdrun's own.
+        environment: where NO_COLOR and TERM are looked for; this process' own.
+    """
+
+    def __init__(
+        self,
+        *,
+        verbose: bool,
+        marks_hosts: bool,
+        descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._is_verbose = verbose
+        self._errors = descriptors[OutputStream.STDERR]
+        self._environment = environment
+        self._writer = Writer()
+        terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
+        self._marker = OutputMarker(marks_hosts=marks_hosts, terminals=terminals)
+        self.output = OutputPrinter(self._marker, self._writer, descriptors)
+
+    def notice(self, text: str) -> None:
+        """Say something that every user should know, on stderr, in one line."""
+        self._say(f"hvdrun: {' '.join(text.splitlines())}\n")
+
+    def verbose(self, text: str) -> None:
+        """Say something that only -v asks for."""
+        if self._is_verbose:
+            self.notice(text)
+
+    def page(self, page: Page) -> None:
+        """Say why the job failed, on stderr."""
+        if not self._shows_colour():
+            self._say(render_page(page))
+            return
+        from hvdrun.console.rendering import colour_page  # noqa: PLC0415 - brings rich: no job that ends well pays for it
+
+        self._say(colour_page(page))
+
+    def end(self, limit_seconds: float | None) -> bool:
+        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        return self._writer.end(limit_seconds)
+
+    def _say(self, text: str) -> None:
+        data = self._marker.leave_bar(OutputStream.STDERR) + text.encode(errors="backslashreplace")
+        if not self._writer.put(self._errors, data):
+            _write_at_once(self._errors, data)
+
+    def _shows_colour(self) -> bool:
+        """Only a terminal that can, and a user who has not refused (no-color.org)."""
+        is_refused = bool(self._environment.get("NO_COLOR")) or self._environment.get("TERM") == "dumb"
+        return os.isatty(self._errors) and not is_refused
+
+
+def _write_at_once(descriptor: int, data: bytes) -> None:
+    """Write what can be written without waiting; nobody is left who could be told that it cannot."""
+    poller = select.poll()
+    poller.register(descriptor, select.POLLOUT)
+    with suppress(OSError):
+        if poller.poll(0):
+            os.write(descriptor, data)

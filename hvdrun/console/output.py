@@ -1,0 +1,136 @@
+"""Shows the workers' output: whole lines, each marked with the rank it is from, bytes otherwise untouched."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from itertools import count
+from typing import NamedTuple
+
+from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
+from hvdrun.console.writer import Writer
+from rendezvous.orders import OutputStream
+
+TAIL_LINES = 10
+_TAIL_LINE_BYTES = 2000  # more of one line is not read on the page
+_ERASE_LINE = b"\x1b[K"
+
+DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
+
+
+class _Source(NamedTuple):
+    rank: int
+    host: str
+    stream: OutputStream
+
+
+class _Line(NamedTuple):
+    number: int
+    text: bytes
+
+
+class OutputMarker:
+    """Turns the workers' bytes into marked lines, without writing them, and remembers each worker's last lines.
+
+    Args:
+        marks_hosts: mark `[0@server1] text` instead of `[0] text`.
+        terminals: the streams that are shown on a terminal. There, what comes after another worker's progress bar
+            (a line that ended with a carriage return) first erases it.
+    """
+
+    def __init__(
+        self,
+        *,
+        marks_hosts: bool,
+        terminals: Collection[OutputStream] = (),
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
+        self._marks_hosts = marks_hosts
+        self._terminals = frozenset(terminals)
+        self._max_line_bytes = max_line_bytes
+        self._splitters: dict[_Source, LineSplitter] = {}
+        self._tails: dict[_Source, deque[_Line]] = {}
+        self._bar: _Source | None = None  # whose progress bar the cursor stands on
+        self._numbers = count()
+
+    def feed(self, rank: int, host: str, stream: OutputStream, data: bytes) -> bytes:
+        """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
+        source = _Source(rank, host, stream)
+        splitter = self._splitters.get(source)
+        if splitter is None:
+            splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
+        return self._mark(source, splitter.feed(data))
+
+    def finish(self, rank: int, host: str, stream: OutputStream) -> bytes:
+        """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
+        source = _Source(rank, host, stream)
+        splitter = self._splitters.pop(source, None)
+        return b"" if splitter is None else self._mark(source, splitter.finish())
+
+    def leave_bar(self, stream: OutputStream, source: _Source | None = None) -> bytes:
+        """What to write to a stream before a line of `source` (None: hvdrun's own), so that no bar shines through."""
+        if self._bar is None or self._bar == source:
+            return b""
+        self._bar = None
+        return _ERASE_LINE if stream in self._terminals else b""
+
+    def tail(self, rank: int, host: str) -> tuple[str, ...]:
+        """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
+        lines = [line for stream in OutputStream for line in self._tails.get(_Source(rank, host, stream), ())]
+        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in sorted(lines))
+
+    def _mark(self, source: _Source, lines: list[bytes]) -> bytes:
+        if not lines:
+            return b""
+        self._remember(source, lines)
+        mark = (f"[{source.rank}@{source.host}] " if self._marks_hosts else f"[{source.rank}] ").encode()
+        before = self.leave_bar(source.stream, source)
+        if source.stream in self._terminals:
+            self._bar = source if lines[-1].endswith(b"\r") else None
+        return before + mark + mark.join(lines)
+
+    def _remember(self, source: _Source, lines: list[bytes]) -> None:
+        """Keep the last lines; of a progress bar only its last form."""
+        tail = self._tails.setdefault(source, deque(maxlen=TAIL_LINES))
+        for line in lines:
+            if tail and tail[-1].text.endswith(b"\r"):
+                tail.pop()
+            kept = line if len(line) <= _TAIL_LINE_BYTES else line[:_TAIL_LINE_BYTES] + line[-1:]
+            tail.append(_Line(next(self._numbers), kept))
+
+
+class OutputPrinter:
+    """Writes marked output to hvdrun's own streams."""
+
+    def __init__(self, marker: OutputMarker, writer: Writer, descriptors: Mapping[OutputStream, int]) -> None:
+        self._marker = marker
+        self._writer = writer
+        self._descriptors = dict(descriptors)
+
+    async def write(self, rank: int, host: str, stream: OutputStream, data: bytes) -> None:
+        """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind."""
+        self._writer.put(self._descriptors[stream], self._marker.feed(rank, host, stream, data))
+        await self._writer.drain()
+
+    def finish(self, rank: int, host: str) -> None:
+        """A worker has ended and all its output was given: show its last line where it was not complete."""
+        for stream in OutputStream:
+            self._writer.put(self._descriptors[stream], self._marker.finish(rank, host, stream))
+
+    def tail(self, rank: int, host: str) -> tuple[str, ...]:
+        """A worker's last lines, for the page that says what failed."""
+        return self._marker.tail(rank, host)
+
+    def call_when_closed(self, callback: Callable[[OutputStream, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written any more.
+
+        With BrokenPipeError its reader has gone, as with `hvdrun ... | head`; what the workers write there is dropped.
+        """
+        streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
+        self._writer.call_when_closed(lambda descriptor, error: callback(streams[descriptor], error))
+
+    def closed_by(self, stream: OutputStream) -> OSError | None:
+        """Why a stream of hvdrun cannot be written any more; None while it can."""
+        return self._writer.closed_by(self._descriptors[stream])
+
+    async def close(self, limit_seconds: float | None) -> bool:
+        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        return await self._writer.close(limit_seconds)

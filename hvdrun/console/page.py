@@ -1,0 +1,142 @@
+"""The first-cause page: what a person reads after a job has failed. Short, and complete enough to act on."""
+
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from rendezvous.core.outcome import SIGNAL_OFFSET
+
+_SIGNALS = {known.value: known for known in signal.Signals}
+_MINUTE, _HOUR = 60, 3600
+
+# Escape sequences (colours, cursor movements, titles), then all other control characters but the tab.
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+
+_HINTS = {
+    signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
+    "(look for 'Out of memory' in dmesg, or at the container's memory limit).",
+    signal.SIGSEGV: "Native code read or wrote where it must not; PYTHONFAULTHANDLER=1 shows where Python was.",
+    signal.SIGBUS: "Most often shared memory is full (look at df /dev/shm; in a container raise --shm-size).",
+    signal.SIGABRT: "Native code gave up on itself; its last lines usually say why.",
+    signal.SIGILL: "A library was built for another processor than this host's.",
+}
+
+
+class Tone(Enum):
+    """How a line of the page is shown on a terminal; the values are styles of rich."""
+
+    HEADLINE = "bold red"
+    TEXT = ""
+    QUOTE = "dim"
+    HINT = "yellow"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Why a job failed.
+
+    rank, host, slot: of the worker that failed first; None where no single worker did.
+    returncode: of that worker, as waitpid tells it: its exit code, or -n for signal n.
+    reason: one sentence, for what the numbers do not tell; "" when they tell all.
+    seconds: from the job's start to the failure.
+    last_lines: what that worker wrote last.
+    ended_ranks: the workers that were ended because of it.
+    """
+
+    reason: str = ""
+    rank: int | None = None
+    host: str | None = None
+    slot: int | None = None
+    returncode: int | None = None
+    seconds: float | None = None
+    last_lines: tuple[str, ...] = ()
+    ended_ranks: tuple[int, ...] = ()
+
+
+def render_page(page: Page) -> str:
+    """The page in plain text, ending with a newline."""
+    return "".join(f"{text}\n" for text, _ in compose_page(page))
+
+
+def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
+    """The page's lines, the same for a terminal and a file."""
+    yield f"hvdrun: {_head(page)}", Tone.HEADLINE
+    if page.reason and page.rank is not None:
+        yield f"  {strip_controls(page.reason)}", Tone.TEXT
+    hint = _find_hint(page.returncode)
+    if hint is not None:
+        yield f"  {hint}", Tone.HINT
+    if page.last_lines:
+        yield "  It wrote last:", Tone.TEXT
+        for line in page.last_lines:
+            yield f"  | {strip_controls(line)}".rstrip(), Tone.QUOTE
+    if page.ended_ranks:
+        verb = "was" if len(page.ended_ranks) == 1 else "were"
+        yield f"  Because of it {describe_ranks(page.ended_ranks)} {verb} ended.", Tone.TEXT
+
+
+def describe_returncode(returncode: int) -> str:
+    """How a worker ended, in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
+    number = _find_signal(returncode)
+    if returncode < 0:
+        return f"killed by {_name_signal(-returncode)}"
+    if number is not None:
+        return f"exit code {returncode}, which is how a shell tells of {_name_signal(number)}"
+    return f"exit code {returncode}"
+
+
+def describe_ranks(ranks: Iterable[int]) -> str:
+    """Ranks in words: `rank 3`, `ranks 0, 2-7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and runs[-1][-1] == rank - 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+    return f"rank{'s' if sum(map(len, runs)) > 1 else ''} {', '.join(parts)}"
+
+
+def describe_seconds(seconds: float) -> str:
+    """A duration in words: `0.3 s`, `2 min 5 s`, `3 h 20 min`."""
+    whole = round(seconds)
+    if whole < _MINUTE:
+        return f"{seconds:.1f} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} min {whole % _MINUTE} s"
+    return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
+
+
+def strip_controls(text: str) -> str:
+    """Text without escape sequences and control characters, which must not act on the reader's terminal again."""
+    return _CONTROLS.sub("", text)
+
+
+def _head(page: Page) -> str:
+    """The first line: who, how, when."""
+    when = "" if page.seconds is None else f" after {describe_seconds(page.seconds)}"
+    if page.rank is None:
+        return (strip_controls(page.reason).rstrip(".") or "the job failed") + (f",{when}" if when else "")
+    where = "" if page.host is None else f" on {page.host}"
+    slot = "" if page.slot is None else f" (slot {page.slot})"
+    how = "" if page.returncode is None else f": {describe_returncode(page.returncode)}"
+    return f"rank {page.rank}{where}{slot} failed first{when}{how}"
+
+
+def _find_hint(returncode: int | None) -> str | None:
+    number = None if returncode is None else _find_signal(returncode)
+    return None if number not in _SIGNALS else _HINTS.get(_SIGNALS[number])
+
+
+def _find_signal(returncode: int) -> int | None:
+    """The signal that ended a worker, or the program that a worker's shell waited for; None when none did."""
+    if returncode < 0:
+        return -returncode
+    number = returncode - SIGNAL_OFFSET
+    return number if number in _SIGNALS else None
+
+
+def _name_signal(number: int) -> str:
+    return f"{_SIGNALS[number].name} (signal {number})" if number in _SIGNALS else f"signal {number}"

@@ -1,0 +1,182 @@
+"""Writes bytes to file descriptors from a thread of its own, so that a reader who pauses never stops the event loop.
+
+A terminal or pipe may block for as long as its reader likes. The loop puts bytes in without waiting and awaits `drain`
+to be held back; the thread waits in `poll`, where `end` can reach it.
+"""
+
+import asyncio
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+CAPACITY_BYTES = 1024 * 1024
+_BLOCK_BYTES = select.PIPE_BUF  # so much a pipe that polls as writable takes without blocking
+_JOIN_SECONDS = 1.0
+
+
+class Writer:
+    """A queue of bytes and the thread that empties it.
+
+    Args:
+        capacity_bytes: `drain` waits while more than this is queued.
+    """
+
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._changed = threading.Condition()  # guards all that follows
+        self._queue: list[tuple[int, bytes]] = []
+        self._queued_bytes = 0
+        self._closed_by: dict[int, OSError] = {}
+        self._has_dropped = False
+        self._is_ending = False
+        self._thread: threading.Thread | None = None
+        self._wake: int | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: set[asyncio.Event] = set()
+        self._on_closed: Callable[[int, OSError], None] | None = None
+
+    def call_when_closed(self, callback: Callable[[int, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, of each descriptor that cannot be written any more, once.
+
+        The error says why; BrokenPipeError: the reader has gone, as with `| head`.
+        """
+        with self._changed:
+            self._loop = asyncio.get_running_loop()
+            self._on_closed = callback
+            for descriptor, error in self._closed_by.items():
+                self._call_in_loop(callback, descriptor, error)
+
+    def closed_by(self, descriptor: int) -> OSError | None:
+        """Why a descriptor cannot be written any more; None while it can."""
+        with self._changed:
+            return self._closed_by.get(descriptor)
+
+    def put(self, descriptor: int, data: bytes) -> bool:
+        """Queue bytes, without waiting; False when the writer has ended and does not take them.
+
+        What goes to a descriptor that cannot be written any more is dropped.
+        """
+        with self._changed:
+            if self._is_ending:
+                return False
+            if not data or descriptor in self._closed_by:
+                self._has_dropped |= bool(data)
+                return True
+            self._queue.append((descriptor, data))
+            self._queued_bytes += len(data)
+            if self._thread is None:
+                self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+                # A daemon, since a write that blocks against poll's promise must not keep the process from ending.
+                self._thread = threading.Thread(target=self._run, args=(self._wake,), name="output", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return True
+
+    async def drain(self) -> None:
+        """Wait while the queue is full; without limit, as a reader may pause, until the caller is cancelled."""
+        event = asyncio.Event()
+        with self._changed:
+            self._loop = asyncio.get_running_loop()
+            if self._queued_bytes <= self._capacity_bytes:
+                return
+            self._waiting.add(event)
+        try:
+            await event.wait()
+        finally:
+            with self._changed:
+                self._waiting.discard(event)
+
+    async def close(self, limit_seconds: float | None) -> bool:
+        """As `end`, without stopping the event loop."""
+        return await asyncio.to_thread(self.end, limit_seconds)
+
+    def end(self, limit_seconds: float | None) -> bool:
+        """Write what is queued, and end the thread; whether nothing was ever dropped.
+
+        Takes at most `limit_seconds`; with None as long as there is a reader, or until another call sets a limit.
+        """
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(limit_seconds)
+            with self._changed:
+                if self._wake is not None:
+                    os.eventfd_write(self._wake, 1)
+            thread.join(_JOIN_SECONDS)
+        with self._changed:
+            return not (self._has_dropped or self._queued_bytes)
+
+    def _run(self, wake: int) -> None:
+        """Write until there is nothing left and nothing more to come, or `wake` says to leave the rest."""
+        try:
+            while batch := self._take():
+                for descriptor, data in batch:
+                    if not self._write(descriptor, data, wake):
+                        return
+        finally:
+            with self._changed:
+                self._wake = None
+                os.close(wake)
+                self._release_waiting()
+
+    def _take(self) -> list[tuple[int, bytes]]:
+        """All that is queued, once there is something; what follows each other to one descriptor is joined."""
+        with self._changed:
+            while not self._queue and not self._is_ending:
+                self._changed.wait()
+            queue, self._queue = self._queue, []
+        batch: list[tuple[int, list[bytes]]] = []
+        for descriptor, data in queue:
+            if not batch or batch[-1][0] != descriptor:
+                batch.append((descriptor, []))
+            batch[-1][1].append(data)
+        return [(descriptor, b"".join(parts)) for descriptor, parts in batch]
+
+    def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
+        """Write all of `data`, or drop it when that is impossible; False when woken to leave the rest."""
+        poller = select.poll()
+        poller.register(wake, select.POLLIN)
+        poller.register(descriptor, select.POLLOUT)
+        rest = memoryview(data)
+        while rest and self.closed_by(descriptor) is None:
+            ready = dict(poller.poll())
+            if wake in ready:
+                return False
+            try:
+                written = os.write(descriptor, rest[:_BLOCK_BYTES])
+            except BlockingIOError:  # somebody else, sharing the terminal, made it non-blocking
+                continue
+            except OSError as error:
+                self._give_up(descriptor, error)
+                break
+            rest = rest[written:]
+            self._count_out(written)
+        self._count_out(len(rest))
+        return True
+
+    def _count_out(self, size: int) -> None:
+        with self._changed:
+            self._queued_bytes -= size
+            if self._queued_bytes <= self._capacity_bytes // 2:
+                self._release_waiting()
+
+    def _give_up(self, descriptor: int, error: OSError) -> None:
+        with self._changed:
+            self._closed_by[descriptor] = error
+            self._has_dropped = True
+            callback = self._on_closed
+            if callback is not None:
+                self._call_in_loop(callback, descriptor, error)
+
+    def _release_waiting(self) -> None:
+        for event in self._waiting:
+            self._call_in_loop(event.set)
+
+    def _call_in_loop(self, function: Callable[..., object], *arguments: object) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended: nobody waits in it
+                self._loop.call_soon_threadsafe(function, *arguments)

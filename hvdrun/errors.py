@@ -1,0 +1,122 @@
+"""What can go wrong in the launcher: each error builds one sentence and knows hvdrun's exit code for it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from rendezvous.core.model import Host
+
+WRONG_USE = 2
+CANNOT_LAUNCH = 125
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+_NAMED_HOSTS = 8  # a sentence that names more hosts is not read
+
+
+class HvdrunError(Exception):
+    """Base of all errors of this package; `exit_code` is what hvdrun exits with when one reaches the command line."""
+
+    exit_code: ClassVar[int] = CANNOT_LAUNCH
+
+
+class LaunchError(HvdrunError):
+    """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
+
+
+class UsageError(HvdrunError):
+    """The command line asks for something impossible."""
+
+    exit_code: ClassVar[int] = WRONG_USE
+
+
+class UnknownOptionError(UsageError):
+    """An option that hvdrun does not have."""
+
+    def __init__(self, option: str, suggestion: str | None) -> None:
+        remedy = f"did you mean {suggestion}?" if suggestion else "hvdrun --help lists all options."
+        super().__init__(f"there is no option {option!r}: {remedy}")
+        self.option = option
+        self.suggestion = suggestion
+
+
+class BadValueError(UsageError):
+    """An option, or the environment variable that stands for it, has a value that it cannot have."""
+
+    def __init__(self, source: str, wanted: str, found: str) -> None:
+        super().__init__(f"{source} takes {wanted}, not {found!r}.")
+        self.source = source
+        self.found = found
+
+
+class HostSyntaxError(UsageError):
+    """A piece of the list of hosts that cannot be read."""
+
+    def __init__(self, piece: str, reason: str) -> None:
+        super().__init__(f"the host {piece!r} cannot be read: {reason}.")
+        self.piece = piece
+        self.reason = reason
+
+
+class HostFileError(UsageError):
+    """A hostfile that cannot be read, or a line of it (counted from 1) that cannot be understood."""
+
+    def __init__(self, name: str, line: int | None, reason: str) -> None:
+        where = f"the hostfile {name!r}" if line is None else f"line {line} of the hostfile {name!r}"
+        super().__init__(f"{where} cannot be read: {reason}.")
+        self.name = name
+        self.line = line
+        self.reason = reason
+
+
+class NotEnoughSlotsError(UsageError):
+    """The hosts offer fewer slots than the job has workers."""
+
+    def __init__(self, hosts: Sequence[Host], size: int) -> None:
+        offered = sum(host.slots for host in hosts)
+        offers = [f"{host.name} {host.slots}" for host in hosts[:_NAMED_HOSTS]]
+        if len(hosts) > _NAMED_HOSTS:
+            offers.append(f"and {len(hosts) - _NAMED_HOSTS} more")
+        super().__init__(
+            f"{size} workers do not fit into the {offered} slot{'' if offered == 1 else 's'} of the given hosts "
+            f"({', '.join(offers)}): offer more slots, or ask for -np {offered}."
+        )
+        self.hosts = tuple(hosts)
+        self.size = size
+
+
+class CommandNotFoundError(HvdrunError):
+    """The command is in none of the places where it was looked for."""
+
+    exit_code: ClassVar[int] = NOT_FOUND
+
+    def __init__(self, name: str, places: Sequence[str], suggestion: str | None = None) -> None:
+        where = f"looked in {', '.join(places)}" if places else "PATH is empty"
+        remedy = f"; did you mean {suggestion}?" if suggestion else "."
+        super().__init__(f"the command {name!r} was not found: {where}{remedy}")
+        self.name = name
+        self.places = tuple(places)
+        self.suggestion = suggestion
+
+
+class CommandNotExecutableError(HvdrunError):
+    """The command was found, but cannot be executed."""
+
+    exit_code: ClassVar[int] = NOT_EXECUTABLE
+
+    def __init__(self, path: str, reason: str, suggestion: str | None = None) -> None:
+        remedy = f"; did you mean {suggestion}?" if suggestion else "."
+        super().__init__(f"the command {path!r} cannot be executed: {reason}{remedy}")
+        self.path = path
+        self.suggestion = suggestion
+
+
+class ScriptNotFoundError(UsageError):
+    """The script that Python is to run does not exist.
+
+    Exit code 2, because that is what Python itself exits with for a missing script.
+    """
+
+    def __init__(self, script: str, directory: Path) -> None:
+        super().__init__(f"the script {script!r} that Python is to run does not exist in {str(directory)!r}.")
+        self.script = script
+        self.directory = directory

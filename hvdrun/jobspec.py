@@ -1,0 +1,78 @@
+"""What a job is asked to be: the command line read into one frozen value that is right once it exists."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.errors import NotEnoughSlotsError, UsageError
+from rendezvous.core.model import Host, Policy
+
+DEFAULT_START_TIMEOUT_SECONDS = 120.0
+DEFAULT_LEASE_SECONDS = 30.0
+DEFAULT_GRACE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A static job.
+
+    command: the program and its arguments, the same for every worker.
+    size: how many workers.
+    hosts: where they may run, in order of preference; each host once.
+    directory: the workers' working directory.
+    start_timeout_seconds: how long the job may take until all workers have joined.
+    lease_seconds: how long an agent may be silent before its host is lost.
+    grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
+    stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
+    prefork: workers may be forked from a process that has imported what they need.
+    verbose: tell what hvdrun itself does.
+
+    Raises:
+        UsageError: such a job is impossible.
+        NotEnoughSlotsError: the hosts offer fewer slots than there are workers.
+    """
+
+    command: tuple[str, ...]
+    size: int
+    hosts: tuple[Host, ...]
+    directory: Path
+    start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
+    lease_seconds: float = DEFAULT_LEASE_SECONDS
+    grace_seconds: float = DEFAULT_GRACE_SECONDS
+    stdin_rank: int | None = None
+    prefork: bool = True
+    verbose: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.command:
+            raise UsageError("there is no command to run: put it last, as in hvdrun -np 2 python train.py.")
+        if not self.command[0]:
+            raise UsageError("the command is empty: put a program there, as in hvdrun -np 2 python train.py.")
+        if self.size < 1:
+            raise UsageError(f"a job has at least one worker: {self.size} are impossible.")
+        if self.stdin_rank is not None and self.stdin_rank >= self.size:
+            raise UsageError(f"--stdin {self.stdin_rank} names no worker: the ranks are 0 to {self.size - 1}.")
+        names = [host.name for host in self.hosts]
+        if len(set(names)) != len(names):
+            raise UsageError(f"a host stands twice in {', '.join(names)}: give its slots together.")
+        if sum(host.slots for host in self.hosts) < self.size:
+            raise NotEnoughSlotsError(self.hosts, self.size)
+        if not self.directory.is_absolute():
+            raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
+        self._check_durations()
+
+    def _check_durations(self) -> None:
+        for option, seconds in (("--start-timeout", self.start_timeout_seconds), ("--lease", self.lease_seconds)):
+            if not (math.isfinite(seconds) and seconds > 0):
+                raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
+        if not (math.isfinite(self.grace_seconds) and self.grace_seconds >= 0):
+            raise UsageError("--grace must not be negative, as in --grace 5s.")
+
+    def policy(self) -> Policy:
+        """What the rendezvous is told: exactly `size` workers, and the first failure ends the job."""
+        return Policy.static(
+            self.size,
+            start_timeout_seconds=self.start_timeout_seconds,
+            lease_seconds=self.lease_seconds,
+            grace_seconds=self.grace_seconds,
+        )

@@ -1,0 +1,1 @@
+"""How an agent is started on a host, and how orders and output travel."""

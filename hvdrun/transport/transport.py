@@ -1,0 +1,29 @@
+"""What the fleet asks of a way to a host."""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from rendezvous.orders import Order, Telling
+
+
+class Transport(Protocol):
+    """A way to one host: starts an agent there, takes orders to it and brings the workers' output back."""
+
+    async def open(self) -> None:
+        """Start the agent.
+
+        Raises:
+            LaunchError: it cannot be started; the sentence says why and what to do.
+        """
+
+    def send(self, order: Order) -> None:
+        """Send an order, without waiting; to an agent that has ended it is lost."""
+
+    def tellings(self) -> AsyncIterator[Telling]:
+        """The workers' output and the agent's remarks, until the agent ends."""
+
+    async def wait(self) -> str:
+        """Wait until the agent has ended; how it did, in half a sentence."""
+
+    async def close(self) -> None:
+        """End the agent, if it has not ended, by ending its order channel; it clears away what is its own."""

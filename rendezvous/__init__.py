@@ -1,0 +1,1 @@
+"""Who is in a job, and which number each has."""

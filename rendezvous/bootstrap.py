@@ -1,0 +1,96 @@
+"""The few environment variables that reach a worker, written by its agent and read by `init()`: all in one place.
+
+`HVD_*` say how to reach the agent. `HOROVOD_*` are for scripts that read them before, or instead of, `init()`; in a
+static job they are right from the start, since the placement fixes the ranks before launch. `RANK` and its kin are for
+scripts that call torch's own `init_process_group()`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.errors import BootstrapError
+
+JOB = "HVD_JOB"
+SOCKET = "HVD_SOCKET"
+SLOT = "HVD_SLOT"
+INCARNATION = "HVD_INCARNATION"
+ADDRESS = "HVD_ADDRESS"
+START_TIMEOUT = "HVD_START_TIMEOUT"
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """What a worker must know to join its job.
+
+    job: the job's identity, also the mark by which its processes are known.
+    socket: the agent's Unix socket.
+    worker: who this is.
+    address: the address on which the members on other hosts reach this host.
+    start_timeout_seconds: how long the job waits for all workers to join.
+    """
+
+    job: str
+    socket: Path
+    worker: Worker
+    address: str
+    start_timeout_seconds: float
+
+    def environment(self) -> dict[str, str]:
+        """The variables that carry this value."""
+        return {
+            JOB: self.job,
+            SOCKET: str(self.socket),
+            SLOT: str(self.worker.slot),
+            INCARNATION: str(self.worker.incarnation),
+            ADDRESS: self.address,
+            START_TIMEOUT: repr(self.start_timeout_seconds),
+        }
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> Self | None:
+        """Read what the agent wrote; None when no agent of hvdrun started this process.
+
+        Raises:
+            BootstrapError: some of the variables are there, but not all, or one is malformed.
+        """
+        if JOB not in environment:
+            return None
+        try:
+            return cls(
+                job=environment[JOB],
+                socket=Path(environment[SOCKET]),
+                worker=Worker(Slot.parse(environment[SLOT]), int(environment[INCARNATION])),
+                address=environment[ADDRESS],
+                start_timeout_seconds=float(environment[START_TIMEOUT]),
+            )
+        except (KeyError, ValueError) as error:
+            raise BootstrapError(error) from error
+
+
+def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool) -> dict[str, str]:
+    """The variables that scripts written for Horovod read."""
+    return {
+        "HOROVOD_RANK": str(assignment.rank),
+        "HOROVOD_SIZE": str(assignment.size),
+        "HOROVOD_LOCAL_RANK": str(assignment.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(assignment.local_size),
+        "HOROVOD_CROSS_RANK": str(assignment.cross_rank),
+        "HOROVOD_CROSS_SIZE": str(assignment.cross_size),
+        "HOROVOD_HOSTNAME": hostname,
+        "HOROVOD_ELASTIC": "1" if elastic else "0",
+    }
+
+
+def torch_environment(assignment: Assignment, master: Endpoint) -> dict[str, str]:
+    """The variables by which a script written for torchrun finds its world; its rank 0 will listen at `master`."""
+    return {
+        "RANK": str(assignment.rank),
+        "WORLD_SIZE": str(assignment.size),
+        "LOCAL_RANK": str(assignment.local_rank),
+        "LOCAL_WORLD_SIZE": str(assignment.local_size),
+        "MASTER_ADDR": master.address,
+        "MASTER_PORT": str(master.port),
+    }

@@ -1,0 +1,187 @@
+"""Typed calls of the rendezvous service: a worker's, to its agent, and an agent's, to the server.
+
+Every call has a deadline. A call that finds nobody is tried again until its time is over, since an agent may still be
+starting and a network may stumble; a refusal is final and raised at once. gRPC's errors end here.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+
+import grpc
+
+from protos import rendezvous_pb2 as pb
+from protos import rendezvous_pb2_grpc as pb_grpc
+from rendezvous import wire
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Endpoint, Membership, Worker
+from rendezvous.credentials import SERVER_NAME, Credential
+from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
+from rendezvous.notices import Notice, Published, Refused, StoreOpened
+
+CALL_SECONDS = 10.0  # one call's deadline
+RETRY_SECONDS = 0.1  # between two tries
+_MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # a proxy in the environment is not for us
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class WorkerClient:
+    """A worker's way to the rendezvous, through its agent's Unix socket; blocking.
+
+    Close it as soon as the group is formed: a process that forks with an open channel (a DataLoader with workers does)
+    cannot rely on gRPC in the child.
+    """
+
+    def __init__(self, bootstrap: Bootstrap) -> None:
+        self._worker = bootstrap.worker
+        self._socket = bootstrap.socket
+        self._patience_seconds = bootstrap.start_timeout_seconds + _MARGIN_SECONDS
+        self._channel = grpc.insecure_channel(f"unix:{bootstrap.socket}", options=_OPTIONS)
+        self._stub = pb_grpc.RendezvousStub(self._channel)
+        self._notices: Iterator[Notice] | None = None
+
+    def join(self, after: int) -> Membership:
+        """Wait for a generation newer than `after` with this worker in it.
+
+        Raises:
+            JoinRefusedError: there will never be one.
+            UnreachableError: nothing came within the start timeout and some seconds.
+        """
+        deadline = time.monotonic() + self._patience_seconds
+        request = pb.JoinRequest(worker=wire.encode_worker(self._worker), after=after)
+        self._call(lambda: self._stub.Join(request, timeout=CALL_SECONDS, wait_for_ready=True), deadline)
+        self._notices = self._follow(deadline)
+        for notice in self._notices:
+            match notice:
+                case Published(generation, members) if generation > after:
+                    return Membership(generation, dict(members)[self._worker])
+                case Refused(worker, reason) if worker == self._worker:
+                    raise JoinRefusedError(reason)
+                case _:
+                    pass
+        raise UnreachableError("the rendezvous", str(self._socket), "no generation was formed in time")
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Say where this worker, rank 0 of the generation, serves torch's store."""
+        request = pb.OpenStoreRequest(
+            worker=wire.encode_worker(self._worker), generation=generation, endpoint=wire.encode_endpoint(endpoint)
+        )
+        deadline = time.monotonic() + CALL_SECONDS
+        self._call(lambda: self._stub.OpenStore(request, timeout=CALL_SECONDS, wait_for_ready=True), deadline)
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Wait until rank 0 of the generation has opened its store.
+
+        Raises:
+            UnreachableError: it did not, within what is left of the time for joining.
+        """
+        for notice in self._notices or self._follow(time.monotonic() + self._patience_seconds):
+            if isinstance(notice, StoreOpened) and notice.generation == generation:
+                return notice.endpoint
+        raise UnreachableError("rank 0's store", f"generation {generation}", "it was not announced in time")
+
+    def close(self) -> None:
+        """End all calls and the connection."""
+        self._notices = None
+        self._channel.close()
+
+    def _follow(self, deadline: float) -> Iterator[Notice]:
+        """What the agent's board holds for this worker, through broken connections, until the deadline."""
+        request = pb.WatchRequest(worker=wire.encode_worker(self._worker))
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                for message in self._stub.Watch(request, timeout=left, wait_for_ready=True):
+                    yield wire.decode_notice(message)
+            except grpc.RpcError as error:
+                _raise_final(error, str(self._socket))
+            time.sleep(RETRY_SECONDS)
+
+    def _call(self, call: Callable[[], object], deadline: float) -> None:
+        while True:
+            try:
+                call()
+            except grpc.RpcError as error:
+                _raise_final(error, str(self._socket))
+                if time.monotonic() > deadline:
+                    raise UnreachableError("the agent", str(self._socket), str(error.details())) from None
+                time.sleep(RETRY_SECONDS)
+            else:
+                return
+
+
+class AgentClient:
+    """An agent's way to the server, over mutual TLS; asynchronous."""
+
+    def __init__(self, server: str, host: str, credential: Credential) -> None:
+        self._server = server
+        self._host = host
+        credentials = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
+        options = (*_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
+        self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self._stub = pb_grpc.RendezvousStub(self._channel)
+
+    async def report(
+        self, number: int, running: Sequence[Worker], ended: Sequence[Exited], limit_seconds: float
+    ) -> None:
+        """Report once.
+
+        Raises:
+            UnreachableError: no acknowledgement came within the limit.
+            CallRefusedError: the server refused it.
+        """
+        report = pb.AgentReport(
+            host=self._host,
+            number=number,
+            running=[wire.encode_worker(worker) for worker in running],
+            ended=[wire.encode_exited(event) for event in ended],
+        )
+        try:
+            await self._stub.Report(report, timeout=limit_seconds)
+        except grpc.aio.AioRpcError as error:
+            _raise_final(error, self._server)
+            raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Pass a worker's wish on."""
+        return await self._stub.Join(request, timeout=CALL_SECONDS)
+
+    async def open_store(self, request: pb.OpenStoreRequest) -> pb.OpenStoreReply:
+        """Pass on where a worker's store listens."""
+        return await self._stub.OpenStore(request, timeout=CALL_SECONDS)
+
+    async def watch(self) -> AsyncIterator[Notice]:
+        """What the server's board holds for this host, through broken connections, until cancelled."""
+        while True:
+            try:
+                async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
+                    yield wire.decode_notice(message)
+            except grpc.aio.AioRpcError as error:
+                _raise_final(error, self._server)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        await self._channel.close()
+
+
+_FINAL = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+
+
+def _raise_final(error: grpc.RpcError, where: str) -> None:
+    """Raise what no further try can mend."""
+    if error.code() in _FINAL:
+        raise CallRefusedError(where, str(error.details())) from None

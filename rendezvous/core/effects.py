@@ -1,0 +1,59 @@
+"""What is to be done now, told by `membership.step`: imperatives, each safe to carry out twice."""
+
+from dataclasses import dataclass
+
+from rendezvous.core.model import Assignment, Endpoint, Generation, Worker
+from rendezvous.core.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start this worker, unless this incarnation has been started already."""
+
+    worker: Worker
+    assignment: Assignment  # the first one, for the environment; the generation's is the truth
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """End this worker and its process tree: SIGTERM, then SIGKILL after the grace; no grace kills at once."""
+
+    worker: Worker
+    grace_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Tell every member that this generation is formed, with its numbers (in rank order)."""
+
+    generation: Generation
+    assignments: tuple[Assignment, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell every member of the generation where its store listens."""
+
+    generation: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell a worker that waits to join that it will never be in a generation."""
+
+    worker: Worker
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The job is over."""
+
+    outcome: Outcome
+
+
+Effect = Launch | Terminate | Publish | Announce | Refuse | Finish

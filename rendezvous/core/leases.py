@@ -1,0 +1,80 @@
+"""How long an agent may be silent: the rules of time, without a clock.
+
+A lease belongs to an agent, not to a worker: a worker's threads can starve for seconds while a C call holds the
+interpreter lock, and must not be called dead for it. When two ticks are further apart than half a lease, it was this
+machine that slept: all leases start anew, and every other limit moves by as much, for what came in meanwhile has not
+been seen. So it is with the first tick: what was before it has no known time.
+"""
+
+from dataclasses import replace
+
+from rendezvous.core.state import Standing, State
+from rendezvous.core.table import Table
+
+LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine, and a lease shorter than two ticks must still run out
+
+
+def advance(state: State, now: float) -> State:
+    """Set the clock forward; after a sleep of this machine nobody has less time left than before."""
+    gap_seconds = now - state.now
+    slept = gap_seconds > max(state.policy.lease_seconds / 2, LEAST_SLEEP_SECONDS)
+    if state.started is not None and not slept:
+        return replace(state, now=now)
+    return replace(
+        state,
+        now=now,
+        started=now if state.started is None else state.started + gap_seconds,
+        last_heard=Table.of((host, None if heard is None else now) for host, heard in state.last_heard.items()),
+        waiting_since=None if state.waiting_since is None else state.waiting_since + gap_seconds,
+        deadline=None if state.deadline is None else state.deadline + gap_seconds,
+    )
+
+
+def hear(state: State, host: str) -> State:
+    """Renew a host's lease."""
+    return replace(state, last_heard=state.last_heard.replace(host, state.now))
+
+
+def start_leases(state: State) -> State:
+    """Let the lease of each host that has not reported begin: its workers' joins have come through its agent."""
+    for host in unheard_hosts(state):
+        state = hear(state, host)
+    return state
+
+
+def silent_hosts(state: State) -> tuple[str, ...]:
+    """Hosts with workers whose agent has been silent for longer than its lease."""
+    return tuple(
+        host
+        for host, heard in state.last_heard.items()
+        if heard is not None
+        and state.now - heard > state.policy.lease_seconds
+        and any(record.standing is not Standing.ENDED for record in state.on(host))
+    )
+
+
+def unheard_hosts(state: State) -> tuple[str, ...]:
+    """Hosts whose agent has not reported at all."""
+    return tuple(host for host, heard in state.last_heard.items() if heard is None)
+
+
+def start_is_overdue(state: State, since: float | None) -> bool:
+    """The start timeout has passed since then."""
+    return since is not None and state.now - since > state.policy.start_timeout_seconds
+
+
+def explain_overdue_start(state: State) -> str | None:
+    """One sentence when the job did not start in time, naming who is missing; None while it still may."""
+    limit = f"{state.policy.start_timeout_seconds:g} s"
+    if (silent := unheard_hosts(state)) and start_is_overdue(state, state.started):
+        return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
+    if start_is_overdue(state, state.waiting_since):
+        missing = [
+            f"{state.rank_of(record.worker)} ({record.worker})"
+            for record in state.standing(Standing.INTENDED, Standing.MEMBER)
+        ]
+        return (
+            f"{state.waiting} of {len(state.placement)} workers called hvd.init(), but within {limit} "
+            f"(--start-timeout) rank {', rank '.join(missing)} did not"
+        )
+    return None

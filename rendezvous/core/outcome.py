@@ -1,0 +1,74 @@
+"""How a job ended, and why: the exit code and the first cause."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rendezvous.core.model import Worker
+
+SIGNAL_OFFSET = 128
+TEMPORARY_FAILURE = 75
+START_TIMED_OUT = 124
+
+
+class Cause(StrEnum):
+    """What decided how the job ended."""
+
+    SUCCEEDED = "succeeded"
+    WORKER_FAILED = "worker failed"
+    COMMAND_NOT_STARTED = "command not started"
+    HOST_LOST = "host lost"
+    START_TIMED_OUT = "start timed out"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended.
+
+    exit_code: what hvdrun exits with.
+    reason: one sentence.
+    worker, rank, returncode: of the worker that failed first, where one did; returncode as waitpid tells it.
+    """
+
+    exit_code: int
+    cause: Cause
+    reason: str
+    worker: Worker | None = None
+    rank: int | None = None
+    returncode: int | None = None
+
+
+def exit_code(returncode: int) -> int:
+    """A process' exit code as a shell tells it: 128 + n for signal n."""
+    return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode
+
+
+def succeed() -> Outcome:
+    """Every worker ended with 0."""
+    return Outcome(0, Cause.SUCCEEDED, "all workers ended well")
+
+
+def blame_worker(worker: Worker, rank: int, returncode: int, error: str | None) -> Outcome:
+    """The first failing worker decides."""
+    if error is not None:
+        cause, reason = Cause.COMMAND_NOT_STARTED, error
+    elif returncode < 0:
+        cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
+    else:
+        cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) failed with exit code {returncode}"
+    return Outcome(exit_code(returncode), cause, reason, worker, rank, returncode)
+
+
+def blame_host(host: str, reason: str) -> Outcome:
+    """A host was lost, which this job's policy does not allow."""
+    return Outcome(TEMPORARY_FAILURE, Cause.HOST_LOST, f"host {host} was lost: {reason}")
+
+
+def time_out(reason: str) -> Outcome:
+    """The job did not start in time."""
+    return Outcome(START_TIMED_OUT, Cause.START_TIMED_OUT, reason)
+
+
+def stop(code: int, reason: str) -> Outcome:
+    """Somebody ended the job from outside."""
+    return Outcome(code, Cause.STOPPED, reason)

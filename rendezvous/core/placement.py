@@ -1,0 +1,20 @@
+"""Which slots are used: hosts in the order given, each filled before the next."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from rendezvous.core.errors import TooFewSlotsError
+from rendezvous.core.model import Host, Slot
+
+
+def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ...]:
+    """Choose up to `max_size` slots, all slots of a host before the next host's.
+
+    Raises:
+        TooFewSlotsError: the hosts offer fewer than `min_size` slots.
+    """
+    offered = (Slot(host.name, index) for host in hosts for index in range(host.slots))
+    slots = tuple(islice(offered, max_size))
+    if len(slots) < min_size:
+        raise TooFewSlotsError(hosts, min_size)
+    return slots

@@ -1,0 +1,46 @@
+"""What can go wrong between a worker, its agent and the rendezvous server; each error builds its own sentence."""
+
+
+class RendezvousError(Exception):
+    """Base of all errors of this package."""
+
+
+class BootstrapError(RendezvousError):
+    """The variables that hvdrun gives to a worker were changed on their way."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(
+            f"the HVD_* variables that hvdrun gave to this worker are incomplete or malformed ({cause!r}); "
+            "start the script through hvdrun without changing them"
+        )
+
+
+class JoinRefusedError(RendezvousError):
+    """The rendezvous will never form a generation with this worker."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"hvd.init() cannot succeed: {reason}")
+        self.reason = reason
+
+
+class UnreachableError(RendezvousError):
+    """The agent or the server did not answer in time."""
+
+    def __init__(self, what: str, where: str, detail: str) -> None:
+        super().__init__(f"{what} at {where} did not answer: {detail}")
+        self.what = what
+        self.where = where
+
+
+class WireError(RendezvousError):
+    """A message lacks what it must have, or is none of ours."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the peer does not speak hvdrun's protocol: {what}")
+
+
+class CallRefusedError(RendezvousError):
+    """The peer understood a call and refused it."""
+
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"{where} refused a call: {detail}")

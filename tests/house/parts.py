@@ -1,0 +1,85 @@
+"""Runs the parts of the test run, all of them whatever fails, and tells what each cost: `make test` and `make lint`.
+
+Uses the standard library alone. The one list of parts is below.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent.parent
+PROGRAMS = Path(sys.executable).parent
+TESTS = "tests"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One command; its words stand after the name of a program of this virtual environment."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+PARTS = (
+    Part("lint", ("ruff", "check")),
+    Part("format", ("ruff", "format", "--check")),
+    Part("types", ("mypy",)),
+    Part("layers", ("lint-imports",)),
+    Part(TESTS, ("pytest", "--durations=15", "--durations-min=1")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a part, or a tier of the tests, took; a tier has no verdict of its own."""
+
+    name: str
+    seconds: float
+    verdict: str = ""
+
+
+def run_part(part: Part) -> Iterator[Cost]:
+    """Run one part, showing what it prints; the cost of the tests is followed by that of their tiers."""
+    with tempfile.TemporaryDirectory() as folder:
+        costs = Path(folder) / "costs.json"
+        more = [f"--costs={costs}"] if part.name == TESTS else []
+        sys.stdout.write(f"\n--- {part.name}: {' '.join(part.command)}\n")
+        sys.stdout.flush()
+        began = time.monotonic()
+        code = subprocess.run([PROGRAMS / part.command[0], *part.command[1:], *more], cwd=ROOT, check=False).returncode
+        seconds = time.monotonic() - began
+        tiers: dict[str, float] = json.loads(costs.read_text(encoding="utf-8")) if costs.exists() else {}
+    yield Cost(part.name, seconds, "failed" if code else "ok")
+    for name, tier_seconds in tiers.items():
+        yield Cost(f"  {name}", tier_seconds)
+    if tiers:
+        yield Cost("  all else", seconds - sum(tiers.values()))
+
+
+def main() -> int:
+    """Run the parts that are named, or all; 1 when one of them failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(part.name for part in PARTS)}")
+    parser.add_argument("--began", type=float, help="when the set-up began, in seconds since the epoch")
+    asked = parser.parse_args()
+    unknown = set(asked.parts) - {part.name for part in PARTS}
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    costs = [] if asked.began is None else [Cost("set-up", time.time() - asked.began, "ok")]
+    for part in PARTS:
+        if not asked.parts or part.name in asked.parts:
+            costs += run_part(part)
+    sys.stdout.write("\nwhat each part cost\n")
+    for cost in costs:
+        sys.stdout.write(f"{cost.name:<16}{cost.seconds:>8.1f} s  {cost.verdict}".rstrip() + "\n")
+    return 1 if any(cost.verdict == "failed" for cost in costs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

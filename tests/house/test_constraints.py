@@ -1,0 +1,55 @@
+"""constraints.txt is the environment that the tests run in: it pins all that the extras bring, transitively."""
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.house.sources import ROOT
+
+EXTRAS = ("", "torch", "dev")  # mxnet is not installed with these; its packages are pinned all the same
+
+
+def read_pins() -> dict[str, str]:
+    """Package -> version, in the file's order."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = (re.split("==|;", line) for line in lines if line and not line.startswith("#"))
+    return {canonicalize_name(name): version for name, version, *_ in pins}
+
+
+def find_needed(name: str, extras: tuple[str, ...], seen: set[str]) -> Iterator[str]:
+    """The installed packages that a package needs, and those that they need."""
+    for text in distribution(name).requires or ():
+        requirement = Requirement(text)
+        needed = canonicalize_name(requirement.name)
+        is_wanted = requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
+        if is_wanted and needed not in seen:
+            seen.add(needed)
+            yield needed
+            yield from find_needed(needed, ("", *requirement.extras), seen)
+
+
+def find_version(name: str) -> str | None:
+    """The version that is installed, without the build's own mark (+cpu)."""
+    try:
+        return distribution(name).version.partition("+")[0]
+    except PackageNotFoundError:
+        return None
+
+
+def test_all_that_the_extras_bring_is_pinned() -> None:
+    needed = set(find_needed("hvdrun", EXTRAS, set()))
+    accelerator = {name for name in needed if name.startswith(("nvidia-", "cuda-")) or name == "triton"}
+    assert sorted(needed - accelerator - read_pins().keys()) == []
+
+
+def test_the_tests_run_with_the_pinned_versions() -> None:
+    installed = {name: version for name in read_pins() if (version := find_version(name)) is not None}
+    assert installed
+    assert {name: version for name, version in installed.items() if version != read_pins()[name]} == {}
+
+
+def test_the_pins_are_in_alphabetical_order() -> None:
+    assert list(read_pins()) == sorted(read_pins())

@@ -1,0 +1,188 @@
+"""The workers' output: marked, whole, in order; and the last lines that are remembered."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import BinaryIO, NamedTuple, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdrun.console.output import TAIL_LINES, OutputMarker, OutputPrinter
+from hvdrun.console.writer import Writer
+from rendezvous.orders import OutputStream
+
+STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
+BOTH = (STDOUT, STDERR)
+
+
+def test_each_line_carries_its_rank() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    assert marker.feed(0, "a", STDOUT, b"one\ntwo\n\nthr") == b"[0] one\n[0] two\n[0] \n"
+    assert marker.feed(12, "a", STDOUT, b"x\n") == b"[12] x\n"
+    assert marker.feed(0, "a", STDOUT, b"ee\n") == b"[0] three\n"
+
+
+def test_with_several_hosts_each_line_carries_its_host() -> None:
+    marker = OutputMarker(marks_hosts=True)
+    assert marker.feed(0, "server1", STDOUT, b"text\n") == b"[0@server1] text\n"
+
+
+def test_the_two_streams_of_a_worker_do_not_mix_within_a_line() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    assert marker.feed(0, "a", STDOUT, b"out") == b""
+    assert marker.feed(0, "a", STDERR, b"err\n") == b"[0] err\n"
+    assert marker.feed(0, "a", STDOUT, b"put\n") == b"[0] output\n"
+
+
+def test_a_last_line_without_newline_is_shown_when_the_worker_has_ended() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    assert marker.feed(0, "a", STDOUT, b"Segmentation fault") == b""
+    assert marker.finish(0, "a", STDOUT) == b"[0] Segmentation fault\n"
+    assert marker.finish(0, "a", STDOUT) == b""
+    assert marker.finish(7, "never heard of", STDOUT) == b""
+
+
+def test_each_step_of_a_progress_bar_is_marked() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    assert marker.feed(0, "a", STDERR, b"\r 10%\r 20%\r") == b"[0] \r[0]  10%\r"
+    assert marker.feed(0, "a", STDERR, b" 30%\n") == b"[0]  20%\r[0]  30%\n"
+
+
+def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> None:
+    marker = OutputMarker(marks_hosts=False, terminals=BOTH)
+    assert marker.feed(0, "a", STDERR, b"50%\rx") == b"[0] 50%\r"
+    assert marker.feed(0, "a", STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
+    assert marker.feed(1, "a", STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
+    assert marker.feed(1, "a", STDOUT, b"again\n") == b"[1] again\n"
+
+
+def test_in_a_file_nothing_is_erased() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    marker.feed(0, "a", STDERR, b"50%\rx")
+    assert marker.feed(1, "a", STDOUT, b"hello\n") == b"[1] hello\n"
+
+
+class Piece(NamedTuple):
+    """A worker's write."""
+
+    rank: int
+    stream: OutputStream
+    data: bytes
+
+
+texts = st.lists(st.sampled_from([b"\n", b"\r", b"a", b"\xff", b"long text "]), max_size=6).map(b"".join)
+pieces = st.lists(st.builds(Piece, st.integers(0, 2), st.sampled_from(OutputStream), texts), max_size=12)
+
+
+@given(pieces)
+def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(written: list[Piece]) -> None:
+    marker = OutputMarker(marks_hosts=False)
+    shown: dict[tuple[int, OutputStream], bytes] = {}
+    for rank, stream, data in written:
+        shown[rank, stream] = shown.get((rank, stream), b"") + marker.feed(rank, "a", stream, data)
+    for (rank, stream), before in shown.items():
+        output = before + marker.finish(rank, "a", stream)
+        original = b"".join(piece.data for piece in written if (piece.rank, piece.stream) == (rank, stream))
+        assert output.replace(f"[{rank}] ".encode(), b"") in (original, original + b"\n")
+
+
+@given(pieces)
+def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]) -> None:
+    marker = OutputMarker(marks_hosts=False)
+    for rank, stream, data in written:
+        shown = marker.feed(rank, "a", stream, data)
+        assert all(line.startswith(f"[{rank}] ".encode()) for line in shown.splitlines())
+        assert not shown or shown.endswith((b"\n", b"\r"))
+
+
+def test_the_last_lines_of_both_streams_are_kept_in_the_order_in_which_they_came() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    for number in range(100):
+        marker.feed(0, "a", STDOUT, b"step %d\n" % number)
+        marker.feed(1, "a", STDOUT, b"other\n")
+    marker.feed(0, "a", STDERR, b"Traceback\n  caf\xc3\xa9 \xff\n")
+    marker.feed(0, "a", STDOUT, b"bye\n")
+    steps = tuple(f"step {number}" for number in range(101 - TAIL_LINES, 100))
+    assert marker.tail(0, "a") == (*steps, "Traceback", "  café \ufffd", "bye")
+    assert marker.tail(5, "a") == ()
+
+
+def test_of_a_progress_bar_only_the_last_form_is_kept() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    marker.feed(0, "a", STDERR, b"start\n" + b"".join(b"%d%%\r" % percent for percent in range(50)) + b"x")
+    assert marker.tail(0, "a") == ("start", "49%")
+
+
+def test_very_long_last_lines_are_kept_in_part() -> None:
+    marker = OutputMarker(marks_hosts=False)
+    marker.feed(0, "a", STDERR, b"x" * 100_000 + b"\ny\n")
+    first, last = marker.tail(0, "a")
+    assert len(first) == 2000
+    assert last == "y"
+
+
+class Pipe(NamedTuple):
+    """Both ends; files, since a bare descriptor closed twice may be somebody else's by then."""
+
+    reader: BinaryIO
+    writer: BinaryIO
+
+
+@pytest.fixture
+def pipes() -> Iterator[dict[OutputStream, Pipe]]:
+    with ExitStack() as stack:
+        ends = {}
+        for stream in OutputStream:
+            reading, writing = os.pipe()
+            reader = cast("BinaryIO", stack.enter_context(os.fdopen(reading, "rb", buffering=0)))
+            writer = cast("BinaryIO", stack.enter_context(os.fdopen(writing, "wb", buffering=0)))
+            ends[stream] = Pipe(reader, writer)
+        yield ends
+
+
+def make_printer(pipes: dict[OutputStream, Pipe]) -> OutputPrinter:
+    descriptors = {stream: pipe.writer.fileno() for stream, pipe in pipes.items()}
+    return OutputPrinter(OutputMarker(marks_hosts=False), Writer(), descriptors)
+
+
+def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Pipe]) -> None:
+    async def show() -> None:
+        printer = make_printer(pipes)
+        await printer.write(0, "a", STDOUT, b"out\nput")
+        await printer.write(0, "a", STDERR, b"err\n")
+        printer.finish(0, "a")
+        assert await printer.close(10)
+        assert printer.tail(0, "a") == ("out", "err", "put")
+
+    asyncio.run(show())
+    assert pipes[STDOUT].reader.read(100) == b"[0] out\n[0] put\n"
+    assert pipes[STDERR].reader.read(100) == b"[0] err\n"
+
+
+def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Pipe]) -> None:
+    async def show() -> list[tuple[OutputStream, type[OSError]]]:
+        printer = make_printer(pipes)
+        told: list[tuple[OutputStream, type[OSError]]] = []
+        heard = asyncio.Event()
+
+        def hear(stream: OutputStream, error: OSError) -> None:
+            told.append((stream, type(error)))
+            heard.set()
+
+        printer.call_when_closed(hear)
+        await printer.write(0, "a", STDOUT, b"one\n")
+        async with asyncio.timeout(10):
+            await heard.wait()
+        assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
+        assert printer.closed_by(STDERR) is None
+        await printer.write(0, "a", STDOUT, b"two\n" * 1_000_000)
+        await printer.write(0, "a", STDERR, b"err\n")
+        assert not await printer.close(10)
+        return told
+
+    pipes[STDOUT].reader.close()
+    assert asyncio.run(show()) == [(STDOUT, BrokenPipeError)]
+    assert pipes[STDERR].reader.read(100) == b"[0] err\n"

@@ -1,0 +1,122 @@
+"""The first-cause page in words."""
+
+import pytest
+
+from hvdrun.console.page import (
+    Page,
+    describe_ranks,
+    describe_returncode,
+    describe_seconds,
+    render_page,
+    strip_controls,
+)
+
+
+def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
+    page = Page(
+        rank=1,
+        host="server1",
+        slot=1,
+        returncode=3,
+        seconds=12.34,
+        last_lines=("Traceback (most recent call last):", "", "ValueError: \x1b[31mbad\x1b[0m"),
+        ended_ranks=(0, 2, 3),
+    )
+    assert render_page(page) == (
+        "hvdrun: rank 1 on server1 (slot 1) failed first after 12.3 s: exit code 3\n"
+        "  It wrote last:\n"
+        "  | Traceback (most recent call last):\n"
+        "  |\n"
+        "  | ValueError: bad\n"
+        "  Because of it ranks 0, 2-3 were ended.\n"
+    )
+
+
+def test_a_page_leaves_out_what_is_not_known() -> None:
+    assert render_page(Page(rank=0, returncode=1)) == "hvdrun: rank 0 failed first: exit code 1\n"
+    assert render_page(Page()) == "hvdrun: the job failed\n"
+
+
+def test_without_a_single_culprit_the_reason_is_the_headline() -> None:
+    page = Page(reason="host b was lost: it was silent for 30 s.", seconds=3723, ended_ranks=(0,))
+    assert render_page(page) == (
+        "hvdrun: host b was lost: it was silent for 30 s, after 1 h 2 min\n  Because of it rank 0 was ended.\n"
+    )
+
+
+def test_with_a_culprit_the_reason_is_told_below() -> None:
+    page = Page(rank=0, returncode=127, reason="the command 'x' was not found.")
+    assert render_page(page).splitlines()[1] == "  the command 'x' was not found."
+
+
+@pytest.mark.parametrize(
+    ("returncode", "hint"),
+    [
+        (-9, "memory runs out"),
+        (137, "memory runs out"),
+        (-11, "FAULTHANDLER"),
+        (139, "FAULTHANDLER"),
+        (-7, "shared memory"),
+    ],
+)
+def test_a_telling_signal_comes_with_a_hint(returncode: int, hint: str) -> None:
+    assert hint in render_page(Page(rank=0, returncode=returncode))
+
+
+@pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])
+def test_anything_else_comes_without_a_hint(returncode: int | None) -> None:
+    assert len(render_page(Page(rank=0, returncode=returncode)).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("returncode", "words"),
+    [
+        (3, "exit code 3"),
+        (-9, "killed by SIGKILL (signal 9)"),
+        (-40, "killed by signal 40"),
+        (139, "exit code 139, which is how a shell tells of SIGSEGV (signal 11)"),
+        (255, "exit code 255"),
+    ],
+)
+def test_a_returncode_is_told_in_words(returncode: int, words: str) -> None:
+    assert describe_returncode(returncode) == words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [((3,), "rank 3"), ((1, 0), "ranks 0-1"), ((0, 2, 3, 4, 9), "ranks 0, 2-4, 9"), (range(1000), "ranks 0-999")],
+)
+def test_ranks_are_told_in_runs(ranks: tuple[int, ...], words: str) -> None:
+    assert describe_ranks(ranks) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.04, "0.0 s"),
+        (59.4, "59.4 s"),
+        (59.97, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (3599.9, "1 h 0 min"),
+        (86400, "24 h 0 min"),
+    ],
+)
+def test_seconds_are_told_as_people_say_them(seconds: float, words: str) -> None:
+    assert describe_seconds(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("a\tb", "a\tb"),
+        ("a\x08\x00\x7f\x9bb\r", "ab"),
+        ("\x1b", ""),
+        ("[31m stays", "[31m stays"),
+        ("é 日本 💥", "é 日本 💥"),
+    ],
+)
+def test_what_would_act_on_a_terminal_is_taken_out(text: str, clean: str) -> None:
+    assert strip_controls(text) == clean

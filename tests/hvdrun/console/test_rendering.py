@@ -1,0 +1,28 @@
+"""The first-cause page on a terminal."""
+
+import pytest
+
+from hvdrun.console.page import Page, render_page, strip_controls
+from hvdrun.console.rendering import colour_page
+
+PAGE = Page(
+    rank=1,
+    host="server1",
+    returncode=-9,
+    last_lines=("[bold]not markup[/bold] :smile:", "x" * 300, "'text' 123 http://example.org"),
+    ended_ranks=(0,),
+)
+
+
+def test_a_coloured_page_has_the_same_words_as_a_plain_one() -> None:
+    assert strip_controls(colour_page(PAGE).replace("\n", "\t")) == render_page(PAGE).replace("\n", "\t")
+
+
+def test_the_headline_is_red() -> None:
+    assert colour_page(PAGE).startswith("\x1b[1;31mhvdrun: rank 1 on server1 failed first")
+
+
+def test_whether_to_colour_is_not_decided_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    assert "\x1b[33m" in colour_page(PAGE)

@@ -1,0 +1,199 @@
+"""The thread that writes: order, back-pressure, readers that pause or go, and an end that does not wait for ever."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pytest
+
+from hvdrun.console.writer import Writer
+
+LIMIT_SECONDS = 10.0
+
+
+@dataclass
+class Pipe:
+    """Both ends; a file closed twice is no harm, a bare descriptor closed twice is somebody else's."""
+
+    reader: BinaryIO
+    writer: BinaryIO
+
+    @property
+    def writing(self) -> int:
+        """The descriptor to write to."""
+        return self.writer.fileno()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
+        yield Pipe(reader, cast("BinaryIO", writer))
+
+
+def count_eventfds() -> int:
+    return sum("eventfd" in str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+
+
+def test_all_is_written_in_order_to_each_descriptor(tmp_path: Path) -> None:
+    paths = [tmp_path / "one", tmp_path / "two"]
+    descriptors = [os.open(path, os.O_WRONLY | os.O_CREAT) for path in paths]
+    writer = Writer()
+    for number in range(5000):
+        assert writer.put(descriptors[number % 2], b"%d\n" % number)
+    assert writer.end(LIMIT_SECONDS)
+    for parity, path in enumerate(paths):
+        assert path.read_bytes() == b"".join(b"%d\n" % number for number in range(parity, 5000, 2))
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def test_a_writer_that_wrote_nothing_has_no_thread_to_end() -> None:
+    before = threading.active_count()
+    writer = Writer()
+    writer.put(1, b"")
+    assert threading.active_count() == before
+    assert writer.end(LIMIT_SECONDS)
+
+
+def test_the_thread_and_its_descriptor_are_gone_after_the_end(pipe: Pipe) -> None:
+    threads, eventfds = threading.active_count(), count_eventfds()
+    writer = Writer()
+    writer.put(pipe.writing, b"x")
+    assert writer.end(LIMIT_SECONDS)
+    assert writer.end(LIMIT_SECONDS)
+    assert threading.active_count() == threads
+    assert count_eventfds() == eventfds
+
+
+def test_after_the_end_nothing_is_taken(pipe: Pipe) -> None:
+    writer = Writer()
+    writer.end(LIMIT_SECONDS)
+    assert not writer.put(pipe.writing, b"x")
+
+
+def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Pipe) -> None:
+    async def write() -> None:
+        writer = Writer(capacity_bytes=1000)
+        writer.put(pipe.writing, b"x" * 1_000_000)
+        draining = asyncio.create_task(writer.drain())
+        done, _ = await asyncio.wait({draining}, timeout=0.1)
+        assert not done
+        assert await asyncio.to_thread(pipe.reader.read, 999_900) == b"x" * 999_900
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await draining
+        assert await writer.close(LIMIT_SECONDS)
+
+    asyncio.run(write())
+
+
+def test_a_full_queue_is_let_go_by_cancelling(pipe: Pipe) -> None:
+    async def write() -> None:
+        writer = Writer(capacity_bytes=10)
+        writer.put(pipe.writing, b"x" * 1_000_000)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(writer.drain(), 0.05)
+        assert not await writer.close(0.05)
+
+    asyncio.run(write())
+
+
+def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Pipe) -> None:
+    before = threading.active_count()
+    writer = Writer()
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    assert not writer.end(0.05)
+    assert threading.active_count() == before
+
+
+def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Pipe) -> None:
+    async def write() -> None:
+        writer = Writer()
+        writer.put(pipe.writing, b"x" * 1_000_000)
+        patient = asyncio.create_task(writer.close(None))
+        done, _ = await asyncio.wait({patient}, timeout=0.1)
+        assert not done
+        assert not writer.end(0)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            assert not await patient
+
+    asyncio.run(write())
+
+
+def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Pipe) -> None:
+    async def write() -> None:
+        writer = Writer(capacity_bytes=10)
+        writer.put(pipe.writing, b"x" * 1_000_000)
+        draining = asyncio.create_task(writer.drain())
+        await asyncio.sleep(0)
+        pipe.reader.close()
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await draining
+        assert isinstance(writer.closed_by(pipe.writing), BrokenPipeError)
+        assert not await writer.close(LIMIT_SECONDS)
+
+    asyncio.run(write())
+
+
+def test_one_reader_that_has_gone_does_not_stop_the_other(pipe: Pipe) -> None:
+    reading, writing = os.pipe()
+    pipe.reader.close()
+    writer = Writer()
+    writer.put(pipe.writing, b"lost")
+    writer.put(writing, b"kept")
+    assert not writer.end(LIMIT_SECONDS)
+    os.close(writing)
+    assert os.read(reading, 100) == b"kept"
+    os.close(reading)
+
+
+def test_a_full_disk_is_told_as_what_it_is() -> None:
+    async def write(full: int) -> OSError:
+        heard: asyncio.Future[OSError] = asyncio.Future()
+        writer = Writer()
+        writer.call_when_closed(lambda _, error: heard.set_result(error))
+        writer.put(full, b"x")
+        async with asyncio.timeout(LIMIT_SECONDS):
+            error = await heard
+        await writer.close(LIMIT_SECONDS)
+        return error
+
+    with Path("/dev/full").open("wb") as file:
+        assert asyncio.run(write(file.fileno())).errno == errno.ENOSPC
+
+
+def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
+    async def write(writing: int) -> OSError:
+        writer = Writer()
+        writer.put(writing, b"x")
+        await writer.close(LIMIT_SECONDS)
+        heard: asyncio.Future[OSError] = asyncio.Future()
+        writer.call_when_closed(lambda _, error: heard.set_result(error))
+        async with asyncio.timeout(LIMIT_SECONDS):
+            return await heard
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    assert isinstance(asyncio.run(write(writing)), BrokenPipeError)
+    os.close(writing)
+
+
+def test_a_descriptor_that_was_made_non_blocking_loses_nothing(pipe: Pipe) -> None:
+    fcntl.fcntl(pipe.writing, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(pipe.writing, False)
+    data = bytes(range(256)) * 1000
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.reader.read()))
+    reader.start()
+    writer = Writer()
+    writer.put(pipe.writing, data)
+    assert writer.end(LIMIT_SECONDS)
+    pipe.writer.close()
+    reader.join(LIMIT_SECONDS)
+    assert received == [data]

@@ -1,0 +1,94 @@
+"""Bad input, through the real program: one line on stderr, the right exit code, nothing started."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cli import main
+from hvdrun.console import Console
+from hvdrun.jobspec import JobSpec
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_hvdrun(*words: str, directory: Path | None = None, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "hvdrun", *words],
+        capture_output=True,
+        check=False,
+        cwd=directory,
+        timeout=30,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
+    pytest.fail(f"{spec} was launched")
+
+
+BAD_INPUT = {
+    "nothing at all": ([], 2, "-np"),
+    "no -np": (["true"], 2, "hvdrun -np 2 true"),
+    "-np without its value": (["-np"], 2, "lacks its value"),
+    "-np 0": (["-np", "0", "true"], 2, "'0'"),
+    "-np -1": (["-np", "-1", "true"], 2, "'-1'"),
+    "-np x": (["-np", "x", "true"], 2, "'x'"),
+    "-np far too large": (["-np", "1000000000", "true"], 2, "1000000"),
+    "no command": (["-np", "2"], 2, "no command"),
+    "no command after --": (["-np", "2", "--"], 2, "no command"),
+    "empty command": (["-np", "2", ""], 2, "empty"),
+    "too few slots": (["-np", "3", "-H", "a:2", "true"], 2, "3 workers do not fit into the 2 slots"),
+    "malformed host": (["-np", "2", "-H", "a:x", "true"], 2, "'a:x'"),
+    "bare IPv6": (["-np", "2", "-H", "2001:db8::1", "true"], 2, "[2001:db8::1]:4"),
+    "host without slots": (["-np", "1", "-H", "a:0", "true"], 2, "'a:0'"),
+    "no such hostfile": (["-np", "2", "--hostfile", "/nowhere", "true"], 2, "'/nowhere'"),
+    "malformed hostfile": (["-np", "2", "--hostfile", "bad-hosts", "true"], 2, "line 2"),
+    "two sources of hosts": (["-np", "2", "-H", "a", "--hostfile", "b", "true"], 2, "only one"),
+    "mistyped flag": (["-np", "2", "--grcae", "3", "true"], 2, "--grace"),
+    "mistyped short flag": (["-pn", "2", "true"], 2, "-np"),
+    "value run together": (["-nproc", "2", "true"], 2, "--num-proc"),
+    "switch with a value": (["-np", "2", "--verbose=3", "true"], 2, "--verbose"),
+    "malformed time": (["-np", "2", "--grace", "soon", "true"], 2, "'soon'"),
+    "no time at all": (["-np", "2", "--lease", "0", "true"], 2, "longer than 0"),
+    "unknown command": (["-np", "2", "no-such-program"], 127, "looked in"),
+    "unknown path": (["-np", "2", "./no/such"], 127, "looked in"),
+    "a directory": (["-np", "2", "/"], 126, "directory"),
+    "not executable": (["-np", "2", "./train.py"], 126, "python ./train.py"),
+    "script without python": (["-np", "2", "train.py"], 127, "python train.py"),
+    "missing script": (["-np", "2", "python", "missing.py"], 2, "missing.py"),
+    "a line feed in it": (["-np", "2", "a\nb"], 127, "a\\nb"),
+    "an escape in it": (["-np", "\x1b[31m", "true"], 2, "\\x1b[31m"),
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A working directory with a script that is not executable and a bad hostfile."""
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train.py").chmod(0o644)
+    (tmp_path / "bad-hosts").write_text("a slots=1\nb slot=1\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_is_told_in_one_line_and_nothing_starts(name: str, directory: Path) -> None:
+    words, code, sentence = BAD_INPUT[name]
+    result = run_hvdrun(*words, directory=directory)
+    assert result.returncode == code
+    assert result.stdout == b""
+    (line,) = result.stderr.decode().splitlines()
+    assert line.startswith("hvdrun: ")
+    assert sentence in line
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_never_reaches_the_launcher(
+    name: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words, code, _ = BAD_INPUT[name]
+    monkeypatch.chdir(directory)
+    assert main(words, launch=refuse_to_launch) == code
+    assert capfd.readouterr().out == ""

@@ -1,0 +1,83 @@
+"""Standard streams that are closed, broken or full: no traceback, no wrong exit code, nothing in a wrong file."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_help_into_a_closed_pipe_ends_like_any_program() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    result = subprocess.run(
+        [sys.executable, "-m", "hvdrun", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        cwd=ROOT,
+        timeout=30,
+    )
+    os.close(writing)
+    assert (result.returncode, result.stderr) == (141, b"")
+
+
+def test_help_onto_a_full_disk_says_so() -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "hvdrun", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=ROOT,
+            timeout=30,
+        )
+    assert result.returncode == 125
+    assert result.stderr == b"hvdrun: the standard output cannot be written: No space left on device.\n"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_descriptors_change_no_exit_code(closed: str) -> None:
+    result = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "hvdrun", "-np", "0", "true"],
+        check=False,
+        capture_output=True,
+        cwd=ROOT,
+        timeout=30,
+    )
+    assert result.returncode == 2
+    assert result.stdout == b""
+
+
+def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path) -> None:
+    program = """if True:
+        import asyncio, sys
+        from hvdrun.cli import main
+
+        def launch(spec, console):
+            with open(sys.argv[1], "w"):
+                asyncio.run(console.output.write(0, "a", 1, b"text\\n"))
+                console.end(10)
+            return 0
+
+        sys.exit(main(["-np", "1", "true"], launch))
+    """
+    result = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program, str(tmp_path / "file")],
+        check=False,
+        cwd=ROOT,
+        timeout=30,
+    )
+    assert result.returncode == 0
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_without_a_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["-np", "0"]) == 2
+    assert capfd.readouterr() == ("", "")

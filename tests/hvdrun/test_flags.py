@@ -1,0 +1,86 @@
+"""Flags before the command: where the command begins, and what a mistyped flag probably means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdrun.errors import UnknownOptionError, UsageError
+from hvdrun.flags import find_command, suggest_option
+
+
+@pytest.mark.parametrize(
+    ("words", "index"),
+    [
+        ("", 0),
+        ("-np 2", 2),
+        ("python train.py -np 3", 0),
+        ("-np 2 python --grcae", 2),
+        ("-np 2 -- python", 3),
+        ("-np 2 -- -np", 3),
+        ("--num-proc=2 -H a:1 -v python", 4),
+        ("-np -1 python", 2),
+        ("-np -- python", 2),
+        ("-v - x", 1),
+    ],
+)
+def test_the_command_begins_at_the_first_word_that_is_neither_flag_nor_value(words: str, index: int) -> None:
+    assert find_command(words.split()) == index
+
+
+@pytest.mark.parametrize(
+    ("word", "suggestion"),
+    [
+        ("--grcae", "--grace"),
+        ("--grace-period", "--grace"),
+        ("--start", "--start-timeout"),
+        ("--num_proc", "--num-proc"),
+        ("--np", "-np"),
+        ("-pn", "-np"),
+        ("-nproc", "--num-proc"),
+        ("-np4", "-np 4"),
+        ("-n4", "-n 4"),
+        ("-Ha:4", "-H a:4"),
+        ("-hots", "-host"),
+        ("-Hosts", "--hosts"),
+        ("-hostfil", "-hostfile"),
+        ("--host-file", "--hostfile"),
+        ("-verbose", "--verbose"),
+        ("--verbsoe", "--verbose"),
+        ("--vresion", "--version"),
+        ("--Help", "--help"),
+        ("--min-np", None),
+        ("--fusion-threshold-mb", None),
+        ("-z", None),
+        ("---", None),
+    ],
+)
+def test_a_mistyped_flag_gets_the_likely_one_suggested(word: str, suggestion: str | None) -> None:
+    assert suggest_option(word) == suggestion
+
+
+@pytest.mark.parametrize("words", ["--grcae=3 python", "-np 2 --grcae 3 python", "-v --grcae"])
+def test_an_unknown_flag_is_named_without_its_value(words: str) -> None:
+    with pytest.raises(UnknownOptionError, match="'--grcae': did you mean --grace") as caught:
+        find_command(words.split())
+    assert caught.value.option == "--grcae"
+
+
+@pytest.mark.parametrize(("word", "meant"), [("-n=2", "-n 2"), ("-H=a:1", "-H a:1"), ("-v=1", "-v"), ("-n=", "-n")])
+def test_a_short_flag_takes_no_equals_sign(word: str, meant: str) -> None:
+    with pytest.raises(UnknownOptionError) as caught:
+        find_command([word, "true"])
+    assert (caught.value.option, caught.value.suggestion) == (word, meant)
+
+
+@pytest.mark.parametrize("flag", ["-np", "-H", "--hostfile", "--lease"])
+def test_a_flag_at_the_end_without_its_value_says_what_it_takes(flag: str) -> None:
+    with pytest.raises(UsageError, match=f"^{flag} lacks its value: .* as in "):
+        find_command(["-v", flag])
+
+
+@given(st.text(min_size=1))
+def test_any_flag_is_known_or_refused_in_one_line(text: str) -> None:
+    try:
+        find_command([f"-{text}", "x"])
+    except UsageError as error:
+        assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right

@@ -1,0 +1,63 @@
+"""A job that exists is a job that is possible."""
+
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.errors import NotEnoughSlotsError, UsageError
+from hvdrun.jobspec import JobSpec
+from rendezvous.core.model import Host, Policy
+
+SPEC = JobSpec(
+    command=("python", "train.py"), size=2, hosts=(Host("localhost", 2),), directory=Path("/work"), grace_seconds=1.0
+)
+
+
+def test_the_policy_is_static_and_has_the_limits() -> None:
+    spec = replace(SPEC, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0)
+    assert spec.policy() == Policy(
+        min_size=2, max_size=2, failures_allowed=0, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0
+    )
+
+
+def test_a_job_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        SPEC.size = 3  # type: ignore[misc]
+
+
+def test_more_workers_than_slots_are_refused_with_both_remedies() -> None:
+    with pytest.raises(NotEnoughSlotsError, match=r"5 workers .* 3 slots .*a 2, b 1.*: offer more slots.* -np 3"):
+        replace(SPEC, size=5, hosts=(Host("a", 2), Host("b", 1)))
+
+
+def test_of_very_many_hosts_only_some_are_named() -> None:
+    with pytest.raises(NotEnoughSlotsError, match=r"and 92 more\)") as caught:
+        replace(SPEC, size=200, hosts=tuple(Host(f"h{number}", 1) for number in range(100)))
+    assert len(str(caught.value)) < 200
+
+
+def test_fewer_workers_than_slots_are_fine() -> None:
+    assert replace(SPEC, size=1, hosts=(Host("a", 2),)).size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"command": ()}, "no command"),
+        ({"command": ("",)}, "empty"),
+        ({"size": 0}, "at least one"),
+        ({"size": -1}, "at least one"),
+        ({"hosts": (Host("a", 1), Host("a", 1))}, "twice"),
+        ({"directory": Path("here")}, "absolute"),
+        ({"start_timeout_seconds": 0.0}, "--start-timeout"),
+        ({"start_timeout_seconds": float("inf")}, "--start-timeout"),
+        ({"lease_seconds": -1.0}, "--lease"),
+        ({"lease_seconds": float("nan")}, "--lease"),
+        ({"grace_seconds": -0.1}, "--grace"),
+        ({"grace_seconds": float("nan")}, "--grace"),
+    ],
+)
+def test_an_impossible_job_cannot_be_made(change: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        replace(SPEC, **change)  # type: ignore[arg-type]

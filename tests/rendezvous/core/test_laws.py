@@ -1,0 +1,247 @@
+"""What holds in every history of every job: stated in `history.Witness`, tried with Hypothesis and with plain chance."""
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import get_args
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rendezvous.core import membership
+from rendezvous.core.effects import Effect, Finish, Publish
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, StoreOpened, Ticked
+from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
+from rendezvous.core.outcome import Cause
+from rendezvous.core.state import Phase
+from tests.rendezvous.core.history import Witness, choose_join, choose_report, choose_store
+
+HISTORIES = int(os.environ.get("HVDRUN_HISTORIES", "2000"))
+MEAN_EVENTS = 30
+LEAST_OF_EACH_KIND = 100  # in 2,000 histories
+
+hosts = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(
+    lambda slots: tuple(Host(f"h{number}", count) for number, count in enumerate(slots))
+)
+seconds = st.sampled_from([2.0, 10.0, 40.0])
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    least = draw(st.integers(1, 6))
+    most = draw(st.integers(least, 10))
+    return Policy(least, most, draw(st.integers(0, 2)), draw(seconds), draw(seconds), draw(st.sampled_from([0.0, 5.0])))
+
+
+@settings(max_examples=80, stateful_step_count=40)
+class Job(RuleBasedStateMachine):
+    """Events in any order, likely and unlikely ones; the witness asserts after each."""
+
+    @initialize(policy=policies())
+    def begin(self, policy: Policy) -> None:
+        self.witness = Witness(policy, careful=True)
+
+    @property
+    def is_placed(self) -> bool:
+        return bool(self.witness.state.placement)
+
+    @rule(hosts=hosts)
+    def hosts_change(self, hosts: tuple[Host, ...]) -> None:
+        self.witness.tell(HostsChanged(hosts))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data())
+    def an_expected_worker_joins(self, data: st.DataObject) -> None:
+        self.witness.tell(choose_join(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data())
+    def all_but_one_join(self, data: st.DataObject) -> None:
+        state = self.witness.state
+        workers = data.draw(st.permutations([record.worker for record in state.workers.values()]))
+        for worker in workers[1:]:
+            self.witness.tell(Joined(worker, state.number))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data())
+    def an_agent_reports_what_should_run(self, data: st.DataObject) -> None:
+        self.witness.tell(choose_report(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data(), after=st.integers(0, 3))
+    def anybody_joins(self, data: st.DataObject, after: int) -> None:
+        self.witness.tell(Joined(data.draw(self.anybody()), after))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data())
+    def an_agent_reports_anything(self, data: st.DataObject) -> None:
+        host = data.draw(st.sampled_from(["h0", "h1", "elsewhere"]))
+        self.witness.tell(Reported(host, tuple(data.draw(st.lists(self.anybody(), max_size=4)))))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data(), returncode=st.sampled_from([0, 0, 0, 1, 3, -9]))
+    def a_worker_exits(self, data: st.DataObject, returncode: int) -> None:
+        self.witness.tell(Exited(data.draw(self.anybody()), returncode))
+
+    @precondition(lambda self: self.is_placed)
+    @rule(data=st.data(), number=st.integers(0, 3))
+    def a_store_opens(self, data: st.DataObject, number: int) -> None:
+        self.witness.tell(StoreOpened(data.draw(self.anybody()), number, Endpoint("10.0.0.1", 4711)))
+
+    @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
+    def a_host_is_lost(self, host: str) -> None:
+        self.witness.tell(Lost(host, "gone"))
+
+    @rule(at_once=st.booleans())
+    def somebody_stops_the_job(self, *, at_once: bool) -> None:
+        self.witness.tell(Stopped(130, "interrupted", at_once))
+
+    @rule(step=st.sampled_from([-1.0, 0.0, 0.25, 1.0, 15.0, 1000.0]))
+    def time_passes(self, step: float) -> None:
+        self.witness.tell(Ticked(self.witness.state.now + step))
+
+    @invariant()
+    def the_clock_alone_leads_to_the_end(self) -> None:
+        state = self.witness.state
+        if not state.placement or state.phase is Phase.FINISHED:
+            return
+        silence = Witness(state.policy, careful=False)
+        silence.state = state
+        silence.end()
+
+    def anybody(self) -> st.SearchStrategy[Worker]:
+        """Mostly intended workers; now and then a former, a future or an unknown one."""
+        intended = [record.worker for record in self.witness.state.workers.values()]
+        slots = st.builds(Slot, st.sampled_from(["h0", "h4", "z"]), st.integers(0, 4))
+        other = st.builds(Worker, slots, st.integers(1, 3))
+        return st.one_of(st.sampled_from(intended), st.sampled_from(intended), other)
+
+
+TestJob = pytest.mark.timeout(120)(Job.TestCase)
+
+
+@given(hosts=hosts, data=st.data())
+def test_the_order_in_which_joins_arrive_does_not_matter(hosts: tuple[Host, ...], data: st.DataObject) -> None:
+    size = sum(host.slots for host in hosts)
+    begun, _ = membership.step(membership.begin(Policy.static(size)), HostsChanged(hosts))
+    workers = [record.worker for record in begun.workers.values()]
+    outcomes = []
+    for order in (workers, data.draw(st.permutations(workers))):
+        state, published = begun, []
+        for worker in order:
+            state, effects = membership.step(state, Joined(worker))
+            published += effects
+        outcomes.append((state, published))
+    assert outcomes[0] == outcomes[1]
+    assert [type(effect) for effect in outcomes[0][1]] == [Publish]
+
+
+@given(hosts=hosts, data=st.data())
+def test_the_order_in_which_workers_end_well_does_not_matter(hosts: tuple[Host, ...], data: st.DataObject) -> None:
+    size = sum(host.slots for host in hosts)
+    state, _ = membership.step(membership.begin(Policy.static(size)), HostsChanged(hosts))
+    finishes: list[Effect] = []
+    for record in data.draw(st.permutations(list(state.workers.values()))):
+        assert finishes == []
+        state, effects = membership.step(state, Exited(record.worker, 0))
+        finishes += effects
+    (finish,) = finishes
+    assert isinstance(finish, Finish)
+    assert finish.outcome.cause is Cause.SUCCEEDED
+
+
+class Chance:
+    """One seeded history: likely events mostly, now and then one that cannot be."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)  # noqa: S311 - a seed that can be repeated, not a secret
+        least = self.random.randint(1, 6)
+        most = self.random.randint(least, 10)
+        limits = [self.random.choice([2.0, 10.0, 40.0]) for _ in range(2)]
+        self.witness = Witness(Policy(least, most, self.random.choice([0, 0, 1, 2]), *limits), careful=False)
+        self.trouble = self.random.choice([0.0, 0.02, 0.1, 0.3])  # how often something fails
+        self.leaving = self.random.choice([0.0, 0.1, 1.0])  # how often a worker ends well while others want to go on
+        self.length = self.random.randint(20, 60)
+
+    def run(self) -> Witness:
+        while self.witness.events.total() < self.length:
+            self.witness.tell(self._choose())
+        self.witness.end()
+        return self.witness
+
+    def _choose(self) -> Event:
+        state, chance = self.witness.state, self.random
+        if not state.placement or chance.random() < 0.01:
+            return HostsChanged(tuple(Host(f"h{n}", chance.randint(1, 4)) for n in range(chance.randint(1, 5))))
+        if chance.random() < 0.05:
+            return self._choose_unlikely()
+        if chance.random() < self.trouble / 4:
+            return self._choose_trouble()
+        likely: list[Callable[[], Event]] = [
+            lambda: choose_report(state, chance.choice),
+            lambda: Ticked(state.now + chance.choice([0.25, 0.25, 1.0, 5.0, 100.0])),
+            lambda: choose_store(state),
+            lambda: Exited(self._anybody(), 0),
+            lambda: choose_join(state, chance.choice),
+        ]
+        leaving = 6 if state.phase is Phase.DRAINING else self.leaving
+        (choice,) = chance.choices(likely, (3, 2, 1, leaving, 8))
+        return choice()
+
+    def _choose_trouble(self) -> Event:
+        host = self.random.choice(list(self.witness.state.hosts))
+        choices: list[Event] = [
+            Exited(self._anybody(), self.random.choice([1, 3, -9])),
+            Exited(self._anybody(), 127, "the command was not found"),
+            Lost(host, "its order channel closed"),
+            Stopped(130, "interrupted", at_once=self.random.random() < 0.5),
+        ]
+        return self.random.choice(choices)
+
+    def _choose_unlikely(self) -> Event:
+        state, somebody = self.witness.state, self._anybody()
+        stranger = Worker(Slot(self.random.choice(["h0", "z"]), self.random.randint(0, 5)), self.random.randint(1, 3))
+        choices: list[Event] = [
+            Joined(stranger, self.random.randint(0, 3)),
+            Exited(stranger, 0),
+            Joined(somebody, self.random.randint(0, 3)),
+            Reported(somebody.slot.host, (somebody, stranger)),
+            Reported(somebody.slot.host),
+            StoreOpened(somebody, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
+            Lost("z", "it never was"),
+            Ticked(state.now - 1),
+            Stopped(143, "terminated"),
+        ]
+        return self.random.choice(choices)
+
+    def _anybody(self) -> Worker:
+        return self.random.choice(list(self.witness.state.workers.values())).worker
+
+
+def test_many_histories_hold_the_laws_and_show_every_kind_of_event_and_effect() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(HISTORIES):
+        try:
+            witness = Chance(seed).run()
+        except AssertionError as error:
+            error.add_note(f"in the history with seed {seed}")
+            raise
+        counts += witness.events + witness.effects
+        counts["illegal"] += witness.illegal
+        counts["generations beyond the first"] += max(0, witness.effects["Publish"] - 1)
+        counts[str(witness.finish.outcome.cause if witness.finish else None)] += 1
+    for kind, count in counts.most_common():
+        print(f"{count:>8} {kind}")  # noqa: T201 - pytest shows it when this fails, and with -s
+    kinds = [kind.__name__ for kind in (*get_args(Event), *get_args(Effect))] + [str(cause) for cause in Cause]
+    least = LEAST_OF_EACH_KIND * HISTORIES // 2000
+    assert {kind: counts[kind] for kind in (*kinds, "illegal") if counts[kind] < least} == {}
+    assert sum(counts[kind.__name__] for kind in get_args(Event)) >= MEAN_EVENTS * HISTORIES
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_history_repeated_is_the_same(seed: int) -> None:
+    one, other = Chance(seed).run(), Chance(seed).run()
+    assert (one.state, one.events, one.effects) == (other.state, other.events, other.effects)

@@ -1,0 +1,200 @@
+"""The real `hvdrun` as a test runs it: a process of its own, watched, with limits on every wait."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from tests.system.leftovers import LeftProcess, Watch
+
+LIMIT_SECONDS = 60.0
+_CHUNK = 65536
+_FOREIGN = ("HVD_", "HOROVOD_")  # an hvdrun around the tests must not be taken for the one under test
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a run ended; texts are UTF-8, other bytes as surrogates, and line ends are left as they came.
+
+    seconds: from the start to the end of hvdrun.
+    """
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class Stream:
+    """One of hvdrun's outputs, read as it comes, so that a full pipe never holds hvdrun up."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._arrived = threading.Condition()
+        self._bytes = bytearray()
+        self._has_ended = False
+        self._reader = threading.Thread(target=self._read, name="output of hvdrun", daemon=True)
+        self._reader.start()
+
+    def text(self) -> str:
+        """What has come until now."""
+        with self._arrived:
+            return self._bytes.decode(errors="surrogateescape")
+
+    def wait_for(self, pattern: str, limit_seconds: float) -> re.Match[str]:
+        """The first match of a regular expression (`^` and `$` match at lines) in what has come, or comes in time."""
+        compiled = re.compile(pattern, re.MULTILINE)
+
+        def is_decided() -> bool:
+            return self._has_ended or compiled.search(self.text()) is not None
+
+        with self._arrived:
+            self._arrived.wait_for(is_decided, limit_seconds)
+        found = compiled.search(self.text())
+        if found is None:
+            why = "ended without it" if self._has_ended else f"did not show it within {limit_seconds} s"
+            raise AssertionError(f"waited for {pattern!r}, but the output {why}:\n{self.text()}")
+        return found
+
+    def close(self, limit_seconds: float = 5.0) -> str:
+        """All of it: until its last writer has closed it, or the limit is over."""
+        self._reader.join(limit_seconds)
+        if not self._reader.is_alive():
+            self._pipe.close()
+        return self.text()
+
+    def _read(self) -> None:
+        while chunk := os.read(self._pipe.fileno(), _CHUNK):
+            with self._arrived:
+                self._bytes += chunk
+                self._arrived.notify_all()
+        with self._arrived:
+            self._has_ended = True
+            self._arrived.notify_all()
+
+
+class Running:
+    """An hvdrun that has been started; it leads a session, as it does on a terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._began = time.monotonic()
+        self.pid = process.pid
+        self.stdout = Stream(process.stdout)
+        self.stderr = Stream(process.stderr)
+
+    @property
+    def is_running(self) -> bool:
+        """Nobody has seen it end."""
+        return self._process.poll() is None
+
+    def send(self, number: signal.Signals) -> None:
+        """Signal hvdrun alone, as `kill PID` does."""
+        self._process.send_signal(number)
+
+    def send_to_terminal(self, number: signal.Signals) -> None:
+        """Signal its whole process group, as a terminal does on Ctrl-C (SIGINT) or when it is closed (SIGHUP)."""
+        os.killpg(self.pid, number)
+
+    def wait(self, limit_seconds: float = LIMIT_SECONDS) -> Finished:
+        """How it ended."""
+        try:
+            returncode = self._process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"hvdrun has not ended within {limit_seconds} s\n"
+                f"--- stdout\n{self.stdout.text()}\n--- stderr\n{self.stderr.text()}"
+            ) from None
+        seconds = time.monotonic() - self._began
+        return Finished(returncode, self.stdout.close(), self.stderr.close(), seconds)
+
+    def close(self) -> None:
+        """End it, if nothing else has, and let go of its outputs."""
+        if self.is_running:
+            self._process.kill()
+        self._process.wait(LIMIT_SECONDS)
+        self.stdout.close()
+        self.stderr.close()
+
+
+class Launcher:
+    """Starts `python -m hvdrun` in a folder of its own. Called like a command, it waits for the end.
+
+    directory: where hvdrun runs; a test puts its scripts there.
+    """
+
+    def __init__(self, room: Path) -> None:
+        self.directory = room / "work"
+        self.directory.mkdir()
+        self.watch = Watch.begin(room)
+        self._started: list[Running] = []
+
+    def __call__(
+        self,
+        *arguments: str | Path,
+        limit_seconds: float = LIMIT_SECONDS,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> Finished:
+        """Run hvdrun with these arguments to its end."""
+        return self.start(*arguments, environment=environment, stdin=stdin).wait(limit_seconds)
+
+    def start(
+        self,
+        *arguments: str | Path,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+    ) -> Running:
+        """Start hvdrun with these arguments, and with these variables besides the test's own."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hvdrun", *map(str, arguments)],
+            cwd=self.directory,
+            env={**self.environment(), **(environment or {})},
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        running = Running(process)
+        self._started.append(running)
+        return running
+
+    def write(self, name: str, text: str) -> Path:
+        """Put a script into the directory."""
+        path = self.directory / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def environment(self) -> dict[str, str]:
+        """What hvdrun is started with: the tests' environment, marked, where `python` is the tests' own."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+        search = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
+        return {**kept, "PATH": search, **self.watch.environment()}
+
+    def processes(self, words: str = "") -> tuple[LeftProcess, ...]:
+        """The processes of this test that run now, those with these words in their command line."""
+        return tuple(process for process in self.watch.processes() if words in process.command)
+
+    @property
+    def has_running(self) -> bool:
+        """Something that the test started has not been seen to end."""
+        return any(running.is_running for running in self._started)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.ExitStack() as stack:
+            for running in self._started:
+                stack.callback(running.close)
+            self.watch.sweep()

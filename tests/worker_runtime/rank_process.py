@@ -1,0 +1,86 @@
+"""A process that plays one rank: it runs the functions that a test sends, each in an initialised world."""
+
+import os
+import select
+import sys
+import traceback
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import cloudpickle
+import torch
+
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
+from worker_runtime.runtime import RUNTIME
+
+LIMIT_SECONDS = 20.0
+
+
+class PipeExchange:
+    """A rendezvous for ranks whose numbers are known: rank 0 tells the others of its store through pipes."""
+
+    def __init__(self, rank: int, size: int, readable: int, writable: tuple[int, ...]) -> None:
+        self._assignment = Assignment(rank, size, rank, size, 0, 1)
+        self._readable = readable
+        self._writable = writable
+
+    def join(self, after: int) -> Membership:
+        """A new generation each time."""
+        return Membership(after + 1, self._assignment)
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Write to every other rank."""
+        for descriptor in self._writable[: self._assignment.size - 1]:
+            os.write(descriptor, f"{generation} {endpoint.address} {endpoint.port}\n".encode())
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Read rank 0's line."""
+        ready, _, _ = select.select([self._readable], [], [], LIMIT_SECONDS)
+        assert ready, "rank 0 opened no store"
+        line = b""
+        while not line.endswith(b"\n"):
+            line += os.read(self._readable, 1)
+        told, address, port = line.decode().split()
+        assert int(told) == generation
+        return Endpoint(address, int(port))
+
+    def close(self) -> None:
+        """Nothing is to be closed: the pipes serve the next world too."""
+
+
+def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, ...]) -> None:
+    """Run what comes until the other end is closed."""
+    while True:
+        try:
+            function, arguments, size, generation = cloudpickle.loads(commands.recv_bytes())
+        except EOFError:
+            return
+        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", rank), 1), "127.0.0.1", LIMIT_SECONDS)
+        exchange = PipeExchange(rank, size, readable, writable)
+        RUNTIME._connect = lambda _, exchange=exchange: exchange
+        RUNTIME._generation = generation
+        os.environ.update(bootstrap.environment())
+        try:
+            RUNTIME.init()
+            outcome = (True, function(*arguments))
+        except SystemExit:
+            raise  # a forked child of the function ends
+        except BaseException:  # noqa: BLE001 - the test is to see it
+            outcome = (False, traceback.format_exc())
+        finally:
+            RUNTIME.shutdown()
+        commands.send_bytes(cloudpickle.dumps(outcome))
+
+
+def main() -> None:
+    """Read the descriptors from the command line."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    rank, descriptor, readable, *writable = map(int, sys.argv[1:])
+    serve(Connection(descriptor), rank, readable, tuple(writable))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Runs functions on several ranks, each a process of its own with a real gloo group."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Self
+
+import cloudpickle
+
+SCRIPT = Path(__file__).with_name("rank_process.py")
+POOL_SIZE = 3
+LIMIT_SECONDS = 40.0
+
+
+class RankFailedError(AssertionError):
+    """A function raised on one rank or more; the text holds the tracebacks."""
+
+
+class Ranks:
+    """Processes that play ranks; started once, since each imports torch."""
+
+    def __init__(self, count: int) -> None:
+        self._calls = 0
+        with ExitStack() as ours:
+            endpoints = [os.pipe() for _ in range(count)]
+            for descriptor in (end for pair in endpoints for end in pair):
+                ours.callback(os.close, descriptor)
+            self._connections: list[Connection] = []
+            self.processes: list[subprocess.Popen[bytes]] = []
+            for rank in range(count):
+                own, theirs = Pipe()
+                writable = [end for _, end in endpoints[1:]] if rank == 0 else []
+                passed = [theirs.fileno(), endpoints[rank][0], *writable]
+                self.processes.append(
+                    subprocess.Popen(
+                        [sys.executable, SCRIPT, *map(str, [rank, *passed])], pass_fds=passed, start_new_session=True
+                    )
+                )
+                theirs.close()
+                self._connections.append(own)
+
+    def run(self, function: Callable[..., Any], *arguments: object, size: int = 2) -> list[Any]:
+        """Call `function(*arguments)` on ranks 0 to size - 1 of a new world, and return the results by rank."""
+        cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+        self._calls += 1
+        generation = self._calls * 1000  # of all ranks, though not all take part in every call
+        command = cloudpickle.dumps((function, arguments, size, generation))
+        for connection in self._connections[:size]:
+            connection.send_bytes(command)
+        deadline = time.monotonic() + LIMIT_SECONDS
+        outcomes = [self._receive(rank, deadline) for rank in range(size)]
+        failures = [f"rank {rank}: {text}" for rank, (succeeded, text) in enumerate(outcomes) if not succeeded]
+        if failures:
+            self.kill()
+            raise RankFailedError("\n".join(failures))
+        return [result for _, result in outcomes]
+
+    def _receive(self, rank: int, deadline: float) -> tuple[bool, Any]:
+        connection = self._connections[rank]
+        if not connection.poll(max(0.0, deadline - time.monotonic())):
+            self.kill()
+            raise RankFailedError(f"rank {rank} did not finish within {LIMIT_SECONDS} s")
+        try:
+            return cloudpickle.loads(connection.recv_bytes())
+        except (EOFError, ConnectionResetError):
+            code = self.processes[rank].wait(LIMIT_SECONDS)
+            return (False, f"ended with {code}")
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether none has ended."""
+        return all(process.poll() is None for process in self.processes)
+
+    def kill(self) -> None:
+        """End all at once."""
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+    def close(self) -> list[int]:
+        """End the processes as their programs end, and return their exit codes."""
+        for connection in self._connections:
+            connection.close()
+        try:
+            return [process.wait(LIMIT_SECONDS) for process in self.processes]
+        finally:
+            self.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class RankPool:
+    """`Ranks` that are replaced after a test has broken them."""
+
+    def __init__(self) -> None:
+        self._ranks: Ranks | None = None
+
+    def run(self, function: Callable[..., Any], *arguments: object, size: int = 2) -> list[Any]:
+        """As `Ranks.run`."""
+        if self._ranks is not None and not self._ranks.are_alive:
+            self._ranks.close()
+            self._ranks = None
+        if self._ranks is None:
+            self._ranks = Ranks(POOL_SIZE)
+        return self._ranks.run(function, *arguments, size=size)
+
+    def close(self) -> None:
+        """End the processes; each must end by itself."""
+        if self._ranks is not None and self._ranks.are_alive:
+            assert self._ranks.close() == [0] * POOL_SIZE, "a rank did not end by itself"

@@ -1,0 +1,74 @@
+"""Only a group's own connections are found and ended."""
+
+import os
+import socket
+
+from worker_runtime.connections import Connections, list_sockets
+
+
+def connect() -> tuple[socket.socket, socket.socket, socket.socket]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    one = socket.create_connection(listener.getsockname())
+    other, _ = listener.accept()
+    return listener, one, other
+
+
+def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_not() -> None:
+    old_listener, old, old_peer = connect()
+    present = list_sockets()
+    listener, one, other = connect()
+    pair = socket.socketpair()
+    with old_listener, old, old_peer, listener, one, other, pair[0], pair[1]:
+        connections = Connections.appeared_since(present, expected=2)
+        connections.shut_down()
+        assert one.recv(1) == other.recv(1) == b""
+        old.sendall(b"x")
+        assert old_peer.recv(1) == b"x"
+        pair[0].sendall(b"x")
+        assert pair[1].recv(1) == b"x"
+        with socket.create_connection(listener.getsockname()):
+            listener.accept()[0].close()
+
+
+def test_when_a_stranger_connects_meanwhile_nothing_is_taken() -> None:
+    present = list_sockets()
+    listener, one, other = connect()
+    with listener, one, other:
+        Connections.appeared_since(present, expected=1).shut_down()
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+
+
+def test_a_reused_descriptor_is_left_alone() -> None:
+    present = list_sockets()
+    listener, one, other = connect()
+    with listener:
+        connections = Connections.appeared_since(present, expected=2)
+        numbers = one.fileno(), other.fileno()
+        one.close()
+        other.close()
+        second = connect()
+        with second[0], second[1], second[2]:
+            assert set(numbers) & {each.fileno() for each in second}
+            connections.shut_down()
+            second[1].sendall(b"x")
+            assert second[2].recv(1) == b"x"
+
+
+def test_forgotten_connections_are_left_alone() -> None:
+    present = list_sockets()
+    listener, one, other = connect()
+    with listener, one, other:
+        connections = Connections.appeared_since(present, expected=2)
+        connections.forget()
+        connections.shut_down()
+        one.sendall(b"x")
+        assert other.recv(1) == b"x"
+
+
+def test_no_descriptor_is_left_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    listener, one, other = connect()
+    with listener, one, other:
+        Connections.appeared_since({}, expected=2).shut_down()
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count

@@ -1,0 +1,44 @@
+"""Each error is one sentence that programs written for Horovod recognise."""
+
+from datetime import timedelta
+
+import pytest
+
+from rendezvous.core.model import Assignment, Membership
+from worker_runtime import errors
+
+EVERY_ERROR = [
+    errors.NotInitializedError(),
+    errors.InitializationError("the agent is gone"),
+    errors.ForeignWorldError("torchrun", "WORLD_SIZE", "4"),
+    errors.GroupFormationError(
+        Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(seconds=30), "refused"
+    ),
+    errors.OperationFailedError("allreduce 'loss'", 1, "Connection closed by peer"),
+    errors.ShutDownError("allreduce 'loss'", 1),
+    errors.ExcessBackwardError("fc.weight", 1),
+    errors.NotServedError("allreduce", "compression"),
+]
+
+
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+def test_an_error_is_one_line(error: Exception) -> None:
+    assert str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_call_before_init_is_caught_under_both_of_horovods_errors() -> None:
+    assert isinstance(errors.NotInitializedError(), ValueError)
+    assert isinstance(errors.NotInitializedError(), errors.HorovodInternalError)
+
+
+def test_a_failed_init_is_a_value_error_with_horovods_words() -> None:
+    failure = errors.GroupFormationError(
+        Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(30), "refused"
+    )
+    assert isinstance(failure, ValueError)
+    assert str(failure).startswith("Horovod initialization failed: rank 1 on 10.0.0.1 could not connect to the other 3")
+
+
+def test_a_foreign_world_names_its_size_and_the_way_out() -> None:
+    assert "'hvdrun -np 4'" in str(errors.ForeignWorldError("mpirun", "OMPI_COMM_WORLD_SIZE", "4"))

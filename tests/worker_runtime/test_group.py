@@ -1,0 +1,104 @@
+"""Forming the group of a generation: where it listens, and what it leaves alone."""
+
+import gc
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from rendezvous.core.model import Assignment, Endpoint, Membership
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.errors import GroupFormationError
+from worker_runtime.group import form
+
+LISTENING = "0A"  # the kernel's code in /proc/net/tcp
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, and as an IPv6 address
+
+
+def find_listening_addresses() -> set[str]:
+    """Where this process listens, as the kernel writes addresses."""
+    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_socket()}
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path("/proc/self/net", table).read_text().splitlines()
+    ]
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == LISTENING and f"socket:[{row[9]}]" in own}
+
+
+def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
+    for addresses in ranks.run(find_listening_addresses):
+        assert addresses
+        assert addresses <= LOOPBACK
+
+
+def test_a_generation_of_one_has_no_group() -> None:
+    alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1))
+    assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
+
+
+class Announcements:
+    """Takes what rank 0 says; nobody else is there."""
+
+    def __init__(self) -> None:
+        self.heard: list[Endpoint] = []
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Remember it."""
+        assert generation == 7
+        self.heard.append(endpoint)
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Say the same to everybody."""
+        assert generation == 7
+        return self.heard[0]
+
+
+def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
+    membership = Membership(7, Assignment(0, 2, 0, 2, 0, 1))
+    descriptors = []
+    for _ in range(2):
+        announcements = Announcements()
+        with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"):
+            form(membership, announcements, "127.0.0.1", timedelta(seconds=0.6))
+        assert announcements.heard[0].address == "127.0.0.1"
+        gc.collect()  # the error's traceback holds the store
+        descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
+    assert descriptors[0] == descriptors[1]
+
+
+def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:
+    announcements = Announcements()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        announcements.heard.append(Endpoint(*listener.getsockname()[:2]))
+    membership = Membership(7, Assignment(1, 2, 1, 2, 0, 1))
+    with pytest.raises(GroupFormationError, match=r"rank 1 on 127\.0\.0\.1"):
+        form(membership, announcements, "127.0.0.1", timedelta(seconds=1))
+
+
+def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:
+    def body() -> object:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=hvd.rank(), world_size=hvd.size()
+        )
+        x = torch.ones(1)
+        torch.distributed.all_reduce(x)
+        torch.distributed.destroy_process_group()
+        return x.item() + hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body) == [4.0, 4.0]
+
+
+def test_ranks_on_an_ipv6_address_form_a_group(ranks: RankPool) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 on this machine")
+
+    def body() -> object:
+        hvd.shutdown()
+        os.environ["HVD_ADDRESS"] = "::1"
+        hvd.init()
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), find_listening_addresses()
+
+    assert ranks.run(body) == [(2.0, {"00000000000000000000000001000000"})] * 2  # ::1, as the kernel writes it

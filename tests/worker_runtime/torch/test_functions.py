@@ -1,0 +1,149 @@
+"""Replicas become equal, and nothing else about them changes."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+
+OPTIMIZERS = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, weight_decay=0.5),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1, amsgrad=True),
+    "AdamW in groups": lambda parameters: torch.optim.AdamW(
+        [{"params": parameters[:1], "lr": 0.5}, {"params": parameters[1:], "betas": (0.5, 0.6)}]
+    ),
+    "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1),
+}
+
+
+def make_model(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+
+
+def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed))
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+def describe(value: object) -> object:
+    """A value that compares by content."""
+    match value:
+        case torch.Tensor():
+            return value.dtype, value.tolist()
+        case dict():
+            return {key: describe(item) for key, item in value.items()}
+        case list() | tuple():
+            return [describe(item) for item in value]
+        case _:
+            return value
+
+
+@pytest.mark.parametrize("form", ["state_dict", "pairs", "generator", "tensors"])
+@pytest.mark.parametrize("root", [0, 1])
+def test_parameters_and_buffers_become_the_roots(ranks: RankPool, form: str, root: int) -> None:
+    def body() -> object:
+        model = make_model(hvd.rank())
+        model[1].num_batches_tracked.fill_(hvd.rank())
+        state = model.state_dict()
+        given = {
+            "state_dict": state,
+            "pairs": list(state.items()),
+            "generator": ((name, tensor) for name, tensor in state.items()),
+            "tensors": list(state.values()),
+        }
+        hvd.broadcast_parameters(given[form], root_rank=root)
+        return describe(dict(model.state_dict()))
+
+    results = ranks.run(body)
+    model = make_model(root)
+    model[1].num_batches_tracked.fill_(root)
+    assert results == [describe(dict(model.state_dict()))] * 2
+
+
+@pytest.mark.parametrize("params", [torch.ones(2), "weights", 3], ids=str)
+def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object) -> None:
+    def body() -> object:
+        with pytest.raises(ValueError, match="invalid params of type"):
+            hvd.broadcast_parameters(params, 0)
+        with pytest.raises(ValueError, match="'lr' is of type float, not a tensor"):
+            hvd.broadcast_parameters({"lr": 0.1}, 0)
+
+    ranks.run(body, size=1)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("newcomer", ["has no state", "has another state"])
+@pytest.mark.parametrize("given", ["the original", "the wrapped one"])
+def test_optimizer_state_and_options_become_the_roots_and_no_step_is_run(
+    ranks: RankPool, name: str, newcomer: str, given: str
+) -> None:
+    make: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[name]
+
+    def body() -> object:
+        model = make_model(0)
+        optimizer = make(list(model.parameters()))
+        if hvd.rank() == 0 or newcomer == "has another state":
+            for step in range(2 + hvd.rank()):
+                take_step(model, optimizer, step)
+        if hvd.rank() == 1:
+            optimizer.param_groups[0]["lr"] = 9.0
+        before = describe(dict(model.state_dict())), describe(optimizer.state_dict())
+        wrapped = hvd.DistributedOptimizer(optimizer)
+        hvd.broadcast_optimizer_state(optimizer if given == "the original" else wrapped, root_rank=0)
+        return before, (describe(dict(model.state_dict())), describe(optimizer.state_dict()))
+
+    (root_before, root_after), (other_before, other_after) = ranks.run(body)
+    assert root_after == root_before
+    assert other_after[0] == other_before[0]
+    assert other_after[1] == root_before[1]
+
+
+def test_a_restored_optimizer_goes_on_as_the_roots_does(ranks: RankPool) -> None:
+    def body() -> object:
+        model = make_model(0)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        if hvd.rank() == 0:
+            take_step(model, optimizer, 1)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        take_step(model, optimizer, 2)
+        return describe(dict(model.state_dict()))
+
+    first, second = ranks.run(body)
+    assert first == second
+
+
+def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> None:
+    def body() -> object:
+        parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        optimizer = torch.optim.SGD([parameter], lr=0.1)
+        if hvd.rank() == 0:
+            optimizer.state[parameter]["master"] = torch.tensor([0.1, 0.2])
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        return describe(optimizer.state[parameter]["master"])
+
+    assert ranks.run(body) == [describe(torch.tensor([0.1, 0.2]))] * 2
+
+
+def test_an_optimizer_of_other_groups_is_an_error_that_names_both(ranks: RankPool) -> None:
+    def body() -> object:
+        parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2 + hvd.rank())]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        if hvd.rank() == 0:
+            hvd.broadcast_optimizer_state(optimizer, 0)
+            return
+        with pytest.raises(ValueError, match=r"\[3\] parameters here and \[2\] on the root"):
+            hvd.broadcast_optimizer_state(optimizer, 0)
+
+    ranks.run(body)

@@ -1,0 +1,91 @@
+"""The TCP connections of a group, so that pending collectives can be ended.
+
+gloo offers no way to wake a pending operation and does not show its sockets. `shutdown(2)` on a connected socket makes
+the operation raise within milliseconds; the sockets are those that appear while the group is formed.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+def list_sockets() -> Mapping[str, int]:
+    """All sockets of this process: the kernel's name for each, and one descriptor of it."""
+    found: dict[str, int] = {}
+    for entry in _DESCRIPTORS.iterdir() if _DESCRIPTORS.is_dir() else ():
+        with contextlib.suppress(OSError):  # closed between listing and reading
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connected sockets of one group, by the kernel's name, since descriptor numbers are reused."""
+
+    _names: frozenset[str]
+
+    @classmethod
+    def appeared_since(cls, earlier: Mapping[str, int], expected: int) -> Self:
+        """The TCP connections opened since `earlier` was listed.
+
+        A group has one connection to each peer. If the number is another one, some other thread has opened
+        connections meanwhile, and none is taken: ending a stranger's connection would be worse than waiting.
+        """
+        new = {name: number for name, number in list_sockets().items() if name not in earlier}
+        connected = frozenset(name for name, number in new.items() if _is_tcp_connection(name, number))
+        return cls(connected if len(connected) == expected else frozenset())
+
+    def shut_down(self) -> None:
+        """End those that still exist; safe to repeat."""
+        for name, number in list_sockets().items():
+            if name in self._names:
+                _shut_down(name, number)
+
+    def forget(self) -> None:
+        """Touch none of them again: the group has closed them."""
+        self._names = frozenset()
+
+
+def _duplicate(name: str, number: int) -> socket.socket | None:
+    """A descriptor of our own for the socket `name`, or None if `number` has come to mean something else."""
+    try:
+        own = os.dup(number)
+    except OSError:
+        return None
+    try:
+        if str((_DESCRIPTORS / str(own)).readlink()) == name:
+            return socket.socket(fileno=own)
+    except OSError:
+        pass
+    os.close(own)
+    return None
+
+
+def _is_tcp_connection(name: str, number: int) -> bool:
+    duplicate = _duplicate(name, number)
+    if duplicate is None:
+        return False
+    with duplicate:
+        if duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
+            return False
+        try:
+            duplicate.getpeername()
+        except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
+            return False
+        return True
+
+
+def _shut_down(name: str, number: int) -> None:
+    duplicate = _duplicate(name, number)
+    if duplicate is None:
+        return
+    with duplicate, contextlib.suppress(OSError):  # the peer may have closed it
+        duplicate.shutdown(socket.SHUT_RDWR)
