@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/installed   # newer than all that says what belongs into .venv
+# Newer than the files that say what belongs into .venv.
+INSTALLED := .venv/installed
 WHICH := import sys; print(sys.base_prefix, sys.version)
 # A virtual environment of its own: nothing of the user's Python is mixed in.
 export PYTHONNOUSERSITE := 1

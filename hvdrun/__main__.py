@@ -1,8 +1,17 @@
-"""`python -m hvdrun` is `hvdrun`."""
+"""`hvdrun`, and `python -m hvdrun`."""
 
+import signal
 import sys
 
-from hvdrun.cli import main
+
+def main() -> int:
+    """Run hvdrun and return its exit code; a Ctrl-C while it is still being imported ends it without a traceback."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hvdrun import cli  # noqa: PLC0415 - see above
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -186,16 +186,22 @@ class Job:
 
     @contextmanager
     def _signals_stop_the_job(self) -> Iterator[None]:
+        """Answer signals, but for those that are ignored: nohup and a shell's `&` want it so."""
         loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._stop, SIGNAL_OFFSET + number, f"{number.name} came to hvdrun")
-        loop.add_signal_handler(signal.SIGTSTP, self._suspend)
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+        former = {number: signal.getsignal(number) for number in numbers}
+        answered = [number for number in numbers if former[number] is not signal.SIG_IGN]
+        for number in answered:
+            if number is signal.SIGTSTP:
+                loop.add_signal_handler(number, self._suspend)
+            else:
+                loop.add_signal_handler(number, self._stop, SIGNAL_OFFSET + number, f"{number.name} came to hvdrun")
         try:
             yield
         finally:
-            for number in (*numbers, signal.SIGTSTP):
+            for number in answered:
                 loop.remove_signal_handler(number)
+                signal.signal(number, former[number])
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""

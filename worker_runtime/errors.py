@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from rendezvous.core.model import Membership
+from worker_runtime.membership import Membership
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -29,15 +29,23 @@ class InitializationError(ValueError):
 
 
 class ForeignWorldError(InitializationError):
-    """Another launcher started several workers; training alone in each of them would be silently wrong."""
+    """Another launcher started several workers and does not say how they can meet; training alone would be wrong."""
 
-    def __init__(self, launcher: str, variable: str, size: str) -> None:
+    def __init__(self, launcher: str, size: int) -> None:
         super().__init__(
-            f"{launcher} started this process as one of {size} ({variable}={size}), and joining its world is not "
-            f"supported; start the script with 'hvdrun -np {size}', or unset {variable} to train alone"
+            f"{launcher} started this process as one of {size}, but does not say where they can meet; set MASTER_ADDR "
+            f"(the host of rank 0) and MASTER_PORT (a free port there), or start the script with 'hvdrun -np {size}'"
         )
         self.launcher = launcher
-        self.variable = variable
+        self.size = size
+
+
+class MeetingError(InitializationError):
+    """The members of another launcher's world did not find each other."""
+
+    def __init__(self, launcher: str, where: str, cause: str) -> None:
+        super().__init__(f"the workers that {launcher} started could not meet at {where}: {cause}")
+        self.where = where
 
 
 class GroupFormationError(InitializationError):

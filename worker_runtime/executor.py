@@ -19,9 +19,9 @@ from worker_runtime.errors import HorovodInternalError, NotInitializedError, Ope
 from worker_runtime.group import Group, TorchGroup, Work
 
 # Waiting in slices lets Python run signal handlers; measured, it costs nothing.
-_SLICE = timedelta(milliseconds=50)
+_SLICE = timedelta(milliseconds=20)
 # An interrupted operation raises within milliseconds; now and then gloo forgets one, and then waiting on is useless.
-INTERRUPT_LIMIT_SECONDS = 1.0
+_INTERRUPT_LIMIT_SECONDS = 0.2
 
 ResultT = TypeVar("ResultT")
 
@@ -89,11 +89,10 @@ class Handle(Generic[ResultT]):
         """Whether the communication itself has ended by then (`time.monotonic()`), well or not."""
         for work in self._works:
             while not work.is_completed():
-                left_seconds = deadline_seconds - time.monotonic()
-                if left_seconds <= 0:
+                if time.monotonic() > deadline_seconds:
                     return False
                 with contextlib.suppress(RuntimeError):  # failed or not yet: is_completed() tells
-                    work.wait(min(_SLICE, timedelta(seconds=left_seconds)))
+                    work.wait(_SLICE)  # never less: gloo counts milliseconds, and takes 0 for no limit at all
         self._works = ()  # they hold the group's connections
         return True
 
@@ -186,7 +185,7 @@ def await_work(work: Work) -> None:
 
 def _await_end(handles: Sequence[Handle[object]]) -> bool:
     """Whether no thread of the group works on `handles` any more, after a short wait."""
-    deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
+    deadline_seconds = time.monotonic() + _INTERRUPT_LIMIT_SECONDS
     return all(handle.ends_before(deadline_seconds) for handle in handles)
 
 

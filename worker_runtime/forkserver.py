@@ -16,8 +16,18 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from rendezvous.forking import LENGTH, STREAMS, Forked, ForkRequest, Message, Ready, decode, encode
-from worker_runtime import process_image, program, thread_counts
+from worker_runtime import own_packages, process_image, program, thread_counts
+from worker_runtime.membership import (
+    LENGTH,
+    STREAMS,
+    Forked,
+    ForkRequest,
+    Message,
+    Ready,
+    decode,
+    encode,
+    import_client,
+)
 from worker_runtime.program import Program
 
 
@@ -30,6 +40,8 @@ def serve(descriptor: int, modules: Sequence[str]) -> Program:
     agent = socket.socket(fileno=descriptor)
     for name in modules:
         importlib.import_module(name)
+    if modules:
+        import_client()
     agent.sendall(encode(Ready(find_objection())))
     while True:
         request, streams = receive(agent)
@@ -110,9 +122,11 @@ def become(request: ForkRequest, streams: Sequence[int]) -> Program:
     if request.threads is not None:
         thread_counts.set_all(request.threads)
     try:
-        return program.load(request.arguments)
+        loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
+    own_packages.hide()
+    return loaded
 
 
 def forget_relatives() -> None:

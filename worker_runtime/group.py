@@ -21,9 +21,9 @@ from torch._C._distributed_c10d import (
     TCPStore,
 )  # torch.distributed has no types for them
 
-from rendezvous.core.model import Endpoint, Membership
 from worker_runtime.connections import Connections, list_sockets
 from worker_runtime.errors import GroupFormationError
+from worker_runtime.membership import Endpoint, Membership
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from rendezvous.bootstrap import Bootstrap
-from rendezvous.core.model import Assignment, Membership
-from rendezvous.errors import RendezvousError
-from worker_runtime.errors import ForeignWorldError, InitializationError, NotInitializedError
+from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.group import StoreExchange, form
+from worker_runtime.meeting import Meeting, join_world, meet
+from worker_runtime.membership import Assignment, Bootstrap, Membership, RendezvousError, import_client
+from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
 
-# Slurm numbers its own steps (the batch script, an interactive shell, ...) from here up: no srun started those.
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+# How long the members of a world that another launcher made wait for each other; torch's own default is as long.
+WORLD_LIMIT = timedelta(minutes=5)
 
 
 class Client(StoreExchange, Protocol):
@@ -52,25 +52,30 @@ class Runtime:
         self._lock = threading.RLock()
         self._world: _World | None = None
         self._generation = 0
+        self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
         self._is_registered = False
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Join the job that started this process; without one, be a world of one. Does nothing when initialised.
+        """Join the job that started this process. Does nothing when initialised.
+
+        Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
 
         Raises:
-            InitializationError: another launcher's world was found, the job refused this worker, or the workers could
-                not connect in time.
+            InitializationError: the job refused this worker, the workers could not connect in time, or another
+                launcher does not say how its workers can meet.
         """
         with self._lock:
             if self._world is not None:
                 return
             try:
                 bootstrap = Bootstrap.read(environment)
-                if bootstrap is None:
-                    refuse_foreign_world(environment)
-                    assignment, executor = ALONE, Executor(None)
-                else:
+                world = None if bootstrap is not None else find_world(environment)
+                if bootstrap is not None:
                     assignment, executor = self._join(bootstrap)
+                elif world is not None:
+                    assignment, executor = self._join_foreign(world)
+                else:
+                    assignment, executor = ALONE, Executor(None)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from error
             self._world = _World(assignment, executor)
@@ -123,6 +128,13 @@ class Runtime:
             client.close()
         return membership.assignment, Executor(group)
 
+    def _join_foreign(self, world: World) -> tuple[Assignment, Executor]:
+        """Become a member of a world that another launcher made."""
+        if self._meeting is None:
+            self._meeting = meet(world, WORLD_LIMIT)
+        self._generation += 1
+        return join_world(world, self._meeting, self._generation, WORLD_LIMIT)
+
     def _abandon(self) -> None:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
@@ -131,22 +143,8 @@ class Runtime:
             world.executor.abandon()
 
 
-def refuse_foreign_world(environment: Mapping[str, str]) -> None:
-    """Raise ForeignWorldError if another launcher says that this process is one of several."""
-    launchers = [("torchrun", "WORLD_SIZE"), ("mpirun", "OMPI_COMM_WORLD_SIZE"), ("mpirun", "PMI_SIZE")]
-    step = environment.get("SLURM_STEP_ID", "")
-    if "SLURM_PROCID" in environment and step.isdecimal() and int(step) < _FIRST_SPECIAL_STEP:
-        launchers.append(("srun", "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"))
-    for launcher, variable in launchers:
-        size = environment.get(variable, "")
-        if size.isdecimal() and int(size) > 1:
-            raise ForeignWorldError(launcher, variable, size)
-
-
 def _connect_to_agent(bootstrap: Bootstrap) -> Client:
-    from rendezvous.client import WorkerClient  # noqa: PLC0415 - grpc costs 76 ms, which a world of one need not pay
-
-    return WorkerClient(bootstrap)
+    return import_client()(bootstrap)
 
 
 RUNTIME = Runtime(_connect_to_agent)

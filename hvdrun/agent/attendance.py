@@ -42,4 +42,5 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease) -> None:
         lease.renew()
         watch.acknowledge(ends)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(watch.changed.wait(), pause_seconds)
+            async with asyncio.timeout(pause_seconds):  # wait_for would swallow a cancellation that comes with a change
+                await watch.changed.wait()

@@ -14,7 +14,7 @@ from rendezvous.forking import ForkRequest
 from rendezvous.orders import Begin
 
 _THREADS = "OMP_NUM_THREADS"
-_MODULES = ("torch", "rendezvous.client", "worker_runtime.torch")
+_MODULES = ("torch", "worker_runtime.torch")
 
 
 class ForkSpawner:

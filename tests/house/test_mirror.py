@@ -7,18 +7,12 @@ from tests.house.sources import ROOT, find_python_files
 
 PACKAGES = ("hvdrun", "rendezvous", "worker_runtime")
 
-STORIES = "tests/rendezvous/core/test_transcripts.py"
-
-# Modules with logic that are tested through another, and where: the phases and parts of one function, membership.step,
-# whose stories would have to be told again for each.
-TESTED_ELSEWHERE = {
-    f"rendezvous/core/{part}.py": STORIES
-    for part in ("draining", "endings", "finished", "forming", "intent", "leases", "membership", "running")
-}
+# Modules with logic that are tested through another, and the test file that does it.
+TESTED_ELSEWHERE: dict[str, str] = {}
 
 # Test files that mirror no module, and what they test.
 TESTS_OF_MORE = {
-    STORIES: "membership.step, by stories",
+    "tests/rendezvous/core/test_transcripts.py": "membership.step, by stories",
     "tests/rendezvous/core/test_laws.py": "membership.step, by laws",
     "tests/hvdrun/test_bad_input.py": "the command line as a whole",
     "tests/hvdrun/test_closed_streams.py": "the command line as a whole",

@@ -19,8 +19,6 @@ from typing import Self
 import psutil
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - what is put there is what is looked for
-FALLBACK = Path("/tmp")  # noqa: S108 - where hvdrun puts its folder when TMPDIR is too long for a socket's name
-OURS = "hvdrun-"
 MARK = "HVDRUN_TEST_ID"
 LIMIT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.05
@@ -123,10 +121,9 @@ def make_room() -> Path:
 
 
 def _shared_paths() -> Iterator[Path]:
-    """Where a job may leave something among what others keep there."""
+    """What a job may leave among what others keep; its temporary files are in a folder of their own."""
     if SHARED_MEMORY.is_dir():
         yield from SHARED_MEMORY.iterdir()
-    yield from FALLBACK.glob(f"{OURS}*")
 
 
 def _read_names(pid: int, *parts: str) -> Iterator[bytes]:
@@ -160,7 +157,7 @@ def _describe(process: psutil.Process) -> LeftProcess | None:
     """What the failure says of it; None when it ended meanwhile."""
     try:
         listens = tuple(dict.fromkeys(_name_listening(process)))
-        command = " ".join(process.cmdline()) or f"[{process.name()}]"
+        command = " ".join(" ".join(process.cmdline()).split()) or f"[{process.name()}]"
         return LeftProcess(process.pid, process.ppid(), command, listens)
     except psutil.Error:
         return None

@@ -40,13 +40,16 @@ while True:
     time.sleep(600)
 """
 
-# Rank 0 has descendants of every kind; rank 1 fails when all of them live.
+# Rank 0 has descendants of every kind; the other ranks end when the test has seen all of them live.
 FAMILY = """
 import os, pathlib, subprocess, sys, time
 
-if os.environ["HOROVOD_RANK"] == "1":
-    while not pathlib.Path("go").exists():
+def wait_for(path):
+    while not pathlib.Path(path).exists():
         time.sleep(0.01)
+
+if os.environ["HOROVOD_RANK"] != "0":
+    wait_for("go")
     sys.exit(3)
 for script in (
     "echo child lives; sleep 600",
@@ -135,17 +138,16 @@ def test_a_failure_while_the_others_are_being_ended_changes_nothing(hvdrun: Laun
 
 
 @pytest.mark.parametrize(
-    ("then", "code"), [("time.sleep(600)", 3), ("pathlib.Path('go').unlink()", 0)], ids=["another fails", "it ends well"]
+    ("size", "then", "code"),
+    [(2, "time.sleep(600)", 3), (1, "wait_for('go')", 0), (1, "wait_for('go'); os.kill(os.getpid(), 9)", 137)],
+    ids=["it is ended", "it ends well", "it is killed"],
 )
-def test_a_worker_s_whole_family_ends_with_it(hvdrun: Launcher, then: str, code: int) -> None:
-    if code == 0:  # rank 0 ends when its family lives, and its family with it
-        then = "while not pathlib.Path('go').exists(): time.sleep(0.01)"
-    hvdrun.write("train.py", FAMILY.format(then=then) if code else FAMILY.format(then=then).replace("sys.exit(3)", "sys.exit(0)"))
-    running = hvdrun.start("-np", "2", "--grace", "0.5", "python", "train.py")
-    running.stdout.wait_for(r"(\[0\] .* lives\n[^$]*){%d}" % FAMILY_SIZE, 20)
+def test_a_worker_s_whole_family_ends_with_it(hvdrun: Launcher, size: int, then: str, code: int) -> None:
+    hvdrun.write("train.py", FAMILY.format(then=then))
+    running = hvdrun.start("-np", str(size), "--grace", "0.5", "python", "train.py")
+    running.stdout.wait_for(r"(^\[0\] .* lives\n){%d}" % FAMILY_SIZE, 20)
     hvdrun.write("go", "")
     assert running.wait(20).returncode == code
-    assert hvdrun.processes("lives") == ()
     assert hvdrun.processes("sleep") == ()
 
 

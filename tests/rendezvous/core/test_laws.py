@@ -1,9 +1,7 @@
-"""What holds in every history of every job: stated in `history.Witness`, tried with Hypothesis and with plain chance."""
+"""What holds in every history of every job: stated in `Witness`, tried with Hypothesis and with plain chance."""
 
 import os
-import random
 from collections import Counter
-from collections.abc import Callable
 from typing import get_args
 
 import hypothesis.strategies as st
@@ -17,7 +15,8 @@ from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Re
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
-from tests.rendezvous.core.history import Witness, choose_join, choose_report, choose_store
+from tests.rendezvous.core.history import Chance, choose_join, choose_report
+from tests.rendezvous.core.witness import Witness
 
 HISTORIES = int(os.environ.get("HVDRUN_HISTORIES", "2000"))
 MEAN_EVENTS = 30
@@ -42,24 +41,29 @@ class Job(RuleBasedStateMachine):
 
     @initialize(policy=policies())
     def begin(self, policy: Policy) -> None:
+        """A job with any policy."""
         self.witness = Witness(policy, careful=True)
 
     @property
     def is_placed(self) -> bool:
+        """The hosts are known."""
         return bool(self.witness.state.placement)
 
     @rule(hosts=hosts)
     def hosts_change(self, hosts: tuple[Host, ...]) -> None:
+        """Once, as a rule."""
         self.witness.tell(HostsChanged(hosts))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_expected_worker_joins(self, data: st.DataObject) -> None:
+        """One more towards the next generation."""
         self.witness.tell(choose_join(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def all_but_one_join(self, data: st.DataObject) -> None:
+        """Without such leaps few histories would get to a second generation."""
         state = self.witness.state
         workers = data.draw(st.permutations([record.worker for record in state.workers.values()]))
         for worker in workers[1:]:
@@ -68,43 +72,52 @@ class Job(RuleBasedStateMachine):
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_agent_reports_what_should_run(self, data: st.DataObject) -> None:
+        """A sign of life."""
         self.witness.tell(choose_report(self.witness.state, lambda some: data.draw(st.sampled_from(some))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), after=st.integers(0, 3))
     def anybody_joins(self, data: st.DataObject, after: int) -> None:
+        """Late, early, again, or not at all possible."""
         self.witness.tell(Joined(data.draw(self.anybody()), after))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data())
     def an_agent_reports_anything(self, data: st.DataObject) -> None:
+        """Too many workers, too few, or another host's."""
         host = data.draw(st.sampled_from(["h0", "h1", "elsewhere"]))
         self.witness.tell(Reported(host, tuple(data.draw(st.lists(self.anybody(), max_size=4)))))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), returncode=st.sampled_from([0, 0, 0, 1, 3, -9]))
     def a_worker_exits(self, data: st.DataObject, returncode: int) -> None:
+        """Well more often than badly, since one failure ends most jobs."""
         self.witness.tell(Exited(data.draw(self.anybody()), returncode))
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), number=st.integers(0, 3))
     def a_store_opens(self, data: st.DataObject, number: int) -> None:
+        """By rank 0 or another, of this generation or another."""
         self.witness.tell(StoreOpened(data.draw(self.anybody()), number, Endpoint("10.0.0.1", 4711)))
 
     @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
     def a_host_is_lost(self, host: str) -> None:
+        """In use or not."""
         self.witness.tell(Lost(host, "gone"))
 
     @rule(at_once=st.booleans())
     def somebody_stops_the_job(self, *, at_once: bool) -> None:
+        """As often as they like."""
         self.witness.tell(Stopped(130, "interrupted", at_once))
 
     @rule(step=st.sampled_from([-1.0, 0.0, 0.25, 1.0, 15.0, 1000.0]))
     def time_passes(self, step: float) -> None:
+        """Little, enough for a time limit, as much as a sleep takes, or backwards."""
         self.witness.tell(Ticked(self.witness.state.now + step))
 
     @invariant()
     def the_clock_alone_leads_to_the_end(self) -> None:
+        """From every state in which hosts are known."""
         state = self.witness.state
         if not state.placement or state.phase is Phase.FINISHED:
             return
@@ -130,7 +143,8 @@ def test_the_order_in_which_joins_arrive_does_not_matter(hosts: tuple[Host, ...]
     workers = [record.worker for record in begun.workers.values()]
     outcomes = []
     for order in (workers, data.draw(st.permutations(workers))):
-        state, published = begun, []
+        state = begun
+        published: list[Effect] = []
         for worker in order:
             state, effects = membership.step(state, Joined(worker))
             published += effects
@@ -151,74 +165,6 @@ def test_the_order_in_which_workers_end_well_does_not_matter(hosts: tuple[Host, 
     (finish,) = finishes
     assert isinstance(finish, Finish)
     assert finish.outcome.cause is Cause.SUCCEEDED
-
-
-class Chance:
-    """One seeded history: likely events mostly, now and then one that cannot be."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - a seed that can be repeated, not a secret
-        least = self.random.randint(1, 6)
-        most = self.random.randint(least, 10)
-        limits = [self.random.choice([2.0, 10.0, 40.0]) for _ in range(2)]
-        self.witness = Witness(Policy(least, most, self.random.choice([0, 0, 1, 2]), *limits), careful=False)
-        self.trouble = self.random.choice([0.0, 0.02, 0.1, 0.3])  # how often something fails
-        self.leaving = self.random.choice([0.0, 0.1, 1.0])  # how often a worker ends well while others want to go on
-        self.length = self.random.randint(20, 60)
-
-    def run(self) -> Witness:
-        while self.witness.events.total() < self.length:
-            self.witness.tell(self._choose())
-        self.witness.end()
-        return self.witness
-
-    def _choose(self) -> Event:
-        state, chance = self.witness.state, self.random
-        if not state.placement or chance.random() < 0.01:
-            return HostsChanged(tuple(Host(f"h{n}", chance.randint(1, 4)) for n in range(chance.randint(1, 5))))
-        if chance.random() < 0.05:
-            return self._choose_unlikely()
-        if chance.random() < self.trouble / 4:
-            return self._choose_trouble()
-        likely: list[Callable[[], Event]] = [
-            lambda: choose_report(state, chance.choice),
-            lambda: Ticked(state.now + chance.choice([0.25, 0.25, 1.0, 5.0, 100.0])),
-            lambda: choose_store(state),
-            lambda: Exited(self._anybody(), 0),
-            lambda: choose_join(state, chance.choice),
-        ]
-        leaving = 6 if state.phase is Phase.DRAINING else self.leaving
-        (choice,) = chance.choices(likely, (3, 2, 1, leaving, 8))
-        return choice()
-
-    def _choose_trouble(self) -> Event:
-        host = self.random.choice(list(self.witness.state.hosts))
-        choices: list[Event] = [
-            Exited(self._anybody(), self.random.choice([1, 3, -9])),
-            Exited(self._anybody(), 127, "the command was not found"),
-            Lost(host, "its order channel closed"),
-            Stopped(130, "interrupted", at_once=self.random.random() < 0.5),
-        ]
-        return self.random.choice(choices)
-
-    def _choose_unlikely(self) -> Event:
-        state, somebody = self.witness.state, self._anybody()
-        stranger = Worker(Slot(self.random.choice(["h0", "z"]), self.random.randint(0, 5)), self.random.randint(1, 3))
-        choices: list[Event] = [
-            Joined(stranger, self.random.randint(0, 3)),
-            Exited(stranger, 0),
-            Joined(somebody, self.random.randint(0, 3)),
-            Reported(somebody.slot.host, (somebody, stranger)),
-            Reported(somebody.slot.host),
-            StoreOpened(somebody, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
-            Lost("z", "it never was"),
-            Ticked(state.now - 1),
-            Stopped(143, "terminated"),
-        ]
-        return self.random.choice(choices)
-
-    def _anybody(self) -> Worker:
-        return self.random.choice(list(self.witness.state.workers.values())).worker
 
 
 def test_many_histories_hold_the_laws_and_show_every_kind_of_event_and_effect() -> None:

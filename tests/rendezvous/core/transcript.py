@@ -102,14 +102,11 @@ def parse_event(words: list[str]) -> Event:
         case ["hosts", *hosts]:
             offers = (host.rpartition(":") for host in hosts)
             return HostsChanged(tuple(Host(name, int(slots)) for name, _, slots in offers))
-        case ["report", host]:
-            return Reported(host)
-        case ["report", host, "running", *workers]:
-            return Reported(host, tuple(parse_worker(worker) for worker in workers))
-        case ["join", worker]:
-            return Joined(parse_worker(worker))
-        case ["join", worker, after]:
-            return Joined(parse_worker(worker), int(after.removeprefix("after=")))
+        case ["report", host, *running]:
+            assert running[:1] in ([], ["running"]), running
+            return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
+        case ["join", worker, *after]:
+            return Joined(parse_worker(worker), *(int(number.removeprefix("after=")) for number in after))
         case ["store", worker, generation, "at", endpoint]:
             address, _, port = endpoint.rpartition(":")
             number = int(generation.removeprefix("generation="))

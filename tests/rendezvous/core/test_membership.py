@@ -1,0 +1,167 @@
+"""The transitions as a table: what each event leads to in each phase, and that an illegal one changes nothing."""
+
+import copy
+import sys
+
+import pytest
+
+from rendezvous.core import membership
+from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.state import Phase
+from tests.rendezvous.core.transcript import parse_event, play
+
+PLACED = ("policy size=2", "tick 10", "hosts a:1 b:1")
+BEFORE = {
+    "begun": ("policy size=2", "tick 10"),
+    "forming": (*PLACED, "join b:0"),
+    "running": (*PLACED, "join b:0", "join a:0"),
+    "draining": (*PLACED, "exit b:0 1"),
+    "finished": (*PLACED, "exit b:0 0", "exit a:0 0"),
+}
+LEGAL = [
+    ("begun", ["tick", "11"], Phase.FORMING),
+    ("begun", ["hosts", "a:1", "b:1"], Phase.FORMING),
+    ("begun", ["stop", "130", "interrupted"], Phase.FINISHED),
+    ("forming", ["tick", "11"], Phase.FORMING),
+    ("forming", ["report", "a"], Phase.FORMING),
+    ("forming", ["join", "b:0"], Phase.FORMING),
+    ("forming", ["join", "a:0"], Phase.RUNNING),
+    ("forming", ["exit", "a:0", "0"], Phase.FORMING),
+    ("forming", ["exit", "a:0", "1"], Phase.DRAINING),
+    ("forming", ["lost", "a", "gone"], Phase.DRAINING),
+    ("forming", ["stop", "130", "interrupted"], Phase.DRAINING),
+    ("running", ["tick", "11"], Phase.RUNNING),
+    ("running", ["report", "a", "running", "a:0"], Phase.RUNNING),
+    ("running", ["join", "a:0"], Phase.RUNNING),
+    ("running", ["join", "a:0", "after=1"], Phase.FORMING),
+    ("running", ["store", "a:0", "generation=1", "at", "h:1"], Phase.RUNNING),
+    ("running", ["exit", "a:0", "0"], Phase.RUNNING),
+    ("running", ["exit", "a:0", "1"], Phase.DRAINING),
+    ("running", ["lost", "b", "gone"], Phase.DRAINING),
+    ("running", ["stop", "130", "interrupted"], Phase.DRAINING),
+    ("draining", ["tick", "11"], Phase.DRAINING),
+    ("draining", ["report", "a", "running", "a:0"], Phase.DRAINING),
+    ("draining", ["join", "a:0"], Phase.DRAINING),
+    ("draining", ["exit", "b:0", "0"], Phase.DRAINING),
+    ("draining", ["exit", "a:0", "0"], Phase.FINISHED),
+    ("draining", ["lost", "a", "gone"], Phase.FINISHED),
+    ("draining", ["stop", "130", "interrupted"], Phase.DRAINING),
+    ("finished", ["tick", "11"], Phase.FINISHED),
+    ("finished", ["report", "a"], Phase.FINISHED),
+    ("finished", ["join", "a:0"], Phase.FINISHED),
+    ("finished", ["exit", "a:0", "1"], Phase.FINISHED),
+    ("finished", ["lost", "a", "gone"], Phase.FINISHED),
+    ("finished", ["stop", "130", "interrupted"], Phase.FINISHED),
+]
+EVERYWHERE_ILLEGAL = [
+    ["tick", "9"],
+    ["report", "c"],
+    ["lost", "c", "gone"],
+    ["join", "c:0"],
+    ["join", "a:1"],
+    ["join", "a:0#2"],
+    ["join", "a:0", "after=2"],
+    ["exit", "a:0#2", "0"],
+    ["exit", "b:1", "0"],
+    ["store", "a:0", "generation=2", "at", "h:1"],
+    ["report", "a", "running", "b:0"],
+]
+ILLEGAL = [(before, event) for before in BEFORE for event in EVERYWHERE_ILLEGAL] + [
+    ("begun", ["report", "a"]),
+    ("begun", ["lost", "a", "gone"]),
+    ("begun", ["join", "a:0"]),
+    ("begun", ["exit", "a:0", "0"]),
+    ("begun", ["store", "a:0", "generation=0", "at", "h:1"]),
+    ("forming", ["hosts", "a:1", "b:1"]),
+    ("forming", ["join", "a:0", "after=1"]),
+    ("forming", ["store", "a:0", "generation=1", "at", "h:1"]),
+    ("running", ["hosts", "a:1", "b:1"]),
+    ("running", ["store", "b:0", "generation=1", "at", "h:1"]),
+]
+
+
+@pytest.mark.parametrize(("before", "event", "phase"), LEGAL, ids=str)
+def test_a_legal_event_leads_to_its_phase(before: str, event: list[str], phase: Phase) -> None:
+    state, _ = membership.step(play(*BEFORE[before]), parse_event(event))
+    assert state.phase is phase
+
+
+@pytest.mark.parametrize(("before", "event"), ILLEGAL, ids=str)
+def test_an_illegal_event_raises_and_changes_nothing(before: str, event: list[str]) -> None:
+    state = play(*BEFORE[before])
+    known = copy.deepcopy(state)
+    with pytest.raises(IllegalEventError):
+        membership.step(state, parse_event(event))
+    assert state == known
+
+
+def test_too_few_slots_raise_and_change_nothing() -> None:
+    state = play(*BEFORE["begun"])
+    known = copy.deepcopy(state)
+    with pytest.raises(TooFewSlotsError):
+        membership.step(state, parse_event(["hosts", "a:1"]))
+    assert state == known
+
+
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_states_of_this_table_are_what_they_are_called(before: str) -> None:
+    assert play(*BEFORE[before]).phase == (before if before != "begun" else Phase.FORMING)
+
+
+def test_a_job_begins_without_hosts_or_outcome() -> None:
+    state = membership.begin(Policy.static(2))
+    assert (state.phase, state.placement, state.outcome, state.generation) == (Phase.FORMING, (), None, None)
+
+
+def test_what_the_core_raises_can_be_caught_as_one() -> None:
+    with pytest.raises(CoreError):
+        play("policy size=1", "report a")
+
+
+def count_calls(policy: Policy, events: list[Event]) -> int:
+    """How many calls it takes, Python's own and into C, to tell a job of these events: work without a clock."""
+    calls = 0
+
+    def count(_frame: object, what: str, _argument: object) -> None:
+        nonlocal calls
+        calls += what in {"call", "c_call"}
+
+    state = membership.begin(policy)
+    former = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for event in events:
+            state, _ = membership.step(state, event)
+    finally:
+        sys.setprofile(former)
+    assert state.phase is Phase.FINISHED
+    return calls
+
+
+def tell_whole_job(hosts: int) -> list[Event]:
+    """A job of hosts with 8 workers each that report, join and end well."""
+    workers = {f"h{number}": [Worker(Slot(f"h{number}", index), 1) for index in range(8)] for number in range(hosts)}
+    everybody = [worker for host in workers.values() for worker in host]
+    return [
+        HostsChanged(tuple(Host(name, 8) for name in workers)),
+        *(Reported(name, tuple(host)) for name, host in workers.items()),
+        *(Joined(worker) for worker in reversed(everybody)),
+        *(Exited(worker, 0) for worker in everybody),
+    ]
+
+
+def test_the_work_of_a_whole_job_hardly_grows_faster_than_its_size() -> None:
+    small, large = (count_calls(Policy.static(8 * hosts), tell_whole_job(hosts)) for hosts in (8, 128))
+    assert large < 1.5 * (128 / 8) * small
+
+
+def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -> None:
+    def refused(hosts: int) -> list[Event]:
+        first, *others = (event for event in tell_whole_job(hosts) if isinstance(event, Exited))
+        joins = [Joined(exited.worker) for exited in others]
+        return [tell_whole_job(hosts)[0], joins[0], first, *joins, *others]
+
+    small, large = (count_calls(Policy.static(8 * hosts), refused(hosts)) for hosts in (8, 128))
+    assert large < 1.5 * (128 / 8) * small

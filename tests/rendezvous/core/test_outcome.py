@@ -1,0 +1,44 @@
+"""How each end is told: exit code, cause and reason."""
+
+import pytest
+
+from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, exit_code, stop, succeed, time_out
+from tests.rendezvous.core.transcript import parse_worker
+
+WORKER = parse_worker("a:1")
+
+
+@pytest.mark.parametrize(("returncode", "code"), [(0, 0), (1, 1), (255, 255), (-1, 129), (-9, 137), (-15, 143)])
+def test_a_return_code_is_told_as_a_shell_tells_it(returncode: int, code: int) -> None:
+    assert exit_code(returncode) == code
+
+
+@pytest.mark.parametrize(
+    ("returncode", "error", "code", "cause", "reason"),
+    [
+        (3, None, 3, Cause.WORKER_FAILED, "rank 5 (a:1) failed with exit code 3"),
+        (-11, None, 139, Cause.WORKER_FAILED, "rank 5 (a:1) was killed by signal 11"),
+        (127, "python9 was not found on a", 127, Cause.COMMAND_NOT_STARTED, "python9 was not found on a"),
+    ],
+)
+def test_the_blamed_worker_is_named_with_what_it_did(
+    returncode: int, error: str | None, code: int, cause: Cause, reason: str
+) -> None:
+    assert blame_worker(WORKER, 5, returncode, error) == Outcome(code, cause, reason, WORKER, 5, returncode)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "cause"),
+    [
+        (succeed(), 0, Cause.SUCCEEDED),
+        (blame_host("b", "it is gone"), 75, Cause.HOST_LOST),
+        (time_out("rank 1 did not come"), 124, Cause.START_TIMED_OUT),
+        (stop(143, "SIGTERM came to hvdrun"), 143, Cause.STOPPED),
+    ],
+)
+def test_an_outcome_without_a_guilty_worker_names_none(outcome: Outcome, code: int, cause: Cause) -> None:
+    assert (outcome.exit_code, outcome.cause, outcome.worker, outcome.rank) == (code, cause, None, None)
+
+
+def test_a_lost_host_is_named() -> None:
+    assert blame_host("b", "its agent fell silent").reason == "host b was lost: its agent fell silent"

@@ -1,0 +1,110 @@
+"""Worlds that another launcher made: what its environment variables say of this process, and where its members meet.
+
+A script that says `hvd.init()` runs under torchrun, mpirun and srun as well; it never silently trains alone there.
+Pure: the variables come in, a value comes out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker_runtime.errors import ForeignWorldError
+
+# Slurm numbers its own steps (the batch script, an interactive shell, ...) from here up: no srun started those.
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """The members meet in torch's store at this address, as MASTER_ADDR and MASTER_PORT say."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class OneHost:
+    """All members are on one host and meet in a file there, named after their launcher's own name for the job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One process' place in a world that it did not make.
+
+    launcher: who made it, as its users call it.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    meeting: Master | OneHost
+
+
+def find_world(environment: Mapping[str, str]) -> World | None:
+    """The world of several that another launcher has put this process into; None when there is none.
+
+    Raises:
+        ForeignWorldError: there is one, but its variables do not say how its members can meet.
+    """
+    for find in (_find_torchrun, _find_mpirun, _find_mpich, _find_srun):
+        found = find(environment)
+        if found is not None and found.size > 1:
+            return found.place(environment)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What a launcher's own variables say. job: its name for the job, where all members are on one host."""
+
+    launcher: str
+    rank: int
+    size: int
+    job: str | None
+
+    def place(self, environment: Mapping[str, str]) -> World:
+        address, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
+        if address and port.isdecimal():
+            return World(self.launcher, self.rank, self.size, Master(address, int(port)))
+        if self.job is not None:
+            return World(self.launcher, self.rank, self.size, OneHost(f"{self.launcher}-{self.job}"))
+        raise ForeignWorldError(self.launcher, self.size)
+
+
+def _find_torchrun(environment: Mapping[str, str]) -> _Found | None:
+    numbers = _read(environment, "RANK", "WORLD_SIZE")
+    return None if numbers is None else _Found("torchrun", *numbers, job=None)
+
+
+def _find_mpirun(environment: Mapping[str, str]) -> _Found | None:
+    numbers = _read(environment, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+    if numbers is None:
+        return None
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid")
+    is_one_host = environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["OMPI_COMM_WORLD_SIZE"]
+    return _Found("mpirun", *numbers, job=job if is_one_host else None)
+
+
+def _find_mpich(environment: Mapping[str, str]) -> _Found | None:
+    numbers = _read(environment, "PMI_RANK", "PMI_SIZE")
+    return None if numbers is None else _Found("mpirun", *numbers, job=None)
+
+
+def _find_srun(environment: Mapping[str, str]) -> _Found | None:
+    step = environment.get("SLURM_STEP_ID", "")
+    if not step.isdecimal() or int(step) >= _FIRST_SPECIAL_STEP:
+        return None
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    numbers = _read(environment, "SLURM_PROCID", size)
+    if numbers is None:
+        return None
+    hosts = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
+    job = environment.get("SLURM_JOB_ID")
+    return _Found("srun", *numbers, job=f"{job}.{step}" if job and hosts == "1" else None)
+
+
+def _read(environment: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:
+    """Both numbers; None unless both are there."""
+    texts = environment.get(rank, ""), environment.get(size, "")
+    return (int(texts[0]), int(texts[1])) if texts[0].isdecimal() and texts[1].isdecimal() else None
