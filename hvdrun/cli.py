@@ -117,23 +117,42 @@ def read_spec(words: Sequence[str]) -> JobSpec:
         grace_seconds=values["grace_seconds"],
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
+        marks_ranks=not values["no_prefix"],
+        marks_times=values["marks_times"],
         verbose=values["verbose"],
+        dry_run=values["dry_run"],
     )
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
-    """Run a job that is right as far as can be seen from here; its exit code."""
+    """Run a job that is right as far as can be seen from here; its exit code.
+
+    Raises:
+        HvdrunError: it cannot be launched.
+        click.exceptions.Exit: --dry-run has been answered.
+    """
     around = Surroundings(spec.directory, os.environ.get("PATH"), sys.executable)
     command = resolve_command(spec.command, around)
-    from hvdrun.console import Console  # noqa: PLC0415 - only a job that will run pays for it
+    from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
-    console = Console(verbose=spec.verbose, marks_hosts=len(spec.hosts) > 1)
+    marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1, times=spec.marks_times)
+    console = Console(verbose=spec.verbose, marks=marks)
     try:
         if command != spec.command:
             console.verbose(f"PATH has no {spec.command[0]}: the workers use hvdrun's own interpreter, {command[0]}")
-        return (launch or load_launch())(replace(spec, command=command), console)
+        spec = replace(spec, command=command)
+        if spec.dry_run:
+            answer(describe(spec))
+        return (launch or load_launch())(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
+
+
+def describe(spec: JobSpec) -> str:
+    """What would be started, for --dry-run."""
+    from hvdrun.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
+
+    return render_plan(make_plan(spec, os.environb))
 
 
 def load_launch() -> Launch:
@@ -221,6 +240,8 @@ def answer(text: str) -> NoReturn:
         LaunchError: it cannot be written.
     """
     try:
+        if sys.stdout is not None:  # None when hvdrun was started with it closed
+            text = text.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding)
         print(text, flush=True)  # noqa: T201 - the command line prints
     except BrokenPipeError:
         discard_stdout()

@@ -20,3 +20,13 @@ def choose_environment(own: Mapping[bytes, bytes], neighbours: int) -> dict[byte
     if neighbours > 1:
         environment.setdefault(THREADS, b"1")
     return environment
+
+
+def find_added(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The variables that the workers have, and that hvdrun does not have with the same value."""
+    return {name: value for name, value in chosen.items() if own.get(name) != value}
+
+
+def find_removed(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
+    """The variables that hvdrun has and the workers do not, in order."""
+    return tuple(sorted(own.keys() - chosen.keys()))

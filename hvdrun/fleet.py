@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from hvdrun.errors import LaunchError
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
+from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hold, Input, Release, Telling
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
@@ -30,6 +31,7 @@ class Fleet:
         self._early: dict[str, list[Launch | Terminate]] = {host: [] for host in transports}
         self._listening: list[asyncio.Task[None]] = []
         self._released = False
+        self._held = False
         self._pieces = 0  # of output, so far
         self._showing = 0  # of them, now being shown
 
@@ -58,6 +60,8 @@ class Fleet:
         """Tell a host's agent of the job, with the orders that came before, and listen to it from now on."""
         for order in (begin, *self._early.pop(host)):
             self._transports[host].send(order)
+        if self._held:
+            self._transports[host].send(Hold(held=True))
         self._listening.append(asyncio.create_task(self._listen(host)))
 
     def order(self, effect: Launch | Terminate) -> None:
@@ -70,8 +74,10 @@ class Fleet:
 
     def hold(self, *, held: bool) -> None:
         """Tell all agents that this launcher's silence is no death, or that it speaks again."""
-        for transport in self._transports.values():
-            transport.send(Hold(held))
+        self._held = held
+        for host, transport in self._transports.items():
+            if host not in self._early:  # an agent that has not been told of the job is told then
+                transport.send(Hold(held))
 
     def feed(self, host: str, data: bytes) -> None:
         """Send a piece of standard input to the worker on this host that reads it."""
@@ -102,13 +108,16 @@ class Fleet:
 
     async def _listen(self, host: str) -> None:
         transport = self._transports[host]
-        async for telling in transport.tellings():
-            self._pieces += 1
-            self._showing += 1
-            try:
-                await self._show(telling)
-            finally:
-                self._showing -= 1
-        how = await transport.wait()
+        try:
+            async for telling in transport.tellings():
+                self._pieces += 1
+                self._showing += 1
+                try:
+                    await self._show(telling)
+                finally:
+                    self._showing -= 1
+            how = await transport.wait()
+        except WireError as error:
+            how = str(error)
         if not self._released:
             self._lose(host, how)

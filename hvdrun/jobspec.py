@@ -25,7 +25,9 @@ class JobSpec:
     grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
+    marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     verbose: tell what hvdrun itself does.
+    dry_run: start nothing, and tell what would be started.
 
     Raises:
         UsageError: such a job is impossible.
@@ -41,7 +43,10 @@ class JobSpec:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     stdin_rank: int | None = None
     prefork: bool = True
+    marks_ranks: bool = True
+    marks_times: bool = False
     verbose: bool = False
+    dry_run: bool = False
 
     def __post_init__(self) -> None:
         if not self.command:

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
-from hvdrun.console import Console, Page
+from hvdrun.console import Console, Page, measure_start
 from hvdrun.environment import THREADS, choose_environment
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
@@ -68,18 +68,23 @@ class Job:
         self._stopped = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
+        self._start_line = console.make_start_line(
+            lambda: measure_start(self._server.state), spec.start_timeout_seconds
+        )
 
     async def run(self) -> int:
         """Run the job; its exit code."""
         started = time.monotonic()
         async with AsyncExitStack() as stack:
-            await self._fleet.open()
             stack.push_async_callback(self._fleet.close)
+            await self._fleet.open()
             self._server, authority, port = await self._open_server(stack)
             stack.enter_context(self._signals_stop_the_job())
             self._console.output.call_when_closed(self._lose_reader)
             self._stdin = self._open_stdin(stack)
             self._server.tell(HostsChanged(self._spec.hosts))
+            self._start_line.open(started)
+            stack.callback(self._start_line.close)
             await self._begin(authority, port)
             outcome = await self._outcome
             await self._unless_hurried(self._fleet.release())
@@ -159,6 +164,7 @@ class Job:
     async def _show(self, telling: Telling) -> None:
         match telling:
             case Output(worker, stream, data):
+                self._start_line.close()
                 rank = self._server.state.rank_of(worker)
                 await self._console.output.write(rank, worker.slot.host, stream, data)
             case Remark(text):
@@ -205,6 +211,7 @@ class Job:
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""
+        self._start_line.close()
         self._fleet.hold(held=True)
         asyncio.get_running_loop().call_later(_HOLD_SECONDS, self._stop_and_go_on)
 
@@ -215,9 +222,11 @@ class Job:
     async def _unless_hurried(self, waiting: Coroutine[Any, Any, object]) -> None:
         """Wait for whoever reads hvdrun's output, be it `less`, until a signal says not to."""
         parts = {asyncio.ensure_future(waiting), asyncio.create_task(self._hurry.wait())}
-        _, pending = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        done, pending = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         for part in pending:
             part.cancel()
+        for part in done:
+            part.result()
 
     def _finish_output(self) -> None:
         """Show the last line of each worker, where it was not complete."""

@@ -196,6 +196,18 @@ OPTIONS = (
         wanted="the rank of one worker, as in --stdin 0",
     ),
     Option(
+        flags=("--no-prefix",),
+        dest="no_prefix",
+        group=Group.OUTPUT,
+        help="Show the workers' lines without [rank] before each.",
+    ),
+    Option(
+        flags=("--prefix-output-with-timestamp", "-prefix-timestamp"),
+        dest="marks_times",
+        group=Group.OUTPUT,
+        help="Show before each line when it came, in local time.",
+    ),
+    Option(
         flags=("--no-prefork",),
         dest="no_prefork",
         group=Group.WORKERS,
@@ -207,6 +219,7 @@ OPTIONS = (
         group=Group.OTHER,
         help="Say what hvdrun itself does.",
     ),
+    Option(flags=("--dry-run",), dest="dry_run", group=Group.OTHER, help="Start nothing, and show what would be."),
     Option(flags=("--version",), dest="version", group=Group.OTHER, help="Print hvdrun's version.", acts=True),
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
 )

@@ -179,24 +179,28 @@ class Notice(_message.Message):
     PUBLISHED_FIELD_NUMBER: _builtins.int
     STORE_OPENED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    DEPARTED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def published(self) -> Global___Published: ...
     @_builtins.property
     def store_opened(self) -> Global___StoreOpened: ...
     @_builtins.property
     def refused(self) -> Global___Refused: ...
+    @_builtins.property
+    def departed(self) -> Global___Departed: ...
     def __init__(
         self,
         *,
         published: Global___Published | None = ...,
         store_opened: Global___StoreOpened | None = ...,
         refused: Global___Refused | None = ...,
+        departed: Global___Departed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused"]  # noqa: Y015
+    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed"]  # noqa: Y015
     _WhichOneofArgType_notice: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_notice) -> _WhichOneofReturnType_notice | None: ...
 
@@ -300,6 +304,34 @@ class Refused(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Refused: _TypeAlias = Refused  # noqa: Y015
+
+@_typing.final
+class Departed(_message.Message):
+    """A member of the generation has ended well, and takes part no more."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    WORKER_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    rank: _builtins.int
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        worker: Global___WorkerId | None = ...,
+        rank: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "rank", b"rank", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Departed: _TypeAlias = Departed  # noqa: Y015
 
 @_typing.final
 class Endpoint(_message.Message):

@@ -5,6 +5,7 @@ static job they are right from the start, since the placement fixes the ranks be
 scripts that call torch's own `init_process_group()`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,15 +60,23 @@ class Bootstrap:
         if JOB not in environment:
             return None
         try:
-            return cls(
+            bootstrap = cls(
                 job=environment[JOB],
                 socket=Path(environment[SOCKET]),
                 worker=Worker(Slot.parse(environment[SLOT]), int(environment[INCARNATION])),
                 address=environment[ADDRESS],
                 start_timeout_seconds=float(environment[START_TIMEOUT]),
             )
+            bootstrap._check()
         except (KeyError, ValueError) as error:
             raise BootstrapError(error) from error
+        return bootstrap
+
+    def _check(self) -> None:
+        if self.worker.incarnation < 1:
+            raise ValueError(f"incarnation {self.worker.incarnation}")
+        if not 0 < self.start_timeout_seconds < math.inf:
+            raise ValueError(f"a start timeout of {self.start_timeout_seconds} s")
 
 
 def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool) -> dict[str, str]:

@@ -5,8 +5,11 @@ starting and a network may stumble; a refusal is final and raised at once. gRPC'
 """
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
 
 import grpc
 
@@ -18,7 +21,7 @@ from rendezvous.core.events import Exited
 from rendezvous.core.model import Endpoint, Membership, Worker
 from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
-from rendezvous.notices import Notice, Published, Refused, StoreOpened
+from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
 
 CALL_SECONDS = 10.0  # one call's deadline
 RETRY_SECONDS = 0.1  # between two tries
@@ -42,7 +45,7 @@ class WorkerClient:
         self._worker = bootstrap.worker
         self._socket = bootstrap.socket
         self._patience_seconds = bootstrap.start_timeout_seconds + _MARGIN_SECONDS
-        self._channel = grpc.insecure_channel(f"unix:{bootstrap.socket}", options=_OPTIONS)
+        self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=_OPTIONS)
         self._stub = pb_grpc.RendezvousStub(self._channel)
         self._notices: Iterator[Notice] | None = None
 
@@ -55,11 +58,11 @@ class WorkerClient:
         """
         deadline = time.monotonic() + self._patience_seconds
         request = pb.JoinRequest(worker=wire.encode_worker(self._worker), after=after)
-        self._call(lambda: self._stub.Join(request, timeout=CALL_SECONDS, wait_for_ready=True), deadline)
+        self._call(lambda seconds: self._stub.Join(request, timeout=seconds, wait_for_ready=True), deadline)
         self._notices = self._follow(deadline)
         for notice in self._notices:
             match notice:
-                case Published(generation, members) if generation > after:
+                case Published(generation, members) if generation > after and self._worker in dict(members):
                     return Membership(generation, dict(members)[self._worker])
                 case Refused(worker, reason) if worker == self._worker:
                     raise JoinRefusedError(reason)
@@ -68,12 +71,17 @@ class WorkerClient:
         raise UnreachableError("the rendezvous", str(self._socket), "no generation was formed in time")
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Say where this worker, rank 0 of the generation, serves torch's store."""
+        """Say where this worker, rank 0 of the generation, serves torch's store.
+
+        Raises:
+            CallRefusedError: it is not rank 0 of that generation.
+            UnreachableError: nobody answered in time.
+        """
         request = pb.OpenStoreRequest(
             worker=wire.encode_worker(self._worker), generation=generation, endpoint=wire.encode_endpoint(endpoint)
         )
         deadline = time.monotonic() + CALL_SECONDS
-        self._call(lambda: self._stub.OpenStore(request, timeout=CALL_SECONDS, wait_for_ready=True), deadline)
+        self._call(lambda seconds: self._stub.OpenStore(request, timeout=seconds, wait_for_ready=True), deadline)
 
     def await_store(self, generation: int) -> Endpoint:
         """Wait until rank 0 of the generation has opened its store.
@@ -85,6 +93,17 @@ class WorkerClient:
             if isinstance(notice, StoreOpened) and notice.generation == generation:
                 return notice.endpoint
         raise UnreachableError("rank 0's store", f"generation {generation}", "it was not announced in time")
+
+    def find_departed(self, generation: int, limit_seconds: float) -> int | None:
+        """The rank of a member of the generation that has ended well; None when none is heard of within the limit.
+
+        The news travels from the agent of the departed to the server and back: a peer may notice the broken connection
+        earlier.
+        """
+        for notice in self._follow(time.monotonic() + limit_seconds):
+            if isinstance(notice, Departed) and notice.generation == generation:
+                return notice.rank
+        return None
 
     def close(self) -> None:
         """End all calls and the connection."""
@@ -102,10 +121,11 @@ class WorkerClient:
                 _raise_final(error, str(self._socket))
             time.sleep(RETRY_SECONDS)
 
-    def _call(self, call: Callable[[], object], deadline: float) -> None:
+    def _call(self, call: Callable[[float], object], deadline: float) -> None:
+        """Call with the seconds that one try may take, until it is answered."""
         while True:
             try:
-                call()
+                call(min(CALL_SECONDS, max(0.0, deadline - time.monotonic())))
             except grpc.RpcError as error:
                 _raise_final(error, str(self._socket))
                 if time.monotonic() > deadline:
@@ -113,6 +133,11 @@ class WorkerClient:
                 time.sleep(RETRY_SECONDS)
             else:
                 return
+
+
+def name_socket(path: Path) -> str:
+    """How gRPC names a Unix socket: in a URI, in which a path's odd characters are escaped."""
+    return f"unix:{quote(os.fsencode(path))}"
 
 
 class AgentClient:
@@ -155,7 +180,7 @@ class AgentClient:
         """Pass on where a worker's store listens."""
         return await self._stub.OpenStore(request, timeout=CALL_SECONDS)
 
-    async def watch(self) -> AsyncIterator[Notice]:
+    async def watch(self) -> AsyncGenerator[Notice, None]:
         """What the server's board holds for this host, through broken connections, until cancelled."""
         while True:
             try:

@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 SERVER_NAME = "rendezvous.hvdrun"
 _CLOCK_SKEW = timedelta(days=1)  # hosts' clocks differ; the authority lives and dies with the job anyway
 _LIFETIME = timedelta(days=3650)
-_COMMON_NAME_LIMIT = 64  # X.520's upper bound for a common name; the host stands in full in the alternative name
+_COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the host stands in full in the alternative name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def agent_identity(host: str) -> str:
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:_COMMON_NAME_LIMIT])])
+    shortened = common_name.encode()[:_COMMON_NAME_LIMIT].decode(errors="ignore")  # the last character may be cut
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, shortened)])
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

@@ -32,6 +32,14 @@ class UnreachableError(RendezvousError):
         self.where = where
 
 
+class ListenError(RendezvousError):
+    """The server, or an agent, cannot listen where it should."""
+
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"the rendezvous cannot listen at {where}: {detail}")
+        self.where = where
+
+
 class WireError(RendezvousError):
     """A message lacks what it must have, or is none of ours."""
 

@@ -1,7 +1,9 @@
 """What an agent and its forkserver say to each other, on a socket pair that only they hold.
 
-Either way a message is a four-byte length, most significant byte first, and a JSON object; a request carries the
-worker's three standard streams as descriptors with its first byte. Text holds undecodable bytes as Python's file
+Either way a message is a four-byte length, most significant byte first, and a JSON object; a request carries four
+descriptors with its first byte: the worker's three standard streams, and its gate. The worker runs the program when it
+has read a byte from the gate, which the agent writes once it knows of the worker, and ends when it finds it closed: so
+whatever is killed when, no worker runs that its agent has given up. Text holds undecodable bytes as Python's file
 system encoding does (surrogates), so that any environment and any path arrive as they were.
 """
 
@@ -11,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 LENGTH = struct.Struct(">I")
-STREAMS = 3  # descriptors that travel with a request: standard input, output and error
+DESCRIPTORS = 4  # that travel with a request: standard input, output and error, and the gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """The worker of this request lives, and is the agent's own child."""
+    """The worker of this request lives, is the agent's own child, and waits at its gate."""
 
     number: int
     pid: int

@@ -5,7 +5,7 @@ after a broken connection, misses nothing that still matters.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from rendezvous.core.model import Assignment, Endpoint, Worker
@@ -35,7 +35,16 @@ class Refused:
     reason: str
 
 
-Notice = Published | StoreOpened | Refused
+@dataclass(frozen=True, slots=True)
+class Departed:
+    """A member of the generation has ended well, and takes part no more."""
+
+    generation: int
+    worker: Worker
+    rank: int
+
+
+Notice = Published | StoreOpened | Refused | Departed
 
 
 class Board:
@@ -54,8 +63,8 @@ class Board:
         for follower in self._followers:
             follower.put_nowait(notice)
 
-    async def follow(self) -> AsyncIterator[Notice]:
-        """Every notice that hangs there, then each new one, until the follower leaves."""
+    async def follow(self) -> AsyncGenerator[Notice, None]:
+        """Every notice that hangs there, then each new one, until the follower closes it."""
         news: asyncio.Queue[Notice] = asyncio.Queue()
         for notice in self._notices:
             news.put_nowait(notice)

@@ -4,7 +4,6 @@ Notices come once per host and are handed out from a board, so the server hears 
 folder that only its user can enter, which is why a worker needs no credential.
 """
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,7 +14,8 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
-from rendezvous.client import AgentClient
+from rendezvous.client import AgentClient, name_socket
+from rendezvous.errors import ListenError, WireError
 from rendezvous.notices import Board, Refused
 
 
@@ -27,57 +27,68 @@ class Relay(pb_grpc.RendezvousServicer):
         self._client = client
         self._board = Board()
         self._server = grpc.aio.server()
-        self._watch: asyncio.Task[None] | None = None
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
 
     async def open(self, socket: Path) -> None:
-        """Listen on the Unix socket and follow the server's board."""
-        self._server.add_insecure_port(f"unix:{socket}")
+        """Listen on the Unix socket.
+
+        Raises:
+            ListenError: it cannot be made there.
+        """
+        try:
+            self._server.add_insecure_port(name_socket(socket))
+        except RuntimeError as error:
+            raise ListenError(str(socket), str(error)) from None
         await self._server.start()
-        self._watch = asyncio.create_task(self._follow_server())
+
+    async def follow_server(self) -> None:
+        """Hang up what the server tells this host, until cancelled; without this, workers hear nothing.
+
+        Raises:
+            CallRefusedError: the server refuses to tell it.
+            WireError: what it tells cannot be understood.
+        """
+        async for notice in self._client.watch():
+            self._board.post(notice)
 
     async def close(self) -> None:
         """Stop serving; the socket goes with its folder."""
-        if self._watch is not None:
-            self._watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watch
         await self._server.stop(grace=None)
 
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
-        async with _server_errors_passed_on(context):
+        async with _faults_told(context):
             return await self._client.join(request)
 
     async def OpenStore(
         self, request: pb.OpenStoreRequest, context: grpc.aio.ServicerContext[pb.OpenStoreRequest, pb.OpenStoreReply]
     ) -> pb.OpenStoreReply:
-        async with _server_errors_passed_on(context):
+        async with _faults_told(context):
             return await self._client.open_store(request)
 
     async def Watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:
-        worker = wire.decode_worker(request.worker)
-        async for notice in self._board.follow():
-            if not (isinstance(notice, Refused) and notice.worker != worker):
-                yield wire.encode_notice(notice)
+        async with _faults_told(context):
+            worker = wire.decode_worker(request.worker)
+        async with contextlib.aclosing(self._board.follow()) as notices:
+            async for notice in notices:
+                if not (isinstance(notice, Refused) and notice.worker != worker):
+                    yield wire.encode_notice(notice)
 
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, and to the server")
 
-    async def _follow_server(self) -> None:
-        async for notice in self._client.watch():
-            self._board.post(notice)
-
 
 @contextlib.asynccontextmanager
-async def _server_errors_passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Answer a worker's call as the server has answered the relay's."""
+async def _faults_told(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Answer a worker's call as the server has answered the relay's, and say what a message lacks."""
     try:
         yield
+    except WireError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
     except grpc.aio.AioRpcError as error:
         await context.abort(error.code(), error.details() or "")

@@ -16,14 +16,14 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.core import membership
-from rendezvous.core.effects import Announce, Effect, Publish, Refuse
+from rendezvous.core.effects import Announce, Depart, Effect, Publish, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, Joined, Reported, StoreOpened, Ticked
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
-from rendezvous.errors import WireError
-from rendezvous.notices import Board, Published, Refused
+from rendezvous.errors import ListenError, WireError
+from rendezvous.notices import Board, Departed, Published, Refused
 from rendezvous.notices import StoreOpened as StoreOpenedNotice
 
 TICK_SECONDS = 0.25
@@ -44,34 +44,50 @@ class Server:
         self._last_reports: dict[str, int] = {}
         self._server = grpc.aio.server(options=_OPTIONS)
         self._clock: asyncio.Task[None] | None = None
+        self._owner: asyncio.Task[Any] | None = None
+        self._owner_was_stopped = False
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), self._server)
 
     async def open(self, address: str) -> int:
-        """Listen on a free port of `address`; the port is returned. The clock starts now."""
+        """Listen on a free port of `address`; the port is returned. The clock starts now.
+
+        Raises:
+            ListenError: the address is none of this machine's.
+        """
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
         host = f"[{address}]" if ":" in address else address
-        port = self._server.add_secure_port(f"{host}:0", credentials)
+        try:
+            port = self._server.add_secure_port(f"{host}:0", credentials)
+        except RuntimeError as error:
+            raise ListenError(address, str(error)) from None
         await self._server.start()
         self.tell(Ticked(time.monotonic()))
         self._clock = asyncio.create_task(self._tick())
+        self._clock.add_done_callback(self._stop_owner)
         return port
 
     async def close(self) -> None:
-        """Stop the clock and every call."""
+        """Stop the clock and every call; what has stopped the clock before is raised."""
         if self._clock is not None:
             self._clock.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._clock
+            await asyncio.wait({self._clock})
         await self._server.stop(grace=None)
+        if self._clock is not None and not self._clock.cancelled():
+            self._clock.result()
 
     async def __aenter__(self) -> Self:
+        self._owner = asyncio.current_task()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        try:
+            await self.close()
+        finally:
+            if self._owner_was_stopped and self._owner is not None:
+                self._owner.uncancel()
 
     def tell(self, event: Event) -> None:
         """Let an event happen and carry out what follows.
@@ -88,12 +104,24 @@ class Server:
         return self._boards.setdefault(host, Board())
 
     def receive(self, report: pb.AgentReport) -> None:
-        """Take in an agent's report, unless a newer one has come already; ends come before the sign of life."""
+        """Take in an agent's report, unless a newer one has come already; ends come before the sign of life.
+
+        Raises:
+            WireError: the report is malformed; nothing has changed.
+            IllegalEventError: it contradicts the state, or speaks for another host.
+        """
+        if not report.number:
+            raise WireError("a report without number")
         if report.number <= self._last_reports.get(report.host, 0):
             return
-        for ended in report.ended:
-            self.tell(wire.decode_exited(ended))
-        self.tell(Reported(report.host, tuple(wire.decode_worker(worker) for worker in report.running)))
+        ends = [wire.decode_exited(ended) for ended in report.ended]
+        running = tuple(wire.decode_worker(worker) for worker in report.running)
+        for end in ends:
+            if end.worker.slot.host != report.host:
+                raise IllegalEventError(end, f"worker {end.worker} is not on host {report.host}")
+        for end in ends:
+            self.tell(end)
+        self.tell(Reported(report.host, running))
         self._last_reports[report.host] = report.number
 
     def _perform(self, effect: Effect) -> None:
@@ -106,6 +134,9 @@ class Server:
             case Announce(generation, endpoint):
                 for board in self._boards.values():
                     board.post(StoreOpenedNotice(generation, endpoint))
+            case Depart(generation, worker, rank):
+                for board in self._boards.values():
+                    board.post(Departed(generation, worker, rank))
             case Refuse(worker, reason):
                 self.board(worker.slot.host).post(Refused(worker, reason))
             case _:
@@ -115,6 +146,11 @@ class Server:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.tell(Ticked(time.monotonic()))
+
+    def _stop_owner(self, clock: asyncio.Task[None]) -> None:
+        """A job without a clock would wait for ever: end the `async with` block, which raises what has happened."""
+        if self._owner is not None and not clock.cancelled():
+            self._owner_was_stopped = self._owner.cancel()
 
 
 class _Servicer(pb_grpc.RendezvousServicer):
@@ -152,8 +188,9 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:
         await _authorize(context, request.host)
-        async for notice in self._server.board(request.host).follow():
-            yield wire.encode_notice(notice)
+        async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
+            async for notice in notices:
+                yield wire.encode_notice(notice)
 
 
 async def _authorize(context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:

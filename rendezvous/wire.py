@@ -7,17 +7,20 @@ import os
 import struct
 from collections.abc import Iterator
 
+from google.protobuf.message import DecodeError
+
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
-from rendezvous.notices import Notice, Published, Refused, StoreOpened
+from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.orders import Begin, Hold, Input, Order, Output, OutputStream, Release, Remark, Reserved, Taken, Telling
 
 _LENGTH = struct.Struct(">I")
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+_LAST_PORT = 65_535
 
 
 def encode_worker(worker: Worker) -> pb.WorkerId:
@@ -65,14 +68,14 @@ def encode_endpoint(endpoint: Endpoint) -> pb.Endpoint:
 
 def decode_endpoint(message: pb.Endpoint) -> Endpoint:
     """The endpoint of a message."""
-    if not message.address or not message.port:
-        raise WireError("an endpoint without address or port")
+    if not message.address or not 0 < message.port <= _LAST_PORT:
+        raise WireError(f"an endpoint without address, or with port {message.port}")
     return Endpoint(message.address, message.port)
 
 
 def encode_exited(event: Exited) -> pb.Ended:
     """The message of a worker's end."""
-    return pb.Ended(worker=encode_worker(event.worker), returncode=event.returncode, error=event.error or "")
+    return pb.Ended(worker=encode_worker(event.worker), returncode=event.returncode, error=_encode_text(event.error))
 
 
 def decode_exited(message: pb.Ended) -> Exited:
@@ -92,7 +95,10 @@ def encode_notice(notice: Notice) -> pb.Notice:
         case StoreOpened(generation, endpoint):
             return pb.Notice(store_opened=pb.StoreOpened(generation=generation, endpoint=encode_endpoint(endpoint)))
         case Refused(worker, reason):
-            return pb.Notice(refused=pb.Refused(worker=encode_worker(worker), reason=reason))
+            return pb.Notice(refused=pb.Refused(worker=encode_worker(worker), reason=_encode_text(reason)))
+        case Departed(generation, worker, rank):
+            departed = pb.Departed(generation=generation, worker=encode_worker(worker), rank=rank)
+            return pb.Notice(departed=departed)
 
 
 def decode_notice(message: pb.Notice) -> Notice:
@@ -108,6 +114,9 @@ def decode_notice(message: pb.Notice) -> Notice:
             return StoreOpened(message.store_opened.generation, decode_endpoint(message.store_opened.endpoint))
         case "refused":
             return Refused(decode_worker(message.refused.worker), message.refused.reason)
+        case "departed":
+            departed = message.departed
+            return Departed(departed.generation, decode_worker(departed.worker), departed.rank)
         case _:
             raise WireError("a notice of no known kind")
 
@@ -118,13 +127,13 @@ def encode_order(order: Order) -> bytes:
         case Begin():
             message = pb.Order(begin=_encode_begin(order))
         case Launch(worker, assignment, reason):
-            message = pb.Order(
-                launch=pb.Launch(worker=encode_worker(worker), assignment=encode_assignment(assignment), reason=reason)
-            )
+            numbers = encode_assignment(assignment)
+            launch = pb.Launch(worker=encode_worker(worker), assignment=numbers, reason=_encode_text(reason))
+            message = pb.Order(launch=launch)
         case Terminate(worker, grace_seconds, reason):
-            message = pb.Order(
-                terminate=pb.Terminate(worker=encode_worker(worker), grace_seconds=grace_seconds, reason=reason)
-            )
+            named = encode_worker(worker)
+            terminate = pb.Terminate(worker=named, grace_seconds=grace_seconds, reason=_encode_text(reason))
+            message = pb.Order(terminate=terminate)
         case Release():
             message = pb.Order(release=pb.Release())
         case Hold(held):
@@ -136,7 +145,10 @@ def encode_order(order: Order) -> bytes:
 
 def decode_order(data: bytes) -> Order:
     """The order of one frame."""
-    message = pb.Order.FromString(data)
+    try:
+        message = pb.Order.FromString(data)
+    except DecodeError as error:
+        raise WireError(f"{len(data)} bytes that are no order") from error
     match message.WhichOneof("order"):
         case "begin":
             return _decode_begin(message.begin)
@@ -163,7 +175,7 @@ def encode_telling(telling: Telling) -> bytes:
             output = pb.Output(worker=encode_worker(worker), stream=pb.Stream.ValueType(stream), data=data)
             message = pb.Telling(output=output)
         case Remark(text):
-            message = pb.Telling(remark=pb.Remark(text=text))
+            message = pb.Telling(remark=pb.Remark(text=_encode_text(text)))
         case Reserved(master):
             message = pb.Telling(reserved=pb.Reserved(master=encode_endpoint(master)))
         case Taken():
@@ -173,11 +185,14 @@ def encode_telling(telling: Telling) -> bytes:
 
 def decode_telling(data: bytes) -> Telling:
     """What the agent told in one frame."""
-    message = pb.Telling.FromString(data)
+    try:
+        message = pb.Telling.FromString(data)
+    except DecodeError as error:
+        raise WireError(f"{len(data)} bytes that tell nothing") from error
     match message.WhichOneof("telling"):
         case "output":
             output = message.output
-            return Output(decode_worker(output.worker), OutputStream(output.stream), output.data)
+            return Output(decode_worker(output.worker), _decode_stream(output.stream), output.data)
         case "remark":
             return Remark(message.remark.text)
         case "reserved":
@@ -218,6 +233,18 @@ class FrameReader:
             yield data
 
 
+def _encode_text(sentence: str | None) -> str:
+    """A sentence for people, in UTF-8; the command or path it speaks of may hold what is none (os.fsdecode)."""
+    return "" if sentence is None else sentence.encode(errors="backslashreplace").decode()
+
+
+def _decode_stream(number: int) -> OutputStream:
+    try:
+        return OutputStream(number)
+    except ValueError as error:
+        raise WireError(f"output of stream {number}") from error
+
+
 def _encode_begin(begin: Begin) -> pb.Begin:
     return pb.Begin(
         job=begin.job,
@@ -239,6 +266,8 @@ def _encode_begin(begin: Begin) -> pb.Begin:
 
 
 def _decode_begin(message: pb.Begin) -> Begin:
+    if not (message.job and message.host and message.server and message.command):
+        raise WireError("a beginning without job, host, server or command")
     return Begin(
         job=message.job,
         host=message.host,

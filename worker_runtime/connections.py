@@ -33,14 +33,14 @@ class Connections:
     _names: frozenset[str]
 
     @classmethod
-    def appeared_since(cls, earlier: Mapping[str, int], expected: int) -> Self:
-        """The TCP connections opened since `earlier` was listed.
+    def appeared_since(cls, earlier: Mapping[str, int], expected: int, store_port: int) -> Self:
+        """The TCP connections opened since `earlier` was listed, but for those of the store, which come at any time.
 
         A group has one connection to each peer. If the number is another one, some other thread has opened
         connections meanwhile, and none is taken: ending a stranger's connection would be worse than waiting.
         """
         new = {name: number for name, number in list_sockets().items() if name not in earlier}
-        connected = frozenset(name for name, number in new.items() if _is_tcp_connection(name, number))
+        connected = frozenset(name for name, number in new.items() if _is_connection(name, number, store_port))
         return cls(connected if len(connected) == expected else frozenset())
 
     def shut_down(self) -> None:
@@ -69,7 +69,7 @@ def _duplicate(name: str, number: int) -> socket.socket | None:
     return None
 
 
-def _is_tcp_connection(name: str, number: int) -> bool:
+def _is_connection(name: str, number: int, store_port: int) -> bool:
     duplicate = _duplicate(name, number)
     if duplicate is None:
         return False
@@ -77,10 +77,10 @@ def _is_tcp_connection(name: str, number: int) -> bool:
         if duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
             return False
         try:
-            duplicate.getpeername()
+            ends = duplicate.getsockname(), duplicate.getpeername()
         except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
             return False
-        return True
+        return all(end[1] != store_port for end in ends)
 
 
 def _shut_down(name: str, number: int) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
 
@@ -98,10 +98,16 @@ class Handle(Generic[ResultT]):
 
 
 class Executor:
-    """Runs the operations of one generation. `submit` may be called from several threads, if their order is agreed."""
+    """Runs the operations of one generation. `submit` may be called from several threads, if their order is agreed.
 
-    def __init__(self, group: Group | None) -> None:
+    Args:
+        group: of the generation; None in a world of one.
+        find_cause: asked after a failure whether a better reason is known than gloo's.
+    """
+
+    def __init__(self, group: Group | None, find_cause: Callable[[], str | None] = lambda: None) -> None:
         self._group = group
+        self._find_cause = find_cause
         self._lock = threading.Lock()
         self._pending: deque[Handle[object]] = deque()
         self._closed = False
@@ -156,7 +162,7 @@ class Executor:
         """Turn gloo's error into ours, and tell the peers by closing the connections: a failure does not spread."""
         if self._group is not None:
             self._group.interrupt()
-        return OperationFailedError(operation.title, self.rank, _describe_cause(error))
+        return OperationFailedError(operation.title, self.rank, self._find_cause() or _describe_cause(error))
 
     def _start(self, operation: Operation[ResultT]) -> Sequence[Work]:
         group = self._group

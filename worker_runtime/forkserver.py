@@ -7,19 +7,23 @@ a fork is held in the child for ever. Each worker is forked twice, so that it be
 subreaper.
 
 What a fork cannot keep apart is set right in the child: the session, descriptors, environment, arguments, the seed of
-NumPy's global generator (Python's own is reseeded by itself), the number of threads, multiprocessing's key.
+NumPy's global generator (Python's own is reseeded by itself), the number of threads, multiprocessing's key. What the
+imports print is printed by each worker. Hash randomisation is drawn once for all workers of a host.
 """
 
+import errno
+import gc
 import importlib
 import os
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 
 from worker_runtime import own_packages, process_image, program, thread_counts
 from worker_runtime.membership import (
+    DESCRIPTORS,
     LENGTH,
-    STREAMS,
     Forked,
     ForkRequest,
     Message,
@@ -30,33 +34,60 @@ from worker_runtime.membership import (
 )
 from worker_runtime.program import Program
 
+_OUTPUTS = (1, 2)
+_STANDARD = (0, *_OUTPUTS)
+_PID_BYTES = 32
 
-def serve(descriptor: int, modules: Sequence[str]) -> Program:
+
+def serve(descriptor: int, words: Sequence[str], modules: Sequence[str]) -> Program:
     """Import the modules, then fork a worker for each request; returns in the workers, with what each is to run.
+
+    descriptor: of the socket to the agent.
+    words: what the command starts with, after the interpreter.
 
     Raises:
         SystemExit: in the forkserver, when the agent has gone or closed the socket.
     """
     agent = socket.socket(fileno=descriptor)
-    for name in modules:
-        importlib.import_module(name)
-    if modules:
-        import_client()
-    agent.sendall(encode(Ready(find_objection())))
+    import_all(modules)
+    said = read_outputs()
+    agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(words))))
     while True:
-        request, streams = receive(agent)
+        request, descriptors = receive(agent)
         if request is None:
             raise SystemExit(0)
         pid = fork_twice()
         if pid == 0:
-            agent.detach()  # the descriptor is closed with all others; the object must not close its next user's
-            return become(request, streams)
-        for stream in streams:
-            os.close(stream)
+            agent.close()  # or the agent would not hear of the forkserver's death
+            *streams, gate = descriptors
+            pass_gate(gate)
+            return become(request, streams, said)
+        for sent in descriptors:
+            os.close(sent)
         agent.sendall(encode(Forked(request.number, pid)))
 
 
-def find_objection() -> str:
+def import_all(modules: Sequence[str]) -> None:
+    """Import what the workers need; what lives then lives on, and no collection need look at it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    if modules:
+        import_client()
+    gc.freeze()
+    if was_enabled:
+        gc.enable()
+
+
+def read_outputs() -> tuple[bytes, ...]:
+    """What has been printed until now, on standard output and error, which are files."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return tuple(os.pread(output, os.fstat(output).st_size, 0) for output in _OUTPUTS)
+
+
+def find_objection(agent: socket.socket) -> str:
     """Why this process must not fork; "" when it may."""
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names are all that is wanted
     if threads > 1:
@@ -64,17 +95,19 @@ def find_objection() -> str:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "something that is imported here opened a CUDA device"
+    for descriptor in set(process_image.list_descriptors()).difference(_STANDARD, {agent.fileno()}):
+        return f"something that is imported here keeps {os.readlink(f'/proc/self/fd/{descriptor}')} open"  # noqa: PTH115 - text
     return ""
 
 
 def receive(agent: socket.socket) -> tuple[ForkRequest | None, list[int]]:
-    """The next request with its streams; None when the agent has gone."""
-    head, streams, _, _ = socket.recv_fds(agent, LENGTH.size, STREAMS)
+    """The next request with its descriptors; None when the agent has gone."""
+    head, descriptors, _, _ = socket.recv_fds(agent, LENGTH.size, DESCRIPTORS)
     if not head:
         return None, []
     head += read(agent, LENGTH.size - len(head))
     message: Message = decode(read(agent, LENGTH.unpack(head)[0]))
-    return (message if isinstance(message, ForkRequest) else None), streams
+    return (message if isinstance(message, ForkRequest) else None), descriptors
 
 
 def read(agent: socket.socket, size: int) -> bytes:
@@ -93,47 +126,74 @@ def read(agent: socket.socket, size: int) -> bytes:
 
 
 def fork_twice() -> int:
-    """Fork a grandchild that is nobody's child here: its pid, and 0 in itself."""
+    """Fork a grandchild that leads a session of its own and is nobody's child here: its pid, and 0 in itself.
+
+    Raises:
+        OSError: there are too many processes.
+    """
     reader, writer = os.pipe()
     middle = os.fork()
     if middle == 0:
-        worker = os.fork()
-        if worker == 0:
-            os.close(reader)
-            os.close(writer)
-            return 0
-        os.write(writer, str(worker).encode())
-        os._exit(0)
+        try:
+            worker = os.fork()
+        except OSError as error:
+            os.write(writer, str(-(error.errno or errno.EAGAIN)).encode())
+            os._exit(1)
+        if worker != 0:
+            os._exit(0)
+        os.setsid()
+        os.write(writer, str(os.getpid()).encode())
+        return 0
     os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        pid = int(pipe.read())
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        pid = int(pipe.read(_PID_BYTES))
     os.waitpid(middle, 0)
+    if pid < 0:
+        raise OSError(-pid, os.strerror(-pid))
     return pid
 
 
-def become(request: ForkRequest, streams: Sequence[int]) -> Program:
-    """Be the worker that was asked for; where that cannot be done in this process, execute it after all."""
-    os.setsid()
+def pass_gate(gate: int) -> None:
+    """Wait until the agent knows of this worker, which is then its child; end where it has given the worker up."""
+    if not os.read(gate, 1):
+        os._exit(0)
+
+
+def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) -> Program:
+    """Be the worker that was asked for; where that cannot be done in this process, execute it after all.
+
+    said: what is printed first, on standard output and error.
+    """
     process_image.take_streams(streams)
-    process_image.take_environment(request.environment)
-    process_image.show(request.arguments, request.environment)
-    os.chdir(request.directory)
-    forget_relatives()
-    if request.threads is not None:
-        thread_counts.set_all(request.threads)
     try:
+        process_image.take_environment(request.environment)
+        process_image.show(request.arguments, request.environment)
+        os.chdir(request.directory)
+        forget_relatives()
+        if request.threads is not None:
+            thread_counts.set_all(request.threads)
         loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
     own_packages.hide()
+    for output, text in zip(_OUTPUTS, said, strict=True):
+        write(output, text)
     return loaded
 
 
 def forget_relatives() -> None:
-    """Have secrets and random numbers of one's own, where an import has drawn them before the fork."""
+    """Have secrets, random numbers and knowledge of one's own, where an import has drawn them before the fork."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001 - Python 3.11 forgets to
+    sys.path_importer_cache.clear()  # folders may have been made since
+
+
+def write(output: int, data: bytes) -> None:
+    """Write all of it."""
+    while data:
+        data = data[os.write(output, data) :]

@@ -150,7 +150,7 @@ def form(
         options._timeout = deadline.left()  # noqa: SLF001 - the same
         prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
         torch_group: TorchGroup = gloo(prefixed, numbers.rank, numbers.size, options)
-        connections = Connections.appeared_since(present, expected=numbers.size - 1)
+        connections = Connections.appeared_since(present, expected=numbers.size - 1, store_port=endpoint.port)
         # Nobody leaves before all are connected: from here on the store is not needed, and rank 0 may go at any time.
         torch_group.barrier().wait()
         torch_group._set_default_timeout(operation_limit)  # noqa: SLF001 - torch's only way to change it

@@ -12,11 +12,11 @@ with own_packages():
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot
     from rendezvous.core.ranking import rank
     from rendezvous.errors import RendezvousError
-    from rendezvous.forking import LENGTH, STREAMS, Forked, ForkRequest, Message, Ready, decode, encode
+    from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 __all__ = [
+    "DESCRIPTORS",
     "LENGTH",
-    "STREAMS",
     "Assignment",
     "Bootstrap",
     "Endpoint",

@@ -24,11 +24,18 @@ ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cro
 WORLD_LIMIT = timedelta(minutes=5)
 
 
+# How long a failed operation waits to hear that it failed because a peer has ended well.
+DEPARTED_LIMIT_SECONDS = 2.0
+
+
 class Client(StoreExchange, Protocol):
     """What the runtime needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
 
     def join(self, after: int) -> Membership:
         """Wait for a generation newer than `after` that has this worker."""
+
+    def find_departed(self, generation: int, limit_seconds: float) -> int | None:
+        """The rank of a member that has ended well, if one is heard of in time."""
 
     def close(self) -> None:
         """End the connection to the agent."""
@@ -126,7 +133,18 @@ class Runtime:
             group = form(membership, client, bootstrap.address, limit)
         finally:
             client.close()
-        return membership.assignment, Executor(group)
+        return membership.assignment, Executor(group, lambda: self._name_departed(bootstrap))
+
+    def _name_departed(self, bootstrap: Bootstrap) -> str | None:
+        """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
+        client = self._connect(bootstrap)
+        try:
+            rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
+        except RendezvousError:
+            return None
+        finally:
+            client.close()
+        return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
 
     def _join_foreign(self, world: World) -> tuple[Assignment, Executor]:
         """Become a member of a world that another launcher made."""

@@ -74,6 +74,9 @@ class _Found:
 
 def _find_torchrun(environment: Mapping[str, str]) -> _Found | None:
     numbers = _read(environment, "RANK", "WORLD_SIZE")
+    size = environment.get("WORLD_SIZE", "")
+    if numbers is None and "RANK" not in environment and size.isdecimal() and int(size) > 1:
+        raise ForeignWorldError("torchrun (WORLD_SIZE is set, RANK is not)", int(size))
     return None if numbers is None else _Found("torchrun", *numbers, job=None)
 
 

@@ -3,8 +3,11 @@
 import asyncio
 import os
 import sys
+from contextlib import suppress
 
 from hvdrun.agent.agent import Ending, serve
+from hvdrun.errors import HvdrunError
+from rendezvous.errors import RendezvousError
 
 
 def main() -> int:
@@ -13,7 +16,16 @@ def main() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
-    return 0 if asyncio.run(serve(0, output)) is Ending.RELEASED else 1
+    ending: str
+    try:
+        ending = asyncio.run(serve(0, output))
+    except (RendezvousError, HvdrunError) as error:
+        ending = str(error)
+    if ending is Ending.RELEASED:
+        return 0
+    with suppress(OSError):  # the launcher, if it is there, puts this into its own sentence about this agent's end
+        sys.stderr.write(f"{ending}\n")
+    return 1
 
 
 if __name__ == "__main__":

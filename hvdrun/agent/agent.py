@@ -10,10 +10,12 @@ gRPC is imported when the first workers have been started: it takes a tenth of a
 import asyncio
 import importlib
 import os
+import secrets
 import shutil
 import signal
 import tempfile
-from enum import Enum, auto
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 
 from hvdrun.agent.fork_spawner import ForkSpawner
@@ -26,6 +28,7 @@ from hvdrun.agent.processes import name_agent_origin
 from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from rendezvous import wire
+from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin, Hold, Input, Order, Release, Remark, Reserved, Taken
@@ -34,13 +37,13 @@ _FOLDER_PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _CHUNK_BYTES = 64 * 1024
 
 
-class Ending(Enum):
-    """Why an agent ends."""
+class Ending(StrEnum):
+    """Why an agent ends, in words for its launcher."""
 
-    RELEASED = auto()
-    LAUNCHER_GONE = auto()
-    LEASE_EXPIRED = auto()
-    SIGNALLED = auto()
+    RELEASED = "it was released"
+    LAUNCHER_GONE = "its launcher has gone"
+    LEASE_EXPIRED = "the rendezvous server acknowledged no report for the lease"
+    SIGNALLED = "a signal asked it to end"
 
 
 class Orders:
@@ -60,6 +63,11 @@ class Orders:
             self._pending += [wire.decode_order(data) for data in self._frames.feed(chunk)]
         return self._pending.pop(0)
 
+    async def skip(self) -> None:
+        """Wait for their end."""
+        while await self.next() is not None:
+            pass
+
 
 class Agent:
     """Serves one job on one host, from its Begin to its end."""
@@ -69,6 +77,7 @@ class Agent:
         self._folder = folder
         self._socket = folder / "agent.sock"
         self._guard = Guard(name_agent_origin(begin.job, begin.host), folder)
+        folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
         self._output = OutputForwarder()
         self._port = ReservedPort() if begin.master is None else None
         self._master = begin.master or Endpoint(begin.address, self._port.number if self._port else 0)
@@ -84,20 +93,21 @@ class Agent:
         if self._port is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
-        obeying = asyncio.create_task(self._obey(orders))
-        parts = {obeying, asyncio.create_task(self._attend()), asyncio.create_task(_await_signal())}
+        parts = {asyncio.create_task(part) for part in (self._obey(orders), self._attend(), _await_signal())}
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending = done.pop().result()
-            await self._watch.close()
             if ending is Ending.RELEASED:
+                await self._watch.close()
                 await self._flush(orders)
         finally:
+            # Before the workers are killed: their ends are this agent's doing, and not to be reported as theirs.
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
             await self._watch.close()
             self._input.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
             self._guard.dismiss()
             if self._port is not None:
                 self._port.close()
@@ -133,7 +143,7 @@ class Agent:
     async def _flush(self, orders: Orders) -> None:
         """Let the launcher take what output is left, for as long as it is there."""
         flushing = asyncio.create_task(self._output.close())
-        gone = asyncio.create_task(orders.next())
+        gone = asyncio.create_task(orders.skip())
         await asyncio.wait({flushing, gone}, return_when=asyncio.FIRST_COMPLETED)
         flushing.cancel()
         gone.cancel()
@@ -149,20 +159,21 @@ async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     begin = await orders.next()
     if not isinstance(begin, Begin):
         return Ending.LAUNCHER_GONE
-    folder = make_folder()
-    try:
-        return await Agent(begin, folder).run(orders, output_descriptor)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return await Agent(begin, choose_folder(os.environ)).run(orders, output_descriptor)
 
 
-def make_folder() -> Path:
-    """A folder that only this user can enter, with a path short enough for a Unix socket in it."""
-    folder = Path(tempfile.mkdtemp(prefix="hvdrun-"))
-    if len(os.fsencode(folder)) > _FOLDER_PATH_LIMIT:
-        folder.rmdir()
-        folder = Path(tempfile.mkdtemp(prefix="hvdrun-", dir="/tmp"))
-    return folder
+def choose_folder(environment: Mapping[str, str]) -> Path:
+    """A folder that does not exist yet, with a path short enough for a Unix socket in it.
+
+    It lies in the folder of the agent around this one, where there is one, so that it goes with that.
+    """
+    name = f"hvdrun-{secrets.token_hex(6)}"
+    around = environment.get(SOCKET)
+    places = [] if around is None else [Path(around).parent]
+    for place in (*places, Path(tempfile.gettempdir())):
+        if len(os.fsencode(place / name)) <= _FOLDER_PATH_LIMIT and os.access(place, os.W_OK | os.X_OK):
+            return place / name
+    return Path("/tmp", name)  # noqa: S108 - the name cannot be guessed, and making the folder fails where it exists
 
 
 async def _await_signal() -> Ending:

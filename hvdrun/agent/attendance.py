@@ -15,13 +15,25 @@ REPORTS_PER_LEASE = 6
 
 
 async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease) -> None:
-    """Serve and report; return when no report has been acknowledged for the lease."""
+    """Serve and report; return when no report has been acknowledged for the lease.
+
+    Raises:
+        CallRefusedError, WireError: the server and this agent do not understand each other.
+        ListenError: the socket cannot be made.
+    """
     client = AgentClient(begin.server, begin.host, begin.credential)
     relay = Relay(begin.host, client)
+    parts: set[asyncio.Task[None]] = set()
     try:
         await relay.open(socket)
-        await _report(client, watch, lease)
+        parts = {asyncio.create_task(relay.follow_server()), asyncio.create_task(_report(client, watch, lease))}
+        done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        for part in done:
+            part.result()
     finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
         await relay.close()
         await client.close()
 

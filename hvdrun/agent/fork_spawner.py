@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hvdrun.agent import python_command
 from hvdrun.agent.prefork import Forkserver, ForkserverError
+from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, open_streams
 from hvdrun.errors import HvdrunError
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
@@ -34,13 +35,12 @@ class ForkSpawner:
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker; see `Spawner`."""
-        if self._forkserver is not None:
+        forkserver = self._forkserver
+        if forkserver is not None:
             try:
-                spawned = await self._fork(self._forkserver, launch)
+                spawned = await self._fork(forkserver, launch)
             except ForkserverError as error:
-                await self._forkserver.close()
-                self._forkserver = None
-                self._objection = str(error)
+                await self._dismiss(forkserver, str(error))
             else:
                 self._remark(f"{launch.worker} is process {spawned.pid}, forked")
                 return spawned
@@ -64,7 +64,7 @@ class ForkSpawner:
         environment = {os.fsdecode(name): os.fsdecode(value) for name, value in begin.environment.items()}
         if (variable := python_command.find_thread_variable(environment)) is not None:
             return f"{variable} is set"
-        source = _read_script(begin.directory, command.script)
+        source = _read_source(begin.directory, command)
         if source is not None and (variable := python_command.find_early_variable(source)) is not None:
             return f"the script names {variable}, which must be set before the imports"
         modules = _MODULES if source is None or python_command.wants_torch(source) else ()
@@ -74,7 +74,7 @@ class ForkSpawner:
             # Until it has its own environment, a forked worker must be known by the forkserver's.
             marks = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
             marked = {**begin.environment, **{os.fsencode(name): os.fsencode(value) for name, value in marks.items()}}
-            forkserver.open(self._executable, command.interpreter, begin.directory, marked, modules)
+            forkserver.open(self._executable, begin.command, begin.directory, marked, modules)
         except (OSError, HvdrunError) as error:
             return f"no forkserver: {error}"
         self._forkserver = forkserver
@@ -94,15 +94,22 @@ class ForkSpawner:
         with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
             return streams.hand_over(await forkserver.fork(request, streams.theirs))
 
+    async def _dismiss(self, forkserver: Forkserver, reason: str) -> None:
+        """Do without it from now on; several workers may find it dead at once."""
+        if self._forkserver is forkserver:
+            self._forkserver = None
+            self._objection = reason
+            await forkserver.close()
 
-def _read_script(directory: str, script: str | None) -> bytes | None:
-    """The script's text; None for a module, and for what cannot be read, which is Python's to complain about."""
-    if script is None:
-        return None
-    try:
-        return Path(directory, script).read_bytes()
-    except OSError:
-        return None
+
+def _read_source(directory: str, command: PythonCommand) -> bytes | None:
+    """The program's text; None where it is not below the working directory, or cannot be read."""
+    for candidate in python_command.list_sources(command):
+        try:
+            return Path(directory, candidate).read_bytes()
+        except OSError:
+            continue
+    return None
 
 
 def _count_threads(environment: Mapping[str, str]) -> int | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from hvdrun.agent import processes
 
+_STARTS = 10  # a guardian that dies again and again is not killed by chance, and must not be all that this host does
+
 
 class Guard:
     """Keeps a guardian beside the agent, as long as the agent lives."""
@@ -14,11 +16,13 @@ class Guard:
     def __init__(self, origin: str, folder: Path) -> None:
         self._arguments = (origin, str(folder))
         self._sessions: dict[int, int] = {}
-        self._process = self._start()
+        self._starts_left = _STARTS
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start()
 
     def owns(self, pid: int) -> bool:
         """This process is the guardian, so its end is the guard's business."""
-        return self._process.pid == pid
+        return self._process is not None and self._process.pid == pid
 
     def add(self, pid: int) -> None:
         """A worker has been started that leads the session `pid`."""
@@ -32,9 +36,14 @@ class Guard:
         self._tell(f"end {pid}")
 
     def replace(self) -> None:
-        """The guardian was killed: start another that knows as much. Its former process has been reaped."""
+        """The guardian was killed: start another that knows as much. Its former process has been reaped.
+
+        Where that fails, the agent goes on without.
+        """
         self._forget()
-        self._process = self._start()
+        if self._starts_left > 0:
+            with contextlib.suppress(OSError):
+                self._start()
         for pid, started in self._sessions.items():
             self._tell(f"session {pid} {started}")
 
@@ -43,8 +52,9 @@ class Guard:
         self._tell("done")
         self._forget()
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    def _start(self) -> None:
+        self._starts_left -= 1
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "hvdrun.agent.guardian", *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -54,13 +64,16 @@ class Guard:
         )
 
     def _tell(self, line: str) -> None:
-        if self._process.stdin is not None:
+        if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it was killed; the agent hears of it and calls replace()
                 self._process.stdin.write(f"{line}\n".encode())
                 self._process.stdin.flush()
 
     def _forget(self) -> None:
+        if self._process is None:
+            return
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
         self._process.returncode = 0  # the agent reaps all its children itself; Popen must not try
+        self._process = None

@@ -15,20 +15,23 @@ from collections.abc import Mapping
 
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
-# The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there.
+# The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
+# ends the program passes through here to the interpreter, which ends the worker as it ends any other process.
 _BOOT = """\
 import sys
 if not sys.flags.safe_path: del sys.path[0]
 from worker_runtime.forkserver import serve
-program = serve({descriptor}, {modules})
+program = serve({descriptor}, {words}, {modules})
 try:
-    exec(program.code, program.module.__dict__)
+    program.run(*program.arguments)
 except SystemExit:
     raise
-except BaseException as error:
-    from worker_runtime.program import end_badly
-    end_badly(error)
+except BaseException:
+    program.fail()
+    raise
+program.end()
 """
+_WORDS = 2  # of the command, which say what program it is: the script, or -m and the module
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
 _ERROR_TAIL_BYTES = 4096
 
@@ -51,55 +54,68 @@ class Forkserver:
         self.pid = 0
 
     def open(
-        self, executable: str, name: str, directory: str, environment: Mapping[bytes, bytes], modules: tuple[str, ...]
+        self,
+        executable: str,
+        command: tuple[str, ...],
+        directory: str,
+        environment: Mapping[bytes, bytes],
+        modules: tuple[str, ...],
     ) -> None:
-        """Start it; `name` is how the command calls the interpreter `executable`.
+        """Start it, with the file of the interpreter that starts the command.
 
         Raises:
             OSError: it cannot be started.
         """
+        name, *words = command[: 1 + _WORDS]
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        self._errors, errors_writer = os.pipe()
+        # Files in memory: a pipe that nobody reads would hold up an import that says much.
+        output, self._errors = os.memfd_create("stdout"), os.memfd_create("stderr")
+        boot = _BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
         try:
             process = subprocess.Popen(
-                [name, "-c", _BOOT.format(descriptor=theirs.fileno(), modules=json.dumps(modules))],
+                [name, "-c", boot],
                 executable=executable,
                 cwd=directory,
                 env={**environment, **_ONE_THREAD},
                 stdin=subprocess.DEVNULL,
-                stdout=errors_writer,
-                stderr=errors_writer,
+                stdout=output,
+                stderr=self._errors,
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
         finally:
             theirs.close()
-            os.close(errors_writer)
+            os.close(output)
         process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())
 
     async def fork(self, request: ForkRequest, streams: tuple[int, int, int]) -> int:
-        """Fork a worker: its pid. The descriptors stay the caller's.
+        """Fork a worker, and let it run: its pid. The descriptors stay the caller's.
 
         Raises:
-            ForkserverError: it cannot.
+            ForkserverError: it cannot; no worker runs.
         """
         objection = await asyncio.shield(self._ready)
         if objection:
             raise ForkserverError(objection)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answers[request.number] = answer
-        data = encode(request)
+        gate, opener = os.pipe()
         try:
             async with self._sending:
-                await self._send(data, streams)
-            return await answer
+                await self._send(encode(request), (*streams, gate))
+            pid = await answer
+            with contextlib.suppress(BrokenPipeError):  # it has been killed meanwhile
+                os.write(opener, b"!")
         except OSError as error:
             raise ForkserverError(self._describe_end()) from error
         finally:
+            os.close(gate)
+            os.close(opener)
             self._answers.pop(request.number, None)
+        return pid
 
     def next_number(self) -> int:
         """A number for the next request."""
@@ -107,24 +123,25 @@ class Forkserver:
         return self._number
 
     async def close(self) -> None:
-        """Let it go: it ends at the end of its socket."""
+        """Let it go: it ends at the end of its socket. Whoever waits for it is told."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
+            self._socket = None
         if self._errors is not None:
             os.close(self._errors)
             self._errors = None
 
-    async def _send(self, data: bytes, streams: tuple[int, int, int]) -> None:
+    async def _send(self, data: bytes, descriptors: tuple[int, ...]) -> None:
         """The first bytes take the descriptors along."""
         if self._socket is None:
             raise BrokenPipeError
         head, rest = data[: LENGTH.size], data[LENGTH.size :]
         while True:
             try:
-                socket.send_fds(self._socket, [head], streams)
+                socket.send_fds(self._socket, [head], descriptors)
                 break
             except BlockingIOError:
                 await asyncio.sleep(0.001)  # the forkserver is at most a few requests behind
@@ -135,7 +152,7 @@ class Forkserver:
         try:
             while (message := await self._receive()) is not None:
                 match message:
-                    case Ready(objection):
+                    case Ready(objection) if not self._ready.done():
                         self._ready.set_result(objection)
                     case Forked(number, pid) if number in self._answers:
                         self._answers[number].set_result(pid)
@@ -143,11 +160,12 @@ class Forkserver:
                         pass
         except (OSError, ValueError, KeyError, TypeError):
             pass  # it died in the middle of a word, or is not ours: the same as its end
-        if not self._ready.done():
-            self._ready.set_result(self._describe_end())
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(ForkserverError(self._describe_end()))
+        finally:
+            if not self._ready.done():
+                self._ready.set_result(self._describe_end())
+            for answer in self._answers.values():
+                if not answer.done():
+                    answer.set_exception(ForkserverError(self._describe_end()))
 
     async def _receive(self) -> Message | None:
         head = await self._read_exactly(LENGTH.size)
@@ -168,10 +186,9 @@ class Forkserver:
 
     def _describe_end(self) -> str:
         """Half a sentence, with the last that it wrote."""
-        said = b""
-        if self._errors is not None:
-            os.set_blocking(self._errors, False)
-            with contextlib.suppress(OSError):
-                said = os.read(self._errors, _ERROR_TAIL_BYTES)
+        if self._errors is None:
+            return "the forkserver ended"
+        size = os.fstat(self._errors).st_size
+        said = os.pread(self._errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
         last = said.decode(errors="replace").strip().rpartition("\n")[2]
         return f"the forkserver ended: {last}" if last else "the forkserver ended"

@@ -38,6 +38,14 @@ def parse(command: tuple[str, ...]) -> PythonCommand | None:
     return PythonCommand(command[0], script=command[1], module=None)
 
 
+def list_sources(command: PythonCommand) -> tuple[str, ...]:
+    """Where the program's text may be, seen from the working directory, the likeliest first."""
+    if command.script is not None:
+        return command.script, f"{command.script}/__main__.py"
+    path = (command.module or "").replace(".", "/")
+    return f"{path}/__main__.py", f"{path}.py"
+
+
 def find_early_variable(source: bytes) -> str | None:
     """A variable that the script names and that libraries read when they are loaded; None when there is none."""
     match = _EARLY_IN_SCRIPT.search(source)

@@ -6,7 +6,6 @@ would hold its sockets open, and its peers would wait for it.
 """
 
 import asyncio
-import contextlib
 import ctypes
 import os
 import signal
@@ -20,7 +19,7 @@ from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.processes import Process
 from hvdrun.agent.spawn import Spawned, Spawner
-from hvdrun.errors import HvdrunError
+from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
@@ -28,6 +27,7 @@ from rendezvous.orders import OutputStream
 
 SWEEP_SECONDS = 2.0  # how long a killed process may take to be gone (an uninterruptible one may take for ever)
 _PAUSE_SECONDS = 0.002
+_CLEAN_LOOKS = 2  # a process that is just being executed shows no environment
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -120,6 +120,9 @@ class Watch:
             spawned = await self._spawner.spawn(launch)
         except HvdrunError as error:
             self._ended[worker] = Exited(worker, error.exit_code, str(error))
+        except OSError as error:  # no more files or processes are to be had
+            reason = f"hvdrun cannot start a worker on {self._host}: {error.strerror}"
+            self._ended[worker] = Exited(worker, CANNOT_LAUNCH, reason)
         else:
             self._take(worker, spawned)
             if spawned.stdin is not None:
@@ -144,8 +147,10 @@ class Watch:
     def _terminate(self, live: _Live, grace_seconds: float) -> None:
         kill_at = time.monotonic() + grace_seconds
         if live.kill_at is None and grace_seconds > 0:
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.killpg(live.pid, signal.SIGTERM)
+            except ProcessLookupError:  # just forked, it does not lead a group yet
+                os.kill(live.pid, signal.SIGTERM)
         if live.kill_at is not None and live.kill_at <= kill_at:
             return
         live.kill_at = kill_at
@@ -189,14 +194,20 @@ class Watch:
 
     async def _sweep(self, belongs: Callable[[Process], bool]) -> None:
         deadline = time.monotonic() + SWEEP_SECONDS
-        # No event tells of the end of a process that is not our child.
-        while processes.kill_all(belongs) and time.monotonic() < deadline:  # noqa: ASYNC110 - see above
-            await asyncio.sleep(_PAUSE_SECONDS)
+        clean_looks = 0
+        while clean_looks < _CLEAN_LOOKS and time.monotonic() < deadline:
+            clean_looks = 0 if processes.kill_all(belongs) else clean_looks + 1
+            await asyncio.sleep(_PAUSE_SECONDS)  # no event tells of the end of a process that is not our child
 
     def _owner(self, live: _Live) -> Callable[[Process], bool]:
-        """Whether a process is this worker's: of its session, or started from it."""
+        """Whether a process is this worker itself, of its session, or started from it."""
         origin = processes.name_worker_origin(self._job, live.worker)
-        return lambda process: process.session == live.pid or processes.comes_from(process, origin)
+
+        def belongs(process: Process) -> bool:
+            is_itself = process.pid == live.pid and live.pid in self._live  # once reaped, the number may be another's
+            return is_itself or process.session == live.pid or processes.comes_from(process, origin)
+
+        return belongs
 
     def _is_anything_of_ours(self, process: Process) -> bool:
         """Whether a process was started from here at all, or is an orphan that came to this process."""

@@ -1,7 +1,9 @@
 """What a person sees of a job."""
 
 from hvdrun.console.console import Console
+from hvdrun.console.marks import Marks
 from hvdrun.console.output import OutputPrinter
 from hvdrun.console.page import Page
+from hvdrun.console.start_line import measure_start
 
-__all__ = ["Console", "OutputPrinter", "Page"]
+__all__ = ["Console", "Marks", "OutputPrinter", "Page", "measure_start"]

@@ -2,11 +2,14 @@
 
 import os
 import select
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from hvdrun.console.marks import Marks
 from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
 from hvdrun.console.page import Page, render_page
+from hvdrun.console.start_line import StartLine, StartProgress
+from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.orders import OutputStream
 
@@ -16,7 +19,7 @@ class Console:
 
     Args:
         verbose: whether `verbose` says anything.
-        marks_hosts: mark the workers' lines with their host, for jobs on several hosts.
+        marks: what stands before the workers' lines.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR and TERM are looked for; this process' own.
     """
@@ -25,7 +28,7 @@ class Console:
         self,
         *,
         verbose: bool,
-        marks_hosts: bool,
+        marks: Marks,
         descriptors: Mapping[OutputStream, int] = DESCRIPTORS,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
@@ -33,9 +36,12 @@ class Console:
         self._errors = descriptors[OutputStream.STDERR]
         self._environment = environment
         self._writer = Writer()
-        terminals = [stream for stream, descriptor in descriptors.items() if os.isatty(descriptor)]
-        self._marker = OutputMarker(marks_hosts=marks_hosts, terminals=terminals)
-        self.output = OutputPrinter(self._marker, self._writer, descriptors)
+        terminals = {stream: descriptor for stream, descriptor in descriptors.items() if os.isatty(descriptor)}
+        coloured = [stream for stream, descriptor in terminals.items() if self._shows_colour(descriptor)]
+        can_redraw = OutputStream.STDERR in terminals and environment.get("TERM") != "dumb"
+        self._status = StatusLine(self._writer, self._errors) if can_redraw else None
+        self._marker = OutputMarker(marks, terminals=terminals, coloured=coloured)
+        self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
 
     def notice(self, text: str) -> None:
         """Say something that every user should know, on stderr, in one line."""
@@ -48,26 +54,34 @@ class Console:
 
     def page(self, page: Page) -> None:
         """Say why the job failed, on stderr."""
-        if not self._shows_colour():
+        if not self._shows_colour(self._errors):
             self._say(render_page(page))
             return
         from hvdrun.console.rendering import colour_page  # noqa: PLC0415 - brings rich: no job that ends well pays for it
 
         self._say(colour_page(page))
 
+    def make_start_line(self, look: Callable[[], StartProgress | None], limit_seconds: float) -> StartLine:
+        """The live line of a start, which does nothing unless stderr is a terminal; see `StartLine`."""
+        return StartLine(self._status, look, limit_seconds=limit_seconds, coloured=self._shows_colour(self._errors))
+
     def end(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        if self._status is not None:
+            self._status.erase()
         return self._writer.end(limit_seconds)
 
     def _say(self, text: str) -> None:
+        if self._status is not None:
+            self._status.erase()
         data = self._marker.leave_bar(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)
 
-    def _shows_colour(self) -> bool:
+    def _shows_colour(self, descriptor: int) -> bool:
         """Only a terminal that can, and a user who has not refused (no-color.org)."""
         is_refused = bool(self._environment.get("NO_COLOR")) or self._environment.get("TERM") == "dumb"
-        return os.isatty(self._errors) and not is_refused
+        return os.isatty(descriptor) and not is_refused
 
 
 def _write_at_once(descriptor: int, data: bytes) -> None:

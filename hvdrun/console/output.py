@@ -1,11 +1,14 @@
-"""Shows the workers' output: whole lines, each marked with the rank it is from, bytes otherwise untouched."""
+"""Shows the workers' output: whole lines, each with its mark, bytes otherwise untouched."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 from itertools import count
 from typing import NamedTuple
 
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
+from hvdrun.console.marks import Marks
+from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.orders import OutputStream
 
@@ -27,24 +30,34 @@ class _Line(NamedTuple):
     text: bytes
 
 
+def _read_local_clock() -> datetime:
+    return datetime.now().astimezone()
+
+
 class OutputMarker:
     """Turns the workers' bytes into marked lines, without writing them, and remembers each worker's last lines.
 
     Args:
-        marks_hosts: mark `[0@server1] text` instead of `[0] text`.
+        marks: what stands before each line.
         terminals: the streams that are shown on a terminal. There, what comes after another worker's progress bar
             (a line that ended with a carriage return) first erases it.
+        coloured: the streams in which marks have colours.
+        clock: the local time.
     """
 
     def __init__(
         self,
+        marks: Marks,
         *,
-        marks_hosts: bool,
         terminals: Collection[OutputStream] = (),
+        coloured: Collection[OutputStream] = (),
+        clock: Callable[[], datetime] = _read_local_clock,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        self._marks_hosts = marks_hosts
+        self._marks = marks
         self._terminals = frozenset(terminals)
+        self._coloured = frozenset(coloured)
+        self._clock = clock
         self._max_line_bytes = max_line_bytes
         self._splitters: dict[_Source, LineSplitter] = {}
         self._tails: dict[_Source, deque[_Line]] = {}
@@ -81,7 +94,7 @@ class OutputMarker:
         if not lines:
             return b""
         self._remember(source, lines)
-        mark = (f"[{source.rank}@{source.host}] " if self._marks_hosts else f"[{source.rank}] ").encode()
+        mark = self._marks.render(source.rank, source.host, self._clock(), coloured=source.stream in self._coloured)
         before = self.leave_bar(source.stream, source)
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
@@ -98,22 +111,29 @@ class OutputMarker:
 
 
 class OutputPrinter:
-    """Writes marked output to hvdrun's own streams."""
+    """Writes marked output to hvdrun's own streams; a status line, where there is one, goes away for it."""
 
-    def __init__(self, marker: OutputMarker, writer: Writer, descriptors: Mapping[OutputStream, int]) -> None:
+    def __init__(
+        self,
+        marker: OutputMarker,
+        writer: Writer,
+        descriptors: Mapping[OutputStream, int],
+        status: StatusLine | None = None,
+    ) -> None:
         self._marker = marker
         self._writer = writer
         self._descriptors = dict(descriptors)
+        self._status = status
 
     async def write(self, rank: int, host: str, stream: OutputStream, data: bytes) -> None:
         """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind."""
-        self._writer.put(self._descriptors[stream], self._marker.feed(rank, host, stream, data))
+        self._put(stream, self._marker.feed(rank, host, stream, data))
         await self._writer.drain()
 
     def finish(self, rank: int, host: str) -> None:
         """A worker has ended and all its output was given: show its last line where it was not complete."""
         for stream in OutputStream:
-            self._writer.put(self._descriptors[stream], self._marker.finish(rank, host, stream))
+            self._put(stream, self._marker.finish(rank, host, stream))
 
     def tail(self, rank: int, host: str) -> tuple[str, ...]:
         """A worker's last lines, for the page that says what failed."""
@@ -134,3 +154,8 @@ class OutputPrinter:
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
         return await self._writer.close(limit_seconds)
+
+    def _put(self, stream: OutputStream, data: bytes) -> None:
+        if data and self._status is not None:
+            self._status.erase()
+        self._writer.put(self._descriptors[stream], data)

@@ -53,6 +53,12 @@ class Writer:
         with self._changed:
             return self._closed_by.get(descriptor)
 
+    @property
+    def is_behind(self) -> bool:
+        """Something is queued that has not been written."""
+        with self._changed:
+            return self._queued_bytes > 0
+
     def put(self, descriptor: int, data: bytes) -> bool:
         """Queue bytes, without waiting; False when the writer has ended and does not take them.
 

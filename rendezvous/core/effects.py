@@ -50,10 +50,19 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Depart:
+    """Tell the members of the generation that this one has ended well: what needs it cannot complete any more."""
+
+    generation: int
+    worker: Worker
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The job is over."""
 
     outcome: Outcome
 
 
-Effect = Launch | Terminate | Publish | Announce | Refuse | Finish
+Effect = Launch | Terminate | Publish | Announce | Refuse | Depart | Finish

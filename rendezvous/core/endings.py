@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from rendezvous.core import draining
-from rendezvous.core.effects import Effect, Launch, Refuse
+from rendezvous.core.effects import Depart, Effect, Launch, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, Exited, HostsChanged, Lost, Reported, Stopped, Ticked
 from rendezvous.core.intent import reconcile
@@ -44,11 +44,20 @@ def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
     if event.returncode == 0:
         if ended.ended == len(ended.placement):
             return draining.finish(ended, succeed())
-        return refuse_waiting(ended, event.worker)
+        refused, refusals = refuse_waiting(ended, event.worker)
+        return refused, _tell_departure(state, event.worker) + refusals
     if _may_start_again(state):
         return _start_again(replace(ended, failures=state.failures + 1), record)
     outcome = blame_worker(event.worker, state.rank_of(event.worker), event.returncode, event.error)
     return draining.enter(replace(ended, failures=state.failures + 1), outcome)
+
+
+def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
+    generation = state.generation
+    rank = state.rank_of(worker)
+    if generation is None or generation.members[rank] != worker:
+        return ()
+    return (Depart(generation.number, worker, rank),)
 
 
 def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:

@@ -35,8 +35,6 @@ def join(state: State, worker: Worker, after: int) -> tuple[State, tuple[Effect,
         return state, ()  # a repeated wish that the newest generation has met: the notices answer it
     if state.refusal is not None:
         return endings.refuse(state, [record], state.refusal)
-    if record.standing is Standing.WAITING:
-        return state, ()
     state = replace(state, phase=Phase.FORMING).with_records([replace(record, standing=Standing.WAITING)])
     return _publish(state) if state.waiting == len(state.placement) else (state, ())
 

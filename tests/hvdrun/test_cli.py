@@ -1,6 +1,7 @@
 """The command line: what becomes a job, and what is refused with which sentence and exit code."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,6 +46,14 @@ def test_what_is_not_said_has_its_default() -> None:
 def test_forking_can_be_refused() -> None:
     assert read_spec(["-np", "2", "true"]).prefork
     assert not read_spec(["-np", "2", "--no-prefork", "true"]).prefork
+
+
+def test_the_marks_of_the_output_can_be_chosen() -> None:
+    spec = read_spec(["-np", "2", "true"])
+    assert (spec.marks_ranks, spec.marks_times) == (True, False)
+    assert not read_spec(["-np", "2", "--no-prefix", "true"]).marks_ranks
+    for flag in ("--prefix-output-with-timestamp", "-prefix-timestamp"):
+        assert read_spec(["-np", "2", flag, "true"]).marks_times
 
 
 @pytest.mark.parametrize("flag", ["-np", "-n", "--num-proc"])
@@ -238,6 +247,44 @@ def test_several_hosts_are_named_in_the_output_and_one_is_not(capfd: pytest.Capt
     assert capfd.readouterr().out == "[0@a] text\n"
     assert main(["-np", "1", "-H", "a:1,a:1", "true"], launch) == 0
     assert capfd.readouterr().out == "[0] text\n"
+
+
+def test_the_output_has_the_marks_that_were_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    def launch(_spec: JobSpec, console: Console) -> int:
+        asyncio.run(console.output.write(0, "a", OutputStream.STDOUT, b"text\n"))
+        return 0
+
+    assert main(["-np", "1", "--no-prefix", "true"], launch) == 0
+    assert capfd.readouterr().out == "text\n"
+    assert main(["-np", "1", "-prefix-timestamp", "true"], launch) == 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n", capfd.readouterr().out)
+
+
+def test_a_dry_run_starts_nothing_and_prints_the_plan(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-np", "2", "--dry-run", "sh", "-c", "true"], refuse_to_launch) == 0
+    captured = capfd.readouterr()
+    assert "\n1     1           0           localhost  1\n" in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["-np", "2", "no-such-program"], 127),
+        (["-np", "9", "-H", "a:1", "true"], 2),
+        (["-np", "1", "python", "no.py"], 2),
+    ],
+)
+def test_a_dry_run_of_what_could_not_start_fails_as_the_start_would(words: list[str], code: int) -> None:
+    assert main(["--dry-run", *words], refuse_to_launch) == code
+
+
+def test_a_dry_run_with_hvdruns_own_python_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["-np", "1", "--dry-run", "python", "-c", "1"], refuse_to_launch) == 0
+    assert f"  program    {sys.executable}\n" in capfd.readouterr().out
 
 
 def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, broken or full: no traceback, no wrong exit code, nothing in a wrong file."""
+"""Standard streams that are closed, full or narrow: no traceback, no wrong exit code, nothing in a wrong file."""
 
 import os
 import subprocess
@@ -81,3 +81,18 @@ def test_without_a_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capfd
     monkeypatch.setattr(sys, "stderr", None)
     assert main(["-np", "0"]) == 2
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_terminal_cannot_spell_is_spelt_out(tmp_path: Path) -> None:
+    words = ["-np", "1", "--dry-run", "true", "caf\xe9"]
+    program = "import sys; from hvdrun.cli import main; sys.exit(main(sys.argv[1:]))"
+    run = subprocess.run(
+        [sys.executable, "-c", program, *words],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
+        timeout=30,
+    )
+    assert run.returncode == 0
+    assert b"command    true 'caf\\xe9'\n" in run.stdout

@@ -23,7 +23,7 @@ def test_the_policy_is_static_and_has_the_limits() -> None:
 
 def test_a_job_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        SPEC.size = 3  # type: ignore[misc]
+        SPEC.size = 3  # type: ignore[misc]  # what is tested
 
 
 def test_more_workers_than_slots_are_refused_with_both_remedies() -> None:
@@ -60,4 +60,4 @@ def test_fewer_workers_than_slots_are_fine() -> None:
 )
 def test_an_impossible_job_cannot_be_made(change: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
-        replace(SPEC, **change)  # type: ignore[arg-type]
+        replace(SPEC, **change)  # type: ignore[arg-type]  # the cases change different fields

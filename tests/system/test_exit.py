@@ -145,7 +145,7 @@ def test_a_failure_while_the_others_are_being_ended_changes_nothing(hvdrun: Laun
 def test_a_worker_s_whole_family_ends_with_it(hvdrun: Launcher, size: int, then: str, code: int) -> None:
     hvdrun.write("train.py", FAMILY.format(then=then))
     running = hvdrun.start("-np", str(size), "--grace", "0.5", "python", "train.py")
-    running.stdout.wait_for(r"(^\[0\] .* lives\n){%d}" % FAMILY_SIZE, 20)
+    running.stdout.wait_for(rf"(^\[0\] .* lives\n){{{FAMILY_SIZE}}}", 20)
     hvdrun.write("go", "")
     assert running.wait(20).returncode == code
     assert hvdrun.processes("sleep") == ()

@@ -46,6 +46,9 @@ class PipeExchange:
         assert int(told) == generation
         return Endpoint(address, int(port))
 
+    def find_departed(self, generation: int, limit_seconds: float) -> int | None:
+        """Nobody is heard of."""
+
     def close(self) -> None:
         """Nothing is to be closed: the pipes serve the next world too."""
 

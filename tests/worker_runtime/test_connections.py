@@ -19,7 +19,7 @@ def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_no
     listener, one, other = connect()
     pair = socket.socketpair()
     with old_listener, old, old_peer, listener, one, other, pair[0], pair[1]:
-        connections = Connections.appeared_since(present, expected=2)
+        connections = Connections.appeared_since(present, expected=2, store_port=0)
         connections.shut_down()
         assert one.recv(1) == other.recv(1) == b""
         old.sendall(b"x")
@@ -34,7 +34,7 @@ def test_when_a_stranger_connects_meanwhile_nothing_is_taken() -> None:
     present = list_sockets()
     listener, one, other = connect()
     with listener, one, other:
-        Connections.appeared_since(present, expected=1).shut_down()
+        Connections.appeared_since(present, expected=1, store_port=0).shut_down()
         one.sendall(b"x")
         assert other.recv(1) == b"x"
 
@@ -43,7 +43,7 @@ def test_a_reused_descriptor_is_left_alone() -> None:
     present = list_sockets()
     listener, one, other = connect()
     with listener:
-        connections = Connections.appeared_since(present, expected=2)
+        connections = Connections.appeared_since(present, expected=2, store_port=0)
         numbers = one.fileno(), other.fileno()
         one.close()
         other.close()
@@ -59,7 +59,7 @@ def test_forgotten_connections_are_left_alone() -> None:
     present = list_sockets()
     listener, one, other = connect()
     with listener, one, other:
-        connections = Connections.appeared_since(present, expected=2)
+        connections = Connections.appeared_since(present, expected=2, store_port=0)
         connections.forget()
         connections.shut_down()
         one.sendall(b"x")
@@ -70,5 +70,16 @@ def test_no_descriptor_is_left_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     listener, one, other = connect()
     with listener, one, other:
-        Connections.appeared_since({}, expected=2).shut_down()
+        Connections.appeared_since({}, expected=2, store_port=0).shut_down()
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - a count
+
+
+def test_connections_of_the_store_are_not_the_groups() -> None:
+    present = list_sockets()
+    listener, one, other = connect()
+    store, client, accepted = connect()
+    with listener, one, other, store, client, accepted:
+        Connections.appeared_since(present, expected=2, store_port=store.getsockname()[1]).shut_down()
+        assert one.recv(1) == b""
+        client.sendall(b"x")
+        assert accepted.recv(1) == b"x"

@@ -10,7 +10,8 @@ from worker_runtime import errors
 EVERY_ERROR = [
     errors.NotInitializedError(),
     errors.InitializationError("the agent is gone"),
-    errors.ForeignWorldError("torchrun", "WORLD_SIZE", "4"),
+    errors.ForeignWorldError("torchrun", 4),
+    errors.MeetingError("torchrun", "10.0.0.1:29500", "timed out"),
     errors.GroupFormationError(
         Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(seconds=30), "refused"
     ),
@@ -41,4 +42,4 @@ def test_a_failed_init_is_a_value_error_with_horovods_words() -> None:
 
 
 def test_a_foreign_world_names_its_size_and_the_way_out() -> None:
-    assert "'hvdrun -np 4'" in str(errors.ForeignWorldError("mpirun", "OMPI_COMM_WORLD_SIZE", "4"))
+    assert "'hvdrun -np 4'" in str(errors.ForeignWorldError("mpirun", 4))

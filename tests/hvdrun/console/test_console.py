@@ -4,14 +4,18 @@ import asyncio
 import fcntl
 import os
 import pty
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from hvdrun.console import Console, Page
+from hvdrun.console import Console, Marks, Page
+from hvdrun.console.start_line import StartProgress
 from rendezvous.orders import OutputStream
 
 ROOT = Path(__file__).parents[3]
@@ -23,33 +27,42 @@ class Screen:
     """Two descriptors for a console to write to, and what was written there."""
 
     def __init__(self, reading: int, writing: int) -> None:
-        self.reading = reading
+        self._reading = os.fdopen(reading, "rb", buffering=0)
+        self._writing = os.fdopen(writing, "wb", buffering=0)
         self.writing = writing
         self.descriptors = dict.fromkeys(OutputStream, writing)
 
     def read(self) -> str:
-        """Everything so far."""
-        return os.read(self.reading, 100_000).decode()
+        """Everything that was written; nothing more can be."""
+        self._writing.close()
+        chunks = []
+        with suppress(OSError):  # the end of a terminal, which may give what was written in pieces
+            while chunk := self._reading.read(100_000):
+                chunks.append(chunk)
+        return b"".join(chunks).decode()
+
+    def close(self) -> None:
+        """Give both ends back."""
+        self._writing.close()
+        self._reading.close()
 
 
 @pytest.fixture
 def pipe() -> Iterator[Screen]:
-    reading, writing = os.pipe()
-    yield Screen(reading, writing)
-    os.close(reading)
-    os.close(writing)
+    screen = Screen(*os.pipe())
+    yield screen
+    screen.close()
 
 
 @pytest.fixture
 def terminal() -> Iterator[Screen]:
-    reading, writing = pty.openpty()
-    yield Screen(reading, writing)
-    os.close(reading)
-    os.close(writing)
+    screen = Screen(*pty.openpty())
+    yield screen
+    screen.close()
 
 
 def make_console(screen: Screen, environment: Mapping[str, str] = os.environ, *, verbose: bool = False) -> Console:
-    return Console(verbose=verbose, marks_hosts=False, descriptors=screen.descriptors, environment=environment)
+    return Console(verbose=verbose, marks=Marks(), descriptors=screen.descriptors, environment=environment)
 
 
 def test_a_notice_is_one_marked_line(pipe: Screen) -> None:
@@ -98,7 +111,7 @@ def test_what_is_said_after_the_end_never_waits(pipe: Screen) -> None:
 def test_a_reader_that_has_gone_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    console = make_console(Screen(reading, writing))
+    console = Console(verbose=False, marks=Marks(), descriptors=dict.fromkeys(OutputStream, writing))
     console.notice("x")
     assert not console.end(LIMIT_SECONDS)
     console.page(PAGE)
@@ -129,7 +142,7 @@ def test_a_pipe_gets_no_colours(pipe: Screen) -> None:
 
 def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) -> None:
     async def show() -> None:
-        console = make_console(terminal)
+        console = make_console(terminal, {"NO_COLOR": "1"})
         await console.output.write(0, "a", OutputStream.STDERR, b"50%\rx")
         console.notice("stop")
         await console.output.close(LIMIT_SECONDS)
@@ -138,9 +151,93 @@ def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) 
     assert terminal.read() == "[0] 50%\r\x1b[Khvdrun: stop\r\n"
 
 
+@pytest.mark.parametrize(
+    ("environment", "mark"),
+    [({"TERM": "xterm"}, "\x1b[36m[0]\x1b[39m "), ({"NO_COLOR": "1"}, "[0] "), ({"TERM": "dumb"}, "[0] ")],
+)
+def test_the_marks_have_colours_where_the_page_has(
+    terminal: Screen, pipe: Screen, environment: dict[str, str], mark: str
+) -> None:
+    async def show(screen: Screen) -> str:
+        console = make_console(screen, environment)
+        await console.output.write(0, "a", OutputStream.STDOUT, b"text\n")
+        await console.output.close(LIMIT_SECONDS)
+        return screen.read()
+
+    assert asyncio.run(show(terminal)) == f"{mark}text\r\n"
+    assert asyncio.run(show(pipe)) == "[0] text\n"
+
+
+async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Console:
+    """A console on which the live line of a start has been drawn, if it is to be."""
+    console = make_console(screen, environment)
+    looked = asyncio.Event()
+
+    def look() -> StartProgress:
+        looked.set()
+        return StartProgress(1, 1, 0, 2)
+
+    line = console.make_start_line(look, 60.0)
+    line.open(time.monotonic() - 2)
+    if os.isatty(screen.writing) and environment.get("TERM") != "dumb":
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await looked.wait()
+    return console
+
+
+DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, 2\.\d s(\x1b\[0m)?\r\x1b\[K"
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "xterm"}, {"NO_COLOR": "1"}])
+def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
+    terminal: Screen, environment: dict[str, str]
+) -> None:
+    async def show() -> None:
+        console = await show_long_start(terminal, environment)
+        await console.output.write(0, "a", OutputStream.STDOUT, b"text\n")
+        console.notice("words")
+        await console.output.close(LIMIT_SECONDS)
+
+    asyncio.run(show())
+    shown = re.fullmatch(DRAWN + r"(\x1b\[36m)?\[0\](\x1b\[39m)? text\r\nhvdrun: words\r\n", terminal.read())
+    assert shown is not None
+    assert (shown[1] is None) == ("NO_COLOR" in environment)
+
+
+def test_hvdruns_own_words_take_the_place_of_the_live_line(terminal: Screen) -> None:
+    async def show() -> None:
+        console = await show_long_start(terminal, {"TERM": "xterm"})
+        console.notice("words")
+        await console.output.close(LIMIT_SECONDS)
+
+    asyncio.run(show())
+    assert re.fullmatch(DRAWN + r"hvdrun: words\r\n", terminal.read())
+
+
+def test_the_live_line_is_gone_at_the_end(terminal: Screen) -> None:
+    async def show() -> None:
+        console = await show_long_start(terminal, {"TERM": "xterm"})
+        console.end(LIMIT_SECONDS)
+
+    asyncio.run(show())
+    assert re.fullmatch(DRAWN, terminal.read())
+
+
+def test_there_is_no_live_line_where_lines_cannot_be_redrawn(terminal: Screen, pipe: Screen) -> None:
+    async def show(screen: Screen, environment: dict[str, str]) -> str:
+        console = await show_long_start(screen, environment)
+        assert len(asyncio.all_tasks()) == 1
+        console.notice("words")
+        await console.output.close(LIMIT_SECONDS)
+        return screen.read()
+
+    assert asyncio.run(show(pipe, {"TERM": "xterm"})) == "hvdrun: words\n"
+    assert asyncio.run(show(terminal, {"TERM": "dumb"})) == "hvdrun: words\r\n"
+
+
 def test_a_console_that_shows_no_colours_does_not_import_rich() -> None:
     program = (
-        "import sys; from hvdrun.console import Console, Page; console = Console(verbose=True, marks_hosts=False); "
+        "import sys; from hvdrun.console import Console, Marks, Page; console = Console(verbose=True, marks=Marks()); "
         "console.page(Page(rank=0)); console.end(5); print('rich' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT, timeout=30)

@@ -2,14 +2,17 @@
 
 import asyncio
 import os
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime
 from typing import BinaryIO, NamedTuple, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hvdrun.console.marks import Marks
 from hvdrun.console.output import TAIL_LINES, OutputMarker, OutputPrinter
 from hvdrun.console.writer import Writer
 from rendezvous.orders import OutputStream
@@ -19,26 +22,54 @@ BOTH = (STDOUT, STDERR)
 
 
 def test_each_line_carries_its_rank() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     assert marker.feed(0, "a", STDOUT, b"one\ntwo\n\nthr") == b"[0] one\n[0] two\n[0] \n"
     assert marker.feed(12, "a", STDOUT, b"x\n") == b"[12] x\n"
     assert marker.feed(0, "a", STDOUT, b"ee\n") == b"[0] three\n"
 
 
 def test_with_several_hosts_each_line_carries_its_host() -> None:
-    marker = OutputMarker(marks_hosts=True)
+    marker = OutputMarker(Marks(hosts=True))
     assert marker.feed(0, "server1", STDOUT, b"text\n") == b"[0@server1] text\n"
 
 
+def test_a_line_carries_the_time_at_which_it_came_and_not_that_of_its_beginning() -> None:
+    times = [datetime(2026, 1, 31, 12, 0, second) for second in (2, 1)]  # noqa: DTZ001 - local time is what is shown
+    marker = OutputMarker(Marks(times=True), clock=times.pop)
+    assert marker.feed(0, "a", STDOUT, b"one\ntw") == b"2026-01-31T12:00:01.000 [0] one\n"
+    assert marker.feed(0, "a", STDOUT, b"o\nthree\n") == (
+        b"2026-01-31T12:00:02.000 [0] two\n2026-01-31T12:00:02.000 [0] three\n"
+    )
+
+
+def test_the_clock_shows_this_machines_local_time() -> None:
+    before = datetime.now().astimezone().replace(tzinfo=None, microsecond=0)
+    shown = OutputMarker(Marks(times=True)).feed(0, "a", STDOUT, b"x\n").decode().partition(" ")[0]
+    assert before <= datetime.fromisoformat(shown) <= datetime.now().astimezone().replace(tzinfo=None)
+
+
+def test_without_marks_lines_of_workers_still_do_not_mix() -> None:
+    marker = OutputMarker(Marks(ranks=False))
+    assert marker.feed(0, "a", STDOUT, b"on") == b""
+    assert marker.feed(1, "a", STDOUT, b"two\n") == b"two\n"
+    assert marker.feed(0, "a", STDOUT, b"e\n") == b"one\n"
+
+
+def test_only_the_marks_of_coloured_streams_have_colours() -> None:
+    marker = OutputMarker(Marks(), terminals=BOTH, coloured=[STDERR])
+    assert marker.feed(1, "a", STDERR, b"x\n") == b"\x1b[32m[1]\x1b[39m x\n"
+    assert marker.feed(1, "a", STDOUT, b"x\n") == b"[1] x\n"
+
+
 def test_the_two_streams_of_a_worker_do_not_mix_within_a_line() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     assert marker.feed(0, "a", STDOUT, b"out") == b""
     assert marker.feed(0, "a", STDERR, b"err\n") == b"[0] err\n"
     assert marker.feed(0, "a", STDOUT, b"put\n") == b"[0] output\n"
 
 
 def test_a_last_line_without_newline_is_shown_when_the_worker_has_ended() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     assert marker.feed(0, "a", STDOUT, b"Segmentation fault") == b""
     assert marker.finish(0, "a", STDOUT) == b"[0] Segmentation fault\n"
     assert marker.finish(0, "a", STDOUT) == b""
@@ -46,13 +77,13 @@ def test_a_last_line_without_newline_is_shown_when_the_worker_has_ended() -> Non
 
 
 def test_each_step_of_a_progress_bar_is_marked() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     assert marker.feed(0, "a", STDERR, b"\r 10%\r 20%\r") == b"[0] \r[0]  10%\r"
     assert marker.feed(0, "a", STDERR, b" 30%\n") == b"[0]  20%\r[0]  30%\n"
 
 
 def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> None:
-    marker = OutputMarker(marks_hosts=False, terminals=BOTH)
+    marker = OutputMarker(Marks(), terminals=BOTH)
     assert marker.feed(0, "a", STDERR, b"50%\rx") == b"[0] 50%\r"
     assert marker.feed(0, "a", STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
     assert marker.feed(1, "a", STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
@@ -60,7 +91,7 @@ def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> Non
 
 
 def test_in_a_file_nothing_is_erased() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     marker.feed(0, "a", STDERR, b"50%\rx")
     assert marker.feed(1, "a", STDOUT, b"hello\n") == b"[1] hello\n"
 
@@ -77,21 +108,27 @@ texts = st.lists(st.sampled_from([b"\n", b"\r", b"a", b"\xff", b"long text "]), 
 pieces = st.lists(st.builds(Piece, st.integers(0, 2), st.sampled_from(OutputStream), texts), max_size=12)
 
 
-@given(pieces)
-def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(written: list[Piece]) -> None:
-    marker = OutputMarker(marks_hosts=False)
+styles = st.builds(Marks, ranks=st.booleans(), hosts=st.booleans(), times=st.booleans())
+MARK = re.compile(rb"(?m)(?<![^\r\n])(\d{4}-\S+T\S+ )?(\x1b\[\d+m)?(\[[^\]]*\](\x1b\[39m)? )?")
+
+
+@given(pieces, styles, st.sets(st.sampled_from(OutputStream)))
+def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(
+    written: list[Piece], marks: Marks, coloured: set[OutputStream]
+) -> None:
+    marker = OutputMarker(marks, coloured=coloured)
     shown: dict[tuple[int, OutputStream], bytes] = {}
     for rank, stream, data in written:
         shown[rank, stream] = shown.get((rank, stream), b"") + marker.feed(rank, "a", stream, data)
     for (rank, stream), before in shown.items():
         output = before + marker.finish(rank, "a", stream)
         original = b"".join(piece.data for piece in written if (piece.rank, piece.stream) == (rank, stream))
-        assert output.replace(f"[{rank}] ".encode(), b"") in (original, original + b"\n")
+        assert MARK.sub(b"", output) in (original, original + b"\n")
 
 
 @given(pieces)
 def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]) -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     for rank, stream, data in written:
         shown = marker.feed(rank, "a", stream, data)
         assert all(line.startswith(f"[{rank}] ".encode()) for line in shown.splitlines())
@@ -99,7 +136,7 @@ def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]
 
 
 def test_the_last_lines_of_both_streams_are_kept_in_the_order_in_which_they_came() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     for number in range(100):
         marker.feed(0, "a", STDOUT, b"step %d\n" % number)
         marker.feed(1, "a", STDOUT, b"other\n")
@@ -111,13 +148,13 @@ def test_the_last_lines_of_both_streams_are_kept_in_the_order_in_which_they_came
 
 
 def test_of_a_progress_bar_only_the_last_form_is_kept() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     marker.feed(0, "a", STDERR, b"start\n" + b"".join(b"%d%%\r" % percent for percent in range(50)) + b"x")
     assert marker.tail(0, "a") == ("start", "49%")
 
 
 def test_very_long_last_lines_are_kept_in_part() -> None:
-    marker = OutputMarker(marks_hosts=False)
+    marker = OutputMarker(Marks())
     marker.feed(0, "a", STDERR, b"x" * 100_000 + b"\ny\n")
     first, last = marker.tail(0, "a")
     assert len(first) == 2000
@@ -145,7 +182,7 @@ def pipes() -> Iterator[dict[OutputStream, Pipe]]:
 
 def make_printer(pipes: dict[OutputStream, Pipe]) -> OutputPrinter:
     descriptors = {stream: pipe.writer.fileno() for stream, pipe in pipes.items()}
-    return OutputPrinter(OutputMarker(marks_hosts=False), Writer(), descriptors)
+    return OutputPrinter(OutputMarker(Marks()), Writer(), descriptors)
 
 
 def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Pipe]) -> None:

@@ -1,9 +1,9 @@
-"""The first-cause page on a terminal."""
+"""The first-cause page and the status line on a terminal."""
 
 import pytest
 
 from hvdrun.console.page import Page, render_page, strip_controls
-from hvdrun.console.rendering import colour_page
+from hvdrun.console.rendering import colour_page, render_status
 
 PAGE = Page(
     rank=1,
@@ -26,3 +26,16 @@ def test_whether_to_colour_is_not_decided_here(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "dumb")
     assert "\x1b[33m" in colour_page(PAGE)
+
+
+@pytest.mark.parametrize("columns", [30, 31, 100])
+def test_a_status_is_one_line_that_fits(columns: int) -> None:
+    text = "hosts connected 1/2, [bold]x :smile:"
+    shown = render_status(text, columns, coloured=False)
+    assert shown == (text if len(text) <= columns else text[: columns - 1] + "…")
+
+
+def test_a_status_has_colours_only_where_they_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert render_status("x", 10, coloured=True) == "\x1b[36mx\x1b[0m"
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert render_status("x", 10, coloured=False) == "x"

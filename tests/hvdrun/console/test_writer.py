@@ -78,6 +78,17 @@ def test_after_the_end_nothing_is_taken(pipe: Pipe) -> None:
     assert not writer.put(pipe.writing, b"x")
 
 
+def test_it_is_behind_until_all_is_written(pipe: Pipe) -> None:
+    writer = Writer()
+    seen = [writer.is_behind]
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    seen.append(writer.is_behind)
+    pipe.reader.read(1_000_000)
+    writer.end(LIMIT_SECONDS)
+    seen.append(writer.is_behind)
+    assert seen == [False, True, False]
+
+
 def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Pipe) -> None:
     async def write() -> None:
         writer = Writer(capacity_bytes=1000)

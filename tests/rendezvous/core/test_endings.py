@@ -3,7 +3,7 @@
 import pytest
 
 from rendezvous.core import endings
-from rendezvous.core.effects import Effect, Launch, Refuse
+from rendezvous.core.effects import Depart, Effect, Launch, Refuse
 from rendezvous.core.events import Exited
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase, Standing
@@ -59,3 +59,13 @@ def test_a_lost_host_is_blamed_only_if_it_had_workers() -> None:
     drained, _ = endings.end_host(state, "a", "gone")
     assert drained.outcome is not None
     assert drained.outcome.reason == "host a was lost: gone"
+
+
+def test_the_members_of_a_generation_hear_who_has_ended_well() -> None:
+    state = play(*PLACED, "join a:0", "join a:1", "join b:0")
+    _, effects = endings.end_worker(state, Exited(parse_worker("b:0"), 0))
+    assert effects == (Depart(1, parse_worker("b:0"), 2),)
+
+
+def test_before_the_first_generation_nobody_departs() -> None:
+    assert endings.end_worker(play(*PLACED), Exited(parse_worker("b:0"), 0))[1] == ()

@@ -2,6 +2,7 @@
 
 from rendezvous.core.effects import Launch, Publish
 from rendezvous.core.forming import handle, join
+from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase, Standing
 from tests.rendezvous.core.transcript import parse_event, parse_worker, play
 
@@ -36,3 +37,10 @@ def test_a_delayed_repetition_of_a_wish_that_was_met_does_not_count_for_the_next
     _, (publish,) = join(state, parse_worker("b:0"), 1)
     assert isinstance(publish, Publish)
     assert publish.generation.number == 2
+
+
+def test_a_host_that_fell_silent_is_blamed_before_those_that_wait_for_its_workers() -> None:
+    silent = ("report a running a:0", "report b running b:0", "join a:0", "tick 10", "tick 20", "report a running a:0")
+    state = play("policy size=2 lease=30 start=30", *PLACED[1:], *silent, "tick 30", "tick 31")
+    assert state.outcome is not None
+    assert state.outcome.cause is Cause.HOST_LOST

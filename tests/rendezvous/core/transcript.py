@@ -19,9 +19,10 @@ What follows is written `> effect  (reason)`, `! Error: sentence`, and for `stat
 import copy
 import shlex
 from collections.abc import Iterator
+from typing import assert_never
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Announce, Effect, Finish, Launch, Publish, Refuse, Terminate
+from rendezvous.core.effects import Announce, Depart, Effect, Finish, Launch, Publish, Refuse, Terminate
 from rendezvous.core.errors import CoreError
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, StoreOpened, Ticked
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
@@ -145,8 +146,12 @@ def show_effect(effect: Effect) -> Iterator[str]:
             yield f"announce {generation} at {endpoint.address}:{endpoint.port}"
         case Refuse(worker, reason):
             yield f"refuse {worker}  ({reason})"
+        case Depart(generation, worker, rank):
+            yield f"depart {worker} rank={rank} generation={generation}"
         case Finish(outcome):
             yield f"finish {show_outcome(outcome)}"
+        case _:
+            assert_never(effect)
 
 
 def show_assignment(assignment: Assignment) -> str:

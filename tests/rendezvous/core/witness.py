@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Effect, Finish, Launch, Publish, Refuse, Terminate
+from rendezvous.core.effects import Depart, Effect, Finish, Launch, Publish, Refuse, Terminate
 from rendezvous.core.errors import CoreError
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, Ticked
 from rendezvous.core.model import Assignment, Host, Policy, Slot, Worker
@@ -54,6 +54,7 @@ class Witness:
         self._terminated: set[Worker] = set()
         self._exited: dict[Worker, int] = {}
         self._refused: set[Worker] = set()
+        self._departed: set[Worker] = set()
         self._wishes: set[Worker] = set()  # of members of the next generation, since the last one
         self._published: list[int] = []
 
@@ -120,6 +121,13 @@ class Witness:
                 self._check_generation(effect)
             case Refuse(worker):
                 self._refused.add(worker)
+            case Depart(generation, worker, rank):
+                assert self._exited[worker] == 0, "only a worker that has ended well departs"
+                assert self.state.generation is not None
+                assert self.state.generation.number == generation
+                assert self.state.generation.members[rank] == worker
+                assert worker not in self._departed, "nobody departs twice"
+                self._departed.add(worker)
             case Finish():
                 self._check_end(effect)
                 self.finish = effect

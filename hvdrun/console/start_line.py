@@ -1,0 +1,91 @@
+"""The live line of a start: while one takes long, a person at a terminal sees how far it has come."""
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from hvdrun.console.page import describe_seconds
+from hvdrun.console.status import StatusLine
+from rendezvous.core.state import Phase, State
+
+PATIENCE_SECONDS = 1.0  # a shorter start needs no word
+PERIOD_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class StartProgress:
+    """How far a start has come: the hosts whose agent has reported, the workers that have joined, each of how many."""
+
+    connected: int
+    hosts: int
+    joined: int
+    workers: int
+
+    def describe(self, seconds: float) -> str:
+        """In words, for a start that has taken so long."""
+        return (
+            f"hosts connected {self.connected}/{self.hosts}, workers joined {self.joined}/{self.workers}, "
+            f"{describe_seconds(seconds)}"
+        )
+
+
+def measure_start(state: State) -> StartProgress | None:
+    """How far a job's start has come; None when it is over, or can never be complete."""
+    if state.phase is not Phase.FORMING or state.generation is not None or state.ended:
+        return None
+    connected = sum(heard is not None for heard in state.last_heard.values())
+    return StartProgress(connected, len(state.last_heard), state.waiting, len(state.placement))
+
+
+class StartLine:
+    """Shows the line from when a start has become long until its end, or until `close`.
+
+    status: where it is shown; None for nowhere: then nothing is done at all.
+    look: how far the start has come; None when it is over.
+    limit_seconds: how long it is shown while nobody joins: plain programs never do.
+    coloured: whether the terminal is to show colours.
+    """
+
+    def __init__(
+        self,
+        status: StatusLine | None,
+        look: Callable[[], StartProgress | None],
+        *,
+        limit_seconds: float,
+        coloured: bool,
+    ) -> None:
+        self._status = status
+        self._look = look
+        self._limit_seconds = limit_seconds
+        self._coloured = coloured
+        self._task: asyncio.Task[None] | None = None
+
+    def open(self, started: float) -> None:
+        """Begin to look, in the running event loop; `started` is when the start began, by the monotonic clock."""
+        if self._status is not None:
+            self._task = asyncio.create_task(self._run(self._status, started))
+
+    def close(self) -> None:
+        """Look no further, and leave nothing on the terminal; may be called again."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._status is not None:
+            self._status.erase()
+
+    async def _run(self, status: StatusLine, started: float) -> None:
+        await asyncio.sleep(started + PATIENCE_SECONDS - time.monotonic())
+        await asyncio.to_thread(importlib.import_module, "hvdrun.console.rendering")
+        from hvdrun.console.rendering import render_status  # noqa: PLC0415 - brings rich: no short start pays for it
+
+        while (progress := self._look()) is not None:
+            seconds = time.monotonic() - started
+            if seconds > self._limit_seconds and not progress.joined:
+                break
+            text = f"hvdrun: {progress.describe(seconds)}"
+            status.show(partial(render_status, text, coloured=self._coloured))
+            await asyncio.sleep(PERIOD_SECONDS)
+        status.erase()

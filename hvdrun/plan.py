@@ -1,0 +1,202 @@
+"""What a job would be, told without starting anything (`--dry-run`): which worker where, and with what."""
+
+import os
+import shlex
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.agent import python_command
+from hvdrun.agent.python_command import PythonCommand
+from hvdrun.agent.spawn import find_executable
+from hvdrun.environment import choose_environment, find_added, find_removed
+from hvdrun.jobspec import JobSpec
+from hvdrun.launch import LOOPBACK
+from hvdrun.masking import mask_command, mask_value
+from hvdrun.transport.reach import reach
+from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.placement import place
+from rendezvous.core.ranking import rank
+
+LATER = "(chosen at the start)"
+_MASTER_PORT = "MASTER_PORT"
+_TITLES = ("rank", "local_rank", "cross_rank", "host", "slot")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """One worker: its slot, its numbers, and the variables by which it differs from its host's other workers."""
+
+    slot: Slot
+    assignment: Assignment
+    environment: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """The workers of one host, and what they have in common.
+
+    program: the file that is executed.
+    start: in which way, and why.
+    environment: what hvdrun adds or changes for all of them alike; removed: what it takes away.
+    """
+
+    host: str
+    program: str
+    start: str
+    environment: Mapping[str, str]
+    removed: tuple[str, ...]
+    workers: tuple[WorkerPlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A job that could be started, host by host."""
+
+    command: tuple[str, ...]
+    directory: Path
+    hosts: tuple[HostPlan, ...]
+
+
+def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
+    """Plan a job; `own` is the environment of hvdrun.
+
+    Raises:
+        HvdrunError: it could not be started, as far as that can be seen without starting anything.
+    """
+    placement = place(spec.hosts, spec.size, spec.size)
+    assignments = dict(zip(placement, rank(placement), strict=True))
+    hosts = dict.fromkeys(slot.host for slot in placement)
+    for host in hosts:
+        reach(host)  # raises where no way leads
+    return Plan(
+        spec.command,
+        spec.directory,
+        tuple(
+            _plan_host(spec, own, host, {slot: numbers for slot, numbers in assignments.items() if slot.host == host})
+            for host in hosts
+        ),
+    )
+
+
+def explain_start(spec: JobSpec, environment: Mapping[bytes, bytes]) -> str:
+    """Whether workers with this environment would be forked, and why not; what cannot be seen from here aside."""
+    command = python_command.parse(spec.command)
+    if not spec.prefork:
+        return "executed (--no-prefork)"
+    if command is None:
+        return "executed (not a plain Python command)"
+    texts = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+    if (variable := python_command.find_thread_variable(texts)) is not None:
+        return f"executed ({variable} is set)"
+    if (variable := _find_early_variable(spec.directory, command)) is not None:
+        return f"executed (the script names {variable}, which must be set before the imports)"
+    return "forked, where the interpreter has what that takes; executed otherwise"
+
+
+def render_plan(plan: Plan) -> str:
+    """The plan for people, secrets masked; ends without a newline."""
+    return "\n".join(_compose_plan(plan))
+
+
+def _plan_host(
+    spec: JobSpec, own: Mapping[bytes, bytes], host: str, assignments: Mapping[Slot, Assignment]
+) -> HostPlan:
+    chosen = choose_environment(own, len(assignments))
+    environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
+    first, *others = environments.values()
+    shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
+    added = {os.fsdecode(name): os.fsdecode(value) for name, value in find_added(own, chosen).items()}
+    removed = [os.fsdecode(name) for name in find_removed(own, chosen)]
+    return HostPlan(
+        host=host,
+        program=find_executable(spec.command[0], str(spec.directory), chosen),
+        start=explain_start(spec, chosen),
+        environment=added | {name: value for name, value in first.items() if name in shared},
+        removed=tuple(name for name in removed if name not in first),
+        workers=tuple(
+            WorkerPlan(slot, numbers, {name: value for name, value in environments[slot].items() if name not in shared})
+            for slot, numbers in assignments.items()
+        ),
+    )
+
+
+def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
+    """The variables of one worker, as its agent would set them."""
+    bootstrap = Bootstrap(
+        job=LATER,
+        socket=Path(LATER),
+        worker=Worker(slot, 1),
+        address=LOOPBACK,
+        start_timeout_seconds=spec.start_timeout_seconds,
+    )
+    return (
+        bootstrap.environment()
+        | horovod_environment(assignment, slot.host, elastic=False)
+        | torch_environment(assignment, Endpoint(LOOPBACK, 0))
+        | dict.fromkeys((JOB, SOCKET, _MASTER_PORT), LATER)
+    )
+
+
+def _find_early_variable(directory: Path, command: PythonCommand) -> str | None:
+    """See `python_command.find_early_variable`; None where no text of the program can be read."""
+    for source in python_command.list_sources(command):
+        with suppress(OSError):
+            return python_command.find_early_variable((directory / source).read_bytes())
+    return None
+
+
+def _compose_plan(plan: Plan) -> Iterator[str]:
+    yield "--dry-run: nothing is started. The placement:"
+    yield ""
+    yield from _compose_table(
+        [
+            _TITLES,
+            *(
+                (
+                    str(worker.assignment.rank),
+                    str(worker.assignment.local_rank),
+                    str(worker.assignment.cross_rank),
+                    worker.slot.host,
+                    str(worker.slot.index),
+                )
+                for host in plan.hosts
+                for worker in host.workers
+            ),
+        ]
+    )
+    for host in plan.hosts:
+        yield ""
+        yield f"{host.host}: this machine"
+        yield f"  command    {' '.join(map(_quote, mask_command(plan.command)))}"
+        yield f"  program    {_quote(host.program)}"
+        yield f"  directory  {_quote(str(plan.directory))}"
+        yield f"  start      {host.start}"
+        yield "  what hvdrun adds to its own environment, or changes there:"
+        yield from (f"    {pair}" for pair in _compose_variables(host.environment))
+        yield from (f"    {_quote(name)} is removed" for name in host.removed)
+        for worker in host.workers if len(host.workers) > 1 else ():
+            yield f"    rank {worker.assignment.rank}: {' '.join(_compose_variables(worker.environment))}"
+
+
+def _compose_table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The rows with their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _compose_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    for name, value in environment.items():
+        yield f"{_quote(name)}={value if value == LATER else _quote(mask_value(name, value))}"
+
+
+def _quote(word: str) -> str:
+    """The word as a shell reads it, on one line and without control characters."""
+    if word.isprintable():
+        return shlex.quote(word)
+    kept = string.ascii_letters + string.digits + string.punctuation.replace("'", "").replace("\\", "") + " "
+    return "$'" + "".join(chr(byte) if chr(byte) in kept else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"

@@ -1,0 +1,136 @@
+"""Whose a process is, and that only the right ones are ever hit."""
+
+import os
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.agent import processes
+from hvdrun.agent.processes import Process, comes_from, name_origin, name_worker_origin
+from rendezvous.core.model import Slot, Worker
+from tests.hvdrun.agent.sleepers import sleeping
+
+WORKER = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
+INNER = {"HVD_JOB": "job/a/0.1/inner", "HVD_SLOT": "localhost:0", "HVD_INCARNATION": "1"}
+
+
+def find(pid: int) -> Process:
+    process = processes.look(pid)
+    assert process is not None
+    return process
+
+
+def test_a_process_is_seen_as_it_is() -> None:
+    with sleeping() as sleeper:
+        seen = find(sleeper.pid)
+    assert (seen.pid, seen.parent, seen.session) == (sleeper.pid, os.getpid(), sleeper.pid)
+    assert not seen.is_dead
+    assert seen.started > find(os.getpid()).started
+
+
+def test_a_process_that_is_not_there_is_none() -> None:
+    with sleeping() as sleeper:
+        pass
+    assert processes.look(sleeper.pid) is None
+
+
+def test_a_name_may_look_like_what_follows_it(tmp_path: Path) -> None:
+    program = tmp_path / "x) Z 1 ("
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "600"]) as process:
+        try:
+            seen = find(process.pid)
+            assert seen.parent == os.getpid()
+            assert not seen.is_dead
+        finally:
+            process.kill()
+
+
+def test_who_has_ended_is_dead_though_not_reaped() -> None:
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert find(process.pid).is_dead
+        assert process.pid not in {other.pid for other in processes.running()}
+
+
+@pytest.mark.parametrize(
+    ("environment", "origin"),
+    [
+        ({}, None),
+        ({"HVD_SLOT": "a:0"}, None),
+        (WORKER, "job/a/0.1"),
+        (WORKER | {"HVD_SLOT": "2001:db8::1:3", "HVD_INCARNATION": "12"}, "job/2001:db8::1/3.12"),
+        (INNER, "job/a/0.1/inner/localhost/0.1"),
+        ({"HVD_JOB": "job"}, "job"),
+        (WORKER | {"HVD_SLOT": "first"}, "job"),
+    ],
+)
+def test_an_origin_is_read_from_an_environment(environment: dict[str, str], origin: str | None) -> None:
+    assert name_origin(environment) == origin
+
+
+def test_a_worker_s_origin_is_what_its_environment_says() -> None:
+    assert name_worker_origin("job", Worker(Slot("a", 0), 1)) == name_origin(WORKER)
+
+
+@pytest.mark.parametrize(
+    ("environment", "origin", "comes"),
+    [
+        (WORKER, "job/a/0.1", True),
+        (WORKER, "job/a", True),
+        (WORKER, "job", True),
+        (WORKER, "job/a/0.2", False),
+        (WORKER, "job/b", False),
+        (WORKER, "jo", False),
+        (WORKER | {"HVD_INCARNATION": "12"}, "job/a/0.1", False),
+        (WORKER | {"HVD_SLOT": "ab:0"}, "job/a", False),
+        (INNER, "job/a/0.1", True),
+        (INNER, "job/localhost/0.1", False),
+        (INNER, "job/a/0.1/inner/localhost", True),
+        ({}, "job", False),
+    ],
+)
+def test_a_process_comes_from_where_it_was_started_and_from_all_around(
+    environment: dict[str, str], origin: str, *, comes: bool
+) -> None:
+    with sleeping(environment=environment) as sleeper:
+        assert comes_from(find(sleeper.pid), origin) is comes
+
+
+def test_who_has_ended_comes_from_nowhere() -> None:
+    with sleeping(environment=WORKER) as sleeper:
+        seen = find(sleeper.pid)
+    assert not comes_from(seen, "job")
+
+
+def test_a_signal_hits_its_process() -> None:
+    with sleeping() as sleeper:
+        processes.kill(find(sleeper.pid), signal.SIGKILL)
+        assert sleeper.wait(10) == -signal.SIGKILL
+
+
+def test_a_process_that_took_over_the_number_is_not_hit() -> None:
+    with sleeping() as sleeper:
+        seen = find(sleeper.pid)
+        processes.kill(replace(seen, started=seen.started - 1), signal.SIGKILL)
+        processes.kill(seen, signal.SIGTERM)
+        assert sleeper.wait(10) == -signal.SIGTERM
+
+
+def test_to_signal_who_has_ended_is_no_error() -> None:
+    with sleeping() as sleeper:
+        seen = find(sleeper.pid)
+    processes.kill(seen, signal.SIGKILL)
+
+
+def test_all_that_belong_are_killed_and_counted_but_never_who_asks() -> None:
+    with sleeping() as one, sleeping() as two, sleeping() as other:
+        wanted = {one.pid, two.pid, os.getpid()}
+        assert processes.kill_all(lambda process: process.pid in wanted) == 2
+        assert (one.wait(10), two.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert processes.kill_all(lambda process: process.pid in wanted) == 0
+        assert other.poll() is None

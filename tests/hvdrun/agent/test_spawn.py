@@ -1,0 +1,161 @@
+"""How a worker is executed, and what is said where it cannot be."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from hvdrun.agent.spawn import (
+    ExecSpawner,
+    Spawned,
+    WorkerEnvironment,
+    explain_failure,
+    find_executable,
+    open_streams,
+)
+from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
+from rendezvous.core.effects import Launch
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.credentials import Credential
+from rendezvous.orders import Begin
+
+LAUNCH = Launch(Worker(Slot("a", 1), 1), Assignment(1, 2, 1, 2, 0, 1), "placed")
+
+
+def make_begin(directory: Path, *command: str, stdin_rank: int | None = None) -> Begin:
+    return Begin(
+        job="job",
+        host="a",
+        server="127.0.0.1:1",
+        credential=Credential(b"", b"", b""),
+        command=command,
+        directory=str(directory),
+        environment={b"PATH": os.environb[b"PATH"], b"HOROVOD_RANK": b"77", b"NAME": b"\xff"},
+        lease_seconds=30,
+        start_timeout_seconds=30,
+        address="127.0.0.1",
+        stdin_rank=stdin_rank,
+    )
+
+
+def spawn(begin: Begin) -> Spawned:
+    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500))
+    return asyncio.run(ExecSpawner(begin, environment).spawn(LAUNCH))
+
+
+def read(descriptor: int) -> bytes:
+    with os.fdopen(descriptor, "rb") as stream:
+        return stream.read()
+
+
+def run(directory: Path, script: str) -> tuple[bytes, bytes, int]:
+    """What a shell as worker writes on both streams, and its status."""
+    spawned = spawn(make_begin(directory, "sh", "-c", script))
+    assert spawned.stdin is None
+    out, err = read(spawned.stdout), read(spawned.stderr)
+    return out, err, os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1])
+
+
+def test_a_worker_has_both_streams_and_its_exit_code(tmp_path: Path) -> None:
+    assert run(tmp_path, "echo out; echo err >&2; exit 7") == (b"out\n", b"err\n", 7)
+
+
+def test_a_worker_runs_in_the_directory_and_leads_a_session(tmp_path: Path) -> None:
+    out, _, _ = run(tmp_path, "pwd; echo $$; ps -o sid= -p $$")
+    directory, pid, session = out.decode().split()
+    assert directory == str(tmp_path)
+    assert pid == session
+
+
+def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) -> None:
+    out, _, _ = run(tmp_path, "env -0")
+    found = dict(entry.partition(b"=")[::2] for entry in out.split(b"\0"))
+    assert found[b"NAME"] == b"\xff"
+    assert (found[b"HOROVOD_RANK"], found[b"HOROVOD_SIZE"]) == (b"1", b"2")
+    assert (found[b"HVD_JOB"], found[b"HVD_SLOT"], found[b"HVD_INCARNATION"]) == (b"job", b"a:1", b"1")
+    assert found[b"HVD_SOCKET"] == b"/run/agent.sock"
+
+
+def test_a_worker_has_three_descriptors_and_nothing_to_read(tmp_path: Path) -> None:
+    out, _, _ = run(tmp_path, "cat; ls /proc/self/fd")
+    assert out.split() == [b"0", b"1", b"2", b"3"]  # the last one is ls's own
+
+
+def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
+    spawned = spawn(make_begin(tmp_path, "cat", stdin_rank=1))
+    assert spawned.stdin is not None
+    os.write(spawned.stdin, b"typed")
+    os.close(spawned.stdin)
+    assert read(spawned.stdout) == b"typed"
+    os.close(spawned.stderr)
+    os.waitpid(spawned.pid, 0)
+
+
+def test_what_was_not_handed_over_is_closed() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(ZeroDivisionError), open_streams(reads=True):
+        raise ZeroDivisionError
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_command_that_cannot_be_executed_holds_no_descriptors(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "train.sh").chmod(0o755)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(CommandNotExecutableError):
+        spawn(make_begin(tmp_path, "./train.sh"))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_bare_name_is_found_on_the_worker_s_path(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "train"
+    program.parent.mkdir()
+    program.touch(0o755)
+    assert find_executable("train", "/work", {b"PATH": os.fsencode(f"/nowhere:{tmp_path}/bin")}) == str(program)
+
+
+def test_a_relative_place_on_the_path_is_seen_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train").touch(0o755)
+    assert find_executable("train", str(tmp_path), {b"PATH": b"."}) == str(tmp_path / "train")
+
+
+def test_a_path_is_seen_from_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / "train").touch()
+    assert find_executable("./train", str(tmp_path), {}) == str(tmp_path / "train")
+    assert find_executable("/bin/sh", str(tmp_path), {}) == "/bin/sh"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "places"),
+    [("./train", b"/bin", "/work/train"), ("train", b"/one:/two", "/one, /two")],
+)
+def test_a_command_that_is_not_there_is_told_with_the_places(name: str, path: bytes, places: str) -> None:
+    with pytest.raises(CommandNotFoundError, match=rf"'{name}' was not found: looked in {places}\.$") as caught:
+        find_executable(name, "/work", {b"PATH": path})
+    assert caught.value.exit_code == 127
+
+
+def test_without_a_path_there_is_nowhere_to_look() -> None:
+    with pytest.raises(CommandNotFoundError, match="PATH is empty"):
+        find_executable("train", "/work", {})
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.ENOEXEC, "no #! line"), (errno.EACCES, "Permission denied"), (errno.ENOENT, "No such file")],
+)
+def test_what_the_kernel_refuses_is_one_sentence(tmp_path: Path, number: int, reason: str) -> None:
+    error = explain_failure(OSError(number, ""), "/work/train", str(tmp_path))
+    assert error.exit_code == 126
+    assert str(error).startswith("the command '/work/train' cannot be executed: ")
+    assert reason in str(error)
+
+
+def test_a_working_directory_that_does_not_exist_here_is_named(tmp_path: Path) -> None:
+    error = explain_failure(OSError(errno.ENOENT, ""), "/bin/sh", str(tmp_path / "gone"))
+    assert f"the working directory '{tmp_path}/gone' does not exist here" in str(error)

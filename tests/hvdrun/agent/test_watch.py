@@ -1,0 +1,317 @@
+"""The workers of a host: started once, ended as ordered, and told of when nothing of them is left."""
+
+import asyncio
+import errno
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.agent import processes
+from hvdrun.agent.guard import Guard
+from hvdrun.agent.input import InputFeed
+from hvdrun.agent.output import OutputForwarder
+from hvdrun.agent.spawn import ExecSpawner, Spawned, Spawner, WorkerEnvironment
+from hvdrun.agent.watch import Watch
+from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.credentials import Credential
+from rendezvous.orders import Begin
+from tests.hvdrun.agent.alone import run_alone
+from tests.hvdrun.agent.sleepers import is_alive
+
+LIMIT_SECONDS = 20.0
+WORKERS = tuple(Worker(Slot("a", index), 1) for index in range(2))
+LAUNCHES = tuple(Launch(worker, Assignment(rank, 2, rank, 2, 0, 1), "placed") for rank, worker in enumerate(WORKERS))
+
+
+@dataclass
+class Room:
+    """A Watch, and a folder where its workers leave what they have to say."""
+
+    watch: Watch
+    guard: Guard
+    folder: Path
+
+    def find(self, name: str) -> int | None:
+        """The pid that a worker or a child wrote into a file of this name."""
+        path = self.folder / name
+        return int(path.read_text()) if path.exists() and path.read_text() else None
+
+    async def started(self, name: str) -> int:
+        """Its pid, once it lives."""
+        await until(lambda: self.find(name) is not None)
+        pid = self.find(name)
+        assert pid is not None
+        return pid
+
+    async def ended(self, count: int = 1) -> tuple[Exited, ...]:
+        """The ends, once there are so many."""
+        await until(lambda: len(self.watch.ended()) == count)
+        return self.watch.ended()
+
+
+class SlowSpawner:
+    """Starts a worker when it is told to go on."""
+
+    def __init__(self, inner: Spawner) -> None:
+        self.inner = inner
+        self.may_go_on = asyncio.Event()
+
+    async def spawn(self, launch: Launch) -> Spawned:
+        """See `Spawner`."""
+        spawned = await self.inner.spawn(launch)
+        await self.may_go_on.wait()
+        return spawned
+
+    async def close(self) -> None:
+        """See `Spawner`."""
+
+
+class FailingSpawner(SlowSpawner):
+    """Finds no more descriptors."""
+
+    async def spawn(self, launch: Launch) -> Spawned:  # noqa: ARG002 - the protocol's signature
+        """See `Spawner`."""
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not condition():  # noqa: ASYNC110 - other processes fulfil it
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def watching(*command: str, wrap: Callable[[Spawner], Spawner] = lambda spawner: spawner) -> AsyncIterator[Room]:
+    """A Watch over workers with this command, which is closed in the end and has then left nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        begin = Begin(
+            job="job",
+            host="a",
+            server="127.0.0.1:1",
+            credential=Credential(b"", b"", b""),
+            command=command,
+            directory=name,
+            environment={b"PATH": os.environb[b"PATH"]},
+            lease_seconds=30,
+            start_timeout_seconds=30,
+            address="127.0.0.1",
+        )
+        guard = Guard("job/a", folder / "nothing")
+        environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1))
+        spawner = wrap(ExecSpawner(begin, environment))
+        watch = Watch("job", "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard)
+        watch.open()
+        try:
+            yield Room(watch, guard, folder)
+        finally:
+            await watch.close()
+            left = [process for process in processes.running() if processes.comes_from(process, "job/a")]
+            guard.dismiss()
+        assert left == []
+
+
+def order(index: int, grace_seconds: float) -> Terminate:
+    return Terminate(WORKERS[index], grace_seconds, "the test wants it")
+
+
+async def an_end() -> None:
+    async with watching("sh", "-c", "exit 3") as room:
+        room.watch.launch(LAUNCHES[0])
+        assert room.watch.running() == (WORKERS[0],)
+        ends = await room.ended()
+        assert ends == (Exited(WORKERS[0], 3),)
+        assert room.watch.running() == ()
+        room.watch.acknowledge(ends)
+        assert room.watch.ended() == ()
+
+
+def test_an_end_is_told_until_it_is_acknowledged() -> None:
+    run_alone(an_end)
+
+
+async def once() -> None:
+    async with watching("sh", "-c", "echo x >> starts") as room:
+        room.watch.launch(LAUNCHES[0])
+        room.watch.launch(LAUNCHES[0])
+        await room.ended()
+        room.watch.launch(LAUNCHES[0])
+        room.watch.launch(LAUNCHES[1])
+        await room.ended(2)
+        assert (room.folder / "starts").read_text() == "x\nx\n"
+
+
+def test_a_worker_is_started_once_however_often_it_is_ordered() -> None:
+    run_alone(once)
+
+
+async def whole_family() -> None:
+    script = "sh -c 'trap \"\" TERM; echo $$ > child; sleep 600; true' & "
+    script += "setsid sh -c 'trap \"\" TERM; echo $$ > stray; sleep 600; true' & "
+    script += "echo $$ > worker; until [ -s child ] && [ -s stray ]; do sleep 0.01; done; kill -9 $$"
+    async with watching("sh", "-c", script) as room:
+        room.watch.launch(LAUNCHES[0])
+        assert await room.ended() == (Exited(WORKERS[0], -9),)
+        for name in ("worker", "child", "stray"):
+            pid = room.find(name)
+            assert pid is not None
+            assert not is_alive(pid)
+
+
+def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
+    run_alone(whole_family)
+
+
+async def neighbours() -> None:
+    # The second worker runs what an hvdrun in it would start: a worker of an inner job in a slot like the first's.
+    inner = "HVD_JOB=job/a/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
+    script = f"if [ $HVD_SLOT = a:0 ]; then until [ -s inner ]; do sleep 0.01; done; else {inner}; fi"
+    async with watching("sh", "-c", script) as room:
+        for launch in LAUNCHES:
+            room.watch.launch(launch)
+        assert await room.ended() == (Exited(WORKERS[0], 0),)
+        pid = await room.started("inner")
+        assert is_alive(pid)
+        room.watch.terminate(order(1, 0))
+        await room.ended(2)
+        assert not is_alive(pid)
+
+
+def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> None:
+    run_alone(neighbours)
+
+
+async def not_found() -> None:
+    async with watching("no-such-program") as room:
+        room.watch.launch(LAUNCHES[0])
+        (end,) = await room.ended()
+        assert end.returncode == 127
+        assert end.error is not None
+        assert "'no-such-program' was not found" in end.error
+
+
+def test_a_command_that_cannot_be_started_is_told_as_an_end_with_its_sentence() -> None:
+    run_alone(not_found)
+
+
+async def no_descriptors() -> None:
+    async with watching("true", wrap=FailingSpawner) as room:
+        room.watch.launch(LAUNCHES[0])
+        (end,) = await room.ended()
+        assert (end.returncode, end.error) == (125, "hvdrun cannot start a worker on a: Too many open files")
+        assert room.watch.running() == ()
+
+
+def test_a_host_without_resources_is_told_as_an_end_too() -> None:
+    run_alone(no_descriptors)
+
+
+async def asked_then_killed() -> None:
+    script = "trap 'echo $$ > asked' TERM; echo $$ > ready; while :; do sleep 0.02; done"
+    async with watching("sh", "-c", script) as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        began = asyncio.get_running_loop().time()
+        room.watch.terminate(order(0, 600))
+        room.watch.terminate(order(0, 0.3))  # the earliest counts
+        room.watch.terminate(order(0, 600))
+        await room.started("asked")
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
+        assert 0.3 <= asyncio.get_running_loop().time() - began < 10
+
+
+def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() -> None:
+    run_alone(asked_then_killed)
+
+
+async def killed_at_once() -> None:
+    async with watching("sh", "-c", "trap 'touch asked' TERM; echo $$ > ready; while :; do sleep 0.02; done") as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        room.watch.terminate(order(0, 0))
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
+        assert not (room.folder / "asked").exists()
+
+
+def test_without_grace_a_worker_is_not_asked() -> None:
+    run_alone(killed_at_once)
+
+
+async def early_order() -> None:
+    async with watching("sleep", "600", wrap=SlowSpawner) as room:
+        spawner = room.watch._spawner
+        assert isinstance(spawner, SlowSpawner)
+        room.watch.launch(LAUNCHES[0])
+        room.watch.terminate(order(0, 600))
+        assert room.watch.running() == (WORKERS[0],)
+        spawner.may_go_on.set()
+        assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM),)
+
+
+def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost() -> None:
+    run_alone(early_order)
+
+
+async def early_end() -> None:
+    async with watching("sh", "-c", "echo $$ > worker; exit 4", wrap=SlowSpawner) as room:
+        spawner = room.watch._spawner
+        assert isinstance(spawner, SlowSpawner)
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("worker")
+        await until(lambda: processes.look(pid) is None)  # it has been reaped
+        spawner.may_go_on.set()
+        assert await room.ended() == (Exited(WORKERS[0], 4),)
+
+
+def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> None:
+    run_alone(early_end)
+
+
+async def close_while_starting() -> None:
+    async with watching("sh", "-c", "echo $$ > worker; sleep 600; true", wrap=SlowSpawner) as room:
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("worker")
+        await room.watch.close()
+        assert not is_alive(pid)
+        room.watch.launch(LAUNCHES[1])
+        assert room.watch.running() == ()
+
+
+def test_closing_ends_also_who_is_just_being_started_and_starts_nobody() -> None:
+    run_alone(close_while_starting)
+
+
+async def nameless_orphan() -> None:
+    # It has left the session and the environment, and its parent has ended.
+    script = "(setsid env -i sh -c 'echo $$ > orphan; sleep 600; true' &); sleep 600"
+    async with watching("sh", "-c", script) as room:
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("orphan")
+        await room.watch.close()
+        assert not is_alive(pid)
+
+
+def test_closing_ends_an_orphan_that_carries_no_name() -> None:
+    run_alone(nameless_orphan)
+
+
+async def guardian_killed() -> None:
+    async with watching("sh", "-c", "echo $$ > worker; sleep 600; true") as room:
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("worker")
+        assert room.guard._process is not None
+        first = room.guard._process.pid
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: room.guard._process is not None and not room.guard.owns(first))
+        assert is_alive(pid)
+        assert room.watch.running() == (WORKERS[0],)
+
+
+def test_a_killed_guardian_is_replaced_at_once() -> None:
+    run_alone(guardian_killed)

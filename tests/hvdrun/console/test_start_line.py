@@ -1,0 +1,169 @@
+"""The live line of a start: when it is shown, what it says, and that it goes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hvdrun.console import start_line
+from hvdrun.console.start_line import StartLine, StartProgress, measure_start
+from hvdrun.console.status import StatusLine
+from hvdrun.console.writer import Writer
+from rendezvous.core import membership
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.state import Phase, State
+
+HALFWAY = StartProgress(connected=1, hosts=2, joined=3, workers=8)
+LIMIT_SECONDS = 10.0
+A, B = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
+PLACED = (Ticked(0), HostsChanged((Host("a", 1), Host("b", 1))))
+
+
+class Sheet(StatusLine):
+    """Remembers what would be drawn, and sets an event when something is."""
+
+    def __init__(self) -> None:
+        super().__init__(Writer(), -1)
+        self.drawn: list[str] = []
+        self.changed = asyncio.Event()
+
+    def show(self, render: Callable[[int], str]) -> None:
+        """Draw."""
+        self.drawn.append(render(60))
+        self.changed.set()
+
+    def erase(self) -> None:
+        """Erase."""
+        if self.drawn and self.drawn[-1]:
+            self.drawn.append("")
+            self.changed.set()
+
+    async def wait(self, count: int) -> list[str]:
+        """What was drawn, once it is so many lines."""
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while len(self.drawn) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.drawn
+
+
+def make_line(
+    sheet: StatusLine | None, look: Callable[[], StartProgress | None], limit_seconds: float = 60.0
+) -> StartLine:
+    return StartLine(sheet, look, limit_seconds=limit_seconds, coloured=False)
+
+
+def live(*events: Event) -> State:
+    state = membership.begin(Policy.static(2))
+    for event in events:
+        state, _ = membership.step(state, event)
+    return state
+
+
+def test_it_says_how_many_of_how_many_and_for_how_long() -> None:
+    assert HALFWAY.describe(2.44) == "hosts connected 1/2, workers joined 3/8, 2.4 s"
+    assert HALFWAY.describe(65) == "hosts connected 1/2, workers joined 3/8, 1 min 5 s"
+
+
+@pytest.mark.parametrize(
+    ("events", "progress"),
+    [
+        ((), StartProgress(0, 2, 0, 2)),
+        ((Reported("a", (A,)),), StartProgress(1, 2, 0, 2)),
+        ((Reported("a", (A,)), Joined(A, 0), Reported("b", (B,))), StartProgress(2, 2, 1, 2)),
+        ((Joined(A, 0), Joined(B, 0)), None),
+        ((Exited(A, 0),), None),
+        ((Stopped(130, "Ctrl-C", at_once=False),), None),
+    ],
+    ids=["placed", "one host", "one worker", "all have joined", "a plain program has ended", "stopped"],
+)
+def test_progress_is_read_from_the_state(events: tuple[Event, ...], progress: StartProgress | None) -> None:
+    assert measure_start(live(*PLACED, *events)) == progress
+
+
+def test_a_start_that_begins_again_after_the_first_is_not_followed() -> None:
+    state = live(*PLACED, Joined(A, 0), Joined(B, 0))
+    assert measure_start(replace(state, phase=Phase.FORMING)) is None
+
+
+def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more() -> None:
+    async def follow() -> list[str]:
+        sheet = Sheet()
+        states = [None, replace(HALFWAY, joined=8), HALFWAY]
+        line = make_line(sheet, states.pop)
+        line.open(time.monotonic() - 2)
+        drawn = await sheet.wait(3)
+        line.close()
+        return drawn
+
+    first, second, last = asyncio.run(follow())
+    assert first.startswith("hvdrun: hosts connected 1/2, workers joined 3/8, 2.")
+    assert second.startswith("hvdrun: hosts connected 1/2, workers joined 8/8, 2.")
+    assert last == ""
+
+
+def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_line, "PATIENCE_SECONDS", 0.05)
+
+    async def follow() -> int:
+        sheet = Sheet()
+        looks = 0
+
+        def look() -> StartProgress:
+            nonlocal looks
+            looks += 1
+            return HALFWAY
+
+        line = make_line(sheet, look)
+        line.open(time.monotonic())
+        await asyncio.sleep(0)
+        assert sheet.drawn == []
+        assert looks == 0
+        await sheet.wait(1)
+        line.close()
+        return looks
+
+    assert asyncio.run(follow()) == 1
+
+
+def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
+    async def follow() -> None:
+        sheet = Sheet()
+        line = make_line(sheet, lambda: HALFWAY)
+        line.open(time.monotonic() - 2)
+        await sheet.wait(1)
+        (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+        line.close()
+        line.close()
+        await asyncio.wait({task}, timeout=LIMIT_SECONDS)
+        assert task.cancelled()
+        assert sheet.drawn[-1] == ""
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(follow())
+
+
+def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
+    async def follow() -> list[str]:
+        sheet = Sheet()
+        line = make_line(sheet, lambda: replace(HALFWAY, joined=0), limit_seconds=2.1)
+        line.open(time.monotonic() - 2)
+        drawn = await sheet.wait(2)
+        assert len(asyncio.all_tasks()) == 1
+        line.close()
+        return drawn
+
+    assert asyncio.run(follow())[1] == ""
+
+
+def test_without_a_terminal_nobody_looks() -> None:
+    async def follow() -> None:
+        line = make_line(None, lambda: pytest.fail("looked"))
+        line.open(time.monotonic() - 2)
+        assert len(asyncio.all_tasks()) == 1
+        line.close()
+
+    asyncio.run(follow())

@@ -1,0 +1,230 @@
+"""Orders to the agents of all hosts, and what they tell, over transports that need no process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+
+import pytest
+
+from hvdrun import fleet as fleet_module
+from hvdrun.errors import LaunchError
+from hvdrun.fleet import Fleet
+from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.credentials import Credential
+from rendezvous.errors import WireError
+from rendezvous.orders import Begin, Order, Output, OutputStream, Release, Telling
+
+LIMIT_SECONDS = 10.0
+WORKERS = {host: Worker(Slot(host, 0), 1) for host in "ab"}
+LAUNCHES = {host: Launch(worker, Assignment(0, 2, 0, 1, 0, 2), "placed") for host, worker in WORKERS.items()}
+PIECE = Output(WORKERS["a"], OutputStream.STDOUT, b"text\n")
+
+
+def make_begin(host: str) -> Begin:
+    return Begin(
+        job="job",
+        host=host,
+        server="127.0.0.1:1",
+        credential=Credential(b"", b"", b""),
+        command=("true",),
+        directory="/",
+        environment={},
+        lease_seconds=30,
+        start_timeout_seconds=30,
+        address="127.0.0.1",
+    )
+
+
+class Agent:
+    """A transport with an agent that tells what the test has put in, and ends when told to."""
+
+    def __init__(self, *, failure: str = "", obeys: bool = True) -> None:
+        self.orders: list[Order] = []
+        self.told: asyncio.Queue[Telling | Exception | None] = asyncio.Queue()
+        self.is_open = False
+        self._failure = failure
+        self._obeys = obeys
+
+    async def open(self) -> None:
+        """See `Transport`."""
+        if self._failure:
+            raise LaunchError(self._failure)
+        self.is_open = True
+
+    def send(self, order: Order) -> None:
+        """See `Transport`."""
+        self.orders.append(order)
+        if self._obeys and isinstance(order, Release):
+            self.told.put_nowait(None)
+
+    async def tellings(self) -> AsyncIterator[Telling]:
+        """See `Transport`."""
+        while (telling := await self.told.get()) is not None:
+            if isinstance(telling, Exception):
+                raise telling
+            yield telling
+
+    async def wait(self) -> str:
+        """See `Transport`."""
+        return "its agent ended"
+
+    async def close(self) -> None:
+        """See `Transport`."""
+        self.is_open = False
+
+
+class Launcher:
+    """Whom the fleet tells; shows what is told as soon as `reads` is set."""
+
+    def __init__(self) -> None:
+        self.shown: list[Telling] = []
+        self.lost: list[tuple[str, str]] = []
+        self.reads = asyncio.Event()
+        self.reads.set()
+
+    async def show(self, telling: Telling) -> None:
+        """A piece of output."""
+        await self.reads.wait()
+        self.shown.append(telling)
+
+    def lose(self, host: str, how: str) -> None:
+        """A host is lost."""
+        self.lost.append((host, how))
+
+
+def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
+
+
+def make_fleet(launcher: Launcher, **agents: Agent) -> Fleet:
+    return Fleet(agents, launcher.show, launcher.lose)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - lists have no events
+        await asyncio.sleep(0)
+
+
+def test_all_agents_that_cannot_be_started_are_named() -> None:
+    async def scenario() -> None:
+        agents = {"a": Agent(failure="a is down."), "b": Agent(), "c": Agent(failure="c is away.")}
+        fleet = make_fleet(Launcher(), **agents)
+        with pytest.raises(LaunchError, match=r"^a is down\. c is away\.$"):
+            await fleet.open()
+        assert agents["b"].is_open
+        await fleet.close()
+        assert not agents["b"].is_open
+
+    run(scenario)
+
+
+def test_orders_go_to_the_worker_s_host_and_after_the_news_of_the_job() -> None:
+    async def scenario() -> None:
+        a, b = Agent(), Agent()
+        fleet = make_fleet(Launcher(), a=a, b=b)
+        assert fleet.hosts == ("a", "b")
+        await fleet.open()
+        for launch in LAUNCHES.values():
+            fleet.order(launch)
+        assert (a.orders, b.orders) == ([], [])
+        fleet.begin("a", make_begin("a"))
+        terminate = Terminate(WORKERS["a"], 5.0, "the test wants it")
+        fleet.order(terminate)
+        assert a.orders == [make_begin("a"), LAUNCHES["a"], terminate]
+        assert b.orders == []
+        fleet.begin("b", make_begin("b"))
+        assert b.orders == [make_begin("b"), LAUNCHES["b"]]
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_what_agents_tell_is_shown() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        fleet.begin("a", make_begin("a"))
+        agent.told.put_nowait(PIECE)
+        await until(lambda: launcher.shown == [PIECE])
+        await fleet.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("last", "how"),
+    [(None, "its agent ended"), (WireError("nonsense"), "the peer does not speak hvdrun's protocol: nonsense")],
+    ids=["ends", "talks nonsense"],
+)
+def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception | None, how: str) -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        fleet.begin("a", make_begin("a"))
+        agent.told.put_nowait(last)
+        await until(lambda: launcher.lost == [("a", how)])
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        fleet.begin("a", make_begin("a"))
+        agent.told.put_nowait(PIECE)
+        await fleet.release()
+        assert agent.orders[-1] == Release()
+        assert (launcher.shown, launcher.lost) == ([PIECE], [])
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_a_reader_who_pauses_is_waited_for_longer_than_a_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        launcher.reads.clear()
+        fleet = make_fleet(launcher, a=agent)
+        fleet.begin("a", make_begin("a"))
+        agent.told.put_nowait(PIECE)
+        releasing = asyncio.create_task(fleet.release())
+        done, _ = await asyncio.wait({releasing}, timeout=0.3)
+        assert not done
+        launcher.reads.set()
+        await releasing
+        assert launcher.shown == [PIECE]
+        await fleet.close()
+
+    monkeypatch.setattr(fleet_module, "RELEASE_SECONDS", 0.05)
+    run(scenario)
+
+
+def test_an_agent_that_stays_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        silent, other = Agent(obeys=False), Agent()
+        fleet = make_fleet(Launcher(), a=silent, b=other)
+        for host in "ab":
+            fleet.begin(host, make_begin(host))
+        await fleet.release()
+        await fleet.close()
+
+    monkeypatch.setattr(fleet_module, "RELEASE_SECONDS", 0.05)
+    run(scenario)
+
+
+def test_closing_waits_for_nobody_s_reader() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        launcher.reads.clear()
+        fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
+        fleet.begin("a", make_begin("a"))
+        agent.told.put_nowait(PIECE)
+        await asyncio.sleep(0)
+        await fleet.close()
+        assert not agent.is_open
+        assert (launcher.shown, launcher.lost) == ([], [])
+
+    run(scenario)

@@ -1,0 +1,143 @@
+"""The plan of a job: who would be where, and with what."""
+
+import os
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.errors import CommandNotFoundError, LaunchError
+from hvdrun.jobspec import JobSpec
+from hvdrun.plan import LATER, HostPlan, Plan, WorkerPlan, explain_start, make_plan, render_plan
+from rendezvous.core.model import Assignment, Host, Slot
+
+PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
+PYTHON = ("python3", "train.py")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    hosts = (Host("localhost", 2), Host("127.0.0.1", 2))
+    return JobSpec(command=("sh", "-c", "true"), size=3, hosts=hosts, directory=tmp_path)
+
+
+def test_every_worker_has_its_place_and_its_numbers(spec: JobSpec) -> None:
+    plan = make_plan(spec, PATH)
+    assert [(worker.slot, worker.assignment) for host in plan.hosts for worker in host.workers] == [
+        (Slot("localhost", 0), Assignment(rank=0, size=3, local_rank=0, local_size=2, cross_rank=0, cross_size=2)),
+        (Slot("localhost", 1), Assignment(rank=1, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1)),
+        (Slot("127.0.0.1", 0), Assignment(rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)),
+    ]
+    assert [host.host for host in plan.hosts] == ["localhost", "127.0.0.1"]
+
+
+def test_the_program_is_the_file_that_is_executed(spec: JobSpec) -> None:
+    assert make_plan(spec, PATH).hosts[0].program == shutil.which("sh")
+    (spec.directory / "x").touch()
+    assert make_plan(replace(spec, command=("./x",)), PATH).hosts[0].program == str(spec.directory / "x")
+
+
+def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_host(spec: JobSpec) -> None:
+    first, second = make_plan(spec, PATH | {b"HVD_JOB": b"around", b"HVD_ODD": b"1", b"HOROVOD_ELASTIC": b"0"}).hosts
+    assert first.environment["OMP_NUM_THREADS"] == "1"
+    assert first.environment["PYTHONUNBUFFERED"] == "1"
+    assert first.environment["WORLD_SIZE"] == "3"
+    assert first.environment["HVD_JOB"] == first.environment["MASTER_PORT"] == LATER
+    assert first.environment["HOROVOD_ELASTIC"] == "0"
+    assert "PATH" not in first.environment
+    assert first.removed == ("HVD_ODD",)
+    assert [worker.environment["RANK"] for worker in first.workers] == ["0", "1"]
+    assert [worker.environment["HVD_SLOT"] for worker in first.workers] == ["localhost:0", "localhost:1"]
+    assert first.environment.keys().isdisjoint(first.workers[0].environment)
+    assert "OMP_NUM_THREADS" not in second.environment
+    assert second.environment["RANK"] == "2"
+
+
+def test_a_host_that_no_way_leads_to_is_refused_as_it_would_be_at_the_start(spec: JobSpec) -> None:
+    with pytest.raises(LaunchError, match="no-such-host"):
+        make_plan(replace(spec, hosts=(Host("no-such-host.invalid", 4),)), PATH)
+
+
+def test_a_host_that_is_not_needed_is_not_asked_for(spec: JobSpec) -> None:
+    hosts = (Host("localhost", 3), Host("no-such-host.invalid", 1))
+    assert len(make_plan(replace(spec, hosts=hosts), PATH).hosts) == 1
+
+
+def test_a_program_that_the_workers_would_not_find_is_told(spec: JobSpec) -> None:
+    with pytest.raises(CommandNotFoundError):
+        make_plan(replace(spec, command=("no-such-program",)), PATH)
+
+
+@pytest.mark.parametrize(
+    ("change", "environment", "script", "start"),
+    [
+        ({}, {}, "import torch", "forked"),
+        ({"command": ("python3", "-m", "train")}, {}, "", "forked"),
+        ({"command": ("python3", "gone.py")}, {}, "", "forked"),
+        ({"prefork": False}, {}, "", "executed (--no-prefork)"),
+        ({"command": ("sh", "train.py")}, {}, "", "executed (not a plain Python command)"),
+        ({}, {b"MKL_NUM_THREADS": b"4"}, "", "executed (MKL_NUM_THREADS is set)"),
+        ({}, {}, "os.environ['OMP_PROC_BIND'] = '1'", "executed (the script names OMP_PROC_BIND, "),
+        ({"command": ("python3", "-m", "train")}, {}, "'LD_PRELOAD'", "executed (the script names LD_PRELOAD, "),
+    ],
+)
+def test_the_way_of_starting_is_told_with_its_reason(
+    spec: JobSpec, change: dict[str, object], environment: dict[bytes, bytes], script: str, start: str
+) -> None:
+    (spec.directory / "train.py").write_text(script)
+    changed = replace(spec, **{"command": PYTHON, **change})  # type: ignore[arg-type]  # the cases change different fields
+    assert explain_start(changed, environment).startswith(start)
+
+
+def make_small_plan(tmp_path: Path, *, workers: int = 1, **changes: object) -> Plan:
+    """One host's plan, whatever it may have to show."""
+    assignment = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    members = tuple(WorkerPlan(Slot("a", index), assignment, {"RANK": str(index)}) for index in range(workers))
+    host = HostPlan(host="a", program="/bin/true", start="executed", environment={}, removed=(), workers=members)
+    return Plan(("true",), tmp_path, (replace(host, **changes),))  # type: ignore[arg-type]  # whatever the test changes
+
+
+def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
+    text = render_plan(make_plan(spec, PATH | {b"HVD_ODD": b"1"}))
+    lines = text.splitlines()
+    assert lines[2:6] == [
+        "rank  local_rank  cross_rank  host       slot",
+        "0     0           0           localhost  0",
+        "1     1           0           localhost  1",
+        "2     0           1           127.0.0.1  0",
+    ]
+    first, second = lines.index("localhost: this machine"), lines.index("127.0.0.1: this machine")
+    for part in (lines[first:second], lines[second:]):
+        assert "  command    sh -c true" in part
+        assert f"  program    {shutil.which('sh')}" in part
+        assert f"  directory  {spec.directory}" in part
+        assert "  start      executed (not a plain Python command)" in part
+        assert "    HVD_ODD is removed" in part
+        assert f"    MASTER_PORT={LATER}" in part
+    assert "    OMP_NUM_THREADS=1" in lines[first:second]
+    (own,) = [line for line in lines if line.startswith("    rank 1: ")]
+    assert "HOROVOD_RANK=1" in own.split()
+    assert not any(line.startswith("    rank 2: ") for line in lines)
+
+
+def test_secrets_are_masked(tmp_path: Path) -> None:
+    plan = make_small_plan(tmp_path, workers=2, environment={"HVD_TOKEN": "hunter2", "PLAIN": "http://u:hunter2@h"})
+    plan = replace(plan, command=("x", "--password", "hunter2"))
+    worker = replace(plan.hosts[0].workers[0], environment={"HVD_SECRET": "hunter2"})
+    plan = replace(plan, hosts=(replace(plan.hosts[0], workers=(worker, worker)),))
+    text = render_plan(plan)
+    assert "hunter2" not in text
+    assert text.count("***") == 5
+
+
+@pytest.mark.parametrize("word", ["a b", "it's", "two\nlines", "\x1b[31m", "\udcff", "caf\xe9\n", "back\\slash\t'", ""])
+def test_every_word_can_be_given_to_a_shell_again(tmp_path: Path, word: str) -> None:
+    plan = replace(make_small_plan(tmp_path), command=("printf", "%s", word))
+    text = render_plan(plan)
+    (line,) = [line for line in text.splitlines() if line.startswith("  command")]
+    assert line.isprintable()
+    command = line.removeprefix("  command    ")
+    run = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    assert run.stdout == os.fsencode(word)

@@ -1,0 +1,234 @@
+"""A rendezvous in one process for tests: a real server, real relays on Unix sockets, and a network that can break."""
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.client import AgentClient, WorkerClient
+from rendezvous.core.effects import Effect
+from rendezvous.core.events import HostsChanged
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.credentials import Authority
+from rendezvous.relay import Relay
+from rendezvous.server import Server
+
+T = TypeVar("T")
+
+LOOPBACK = "127.0.0.1"
+LIMIT_SECONDS = 20.0  # for anything that is waited for: generous, since a busy machine is no fault
+_CHUNK_BYTES = 65_536
+
+A0, A1, B0, B1 = (Worker(Slot(host, index), 1) for host in "ab" for index in range(2))
+
+
+def run(story: Coroutine[Any, Any, T]) -> T:
+    """Run a story to its end; what it leaves behind, or asyncio complains about, fails the test."""
+    complaints: list[str] = []
+    listener = _Listener(complaints)
+    logger = logging.getLogger("asyncio")
+    logger.addHandler(listener)
+    threads, sockets = _find_threads(), _find_sockets()
+    try:
+        with asyncio.Runner(debug=True) as runner:
+            runner.get_loop().slow_callback_duration = LIMIT_SECONDS  # debug mode complains of slow ones as well
+            result = runner.run(_tell_leftovers(story, complaints))
+            gc.collect()  # an object that was left alone says so when it goes
+    finally:
+        logger.removeHandler(listener)
+    wait_until(lambda: not (_find_threads() - threads or _find_sockets() - sockets))
+    assert complaints == []
+    return result
+
+
+def _find_threads() -> set[threading.Thread]:
+    """The one in which gRPC polls for all loops stays as long as it likes: it is a daemon."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+def _find_sockets() -> set[object]:
+    """Those that others could reach; socket pairs have no path."""
+    process = psutil.Process()
+    unix = (socket for socket in process.net_connections("unix") if socket.laddr)
+    return {(found.fd, found.laddr, found.raddr) for found in (*process.net_connections("inet"), *unix)}
+
+
+async def _tell_leftovers(story: Coroutine[Any, Any, T], complaints: list[str]) -> T:
+    result = await story
+    rest = asyncio.all_tasks() - {task for task in (asyncio.current_task(),) if task is not None}
+    if rest:  # a callback of a task that has just ended may still be under way
+        await asyncio.wait(rest, timeout=1.0)
+    complaints += [f"left behind: {task!r}" for task in rest if not task.done()]
+    return result
+
+
+class _Listener(logging.Handler):
+    def __init__(self, complaints: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._complaints = complaints
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._complaints.append(record.getMessage())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait for what no event tells, such as the end of a thread that is not ours."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
+
+
+async def happen(holds: Callable[[], bool]) -> None:
+    """Wait for what no event tells, while the loop runs."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not holds():  # noqa: ASYNC110 - nothing sets an event
+            await asyncio.sleep(0.01)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """What a worker's blocking call returns."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        return await asyncio.to_thread(call)
+
+
+@dataclass
+class Stage:
+    """A job's server and what it has ordered."""
+
+    server: Server
+    authority: Authority
+    port: int
+    effects: list[Effect] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        """Where the server listens."""
+        return f"{LOOPBACK}:{self.port}"
+
+    @asynccontextmanager
+    async def agent(self, host: str, *, address: str | None = None) -> AsyncIterator[AgentClient]:
+        """The client of a host's agent."""
+        client = AgentClient(address or self.address, host, self.authority.issue_agent(host))
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    @asynccontextmanager
+    async def relay(self, host: str, socket: Path, *, address: str | None = None) -> AsyncIterator[None]:
+        """A host's relay at work."""
+        async with self.agent(host, address=address) as client:
+            relay = Relay(host, client)
+            await relay.open(socket)
+            following = asyncio.create_task(relay.follow_server())
+            try:
+                yield
+            finally:
+                following.cancel()
+                with suppress(asyncio.CancelledError):
+                    await following
+                await relay.close()
+
+
+@asynccontextmanager
+async def open_stage(hosts: Sequence[Host] = (Host("a", 2), Host("b", 2)), **limits: float) -> AsyncIterator[Stage]:
+    """A static job on these hosts, all their slots in use."""
+    effects: list[Effect] = []
+    policy = Policy.static(sum(host.slots for host in hosts), **limits)
+    authority = Authority("job")
+    async with Server(policy, effects.append, authority.issue_server()) as server:
+        port = await server.open(LOOPBACK)
+        server.tell(HostsChanged(tuple(hosts)))
+        yield Stage(server, authority, port, effects)
+
+
+def make_bootstrap(socket: Path, worker: Worker, *, start_timeout_seconds: float = LIMIT_SECONDS) -> Bootstrap:
+    """What the agent at this socket gives to a worker."""
+    return Bootstrap("job", socket, worker, LOOPBACK, start_timeout_seconds)
+
+
+@asynccontextmanager
+async def open_worker(socket: Path, worker: Worker) -> AsyncIterator[WorkerClient]:
+    """A worker's client; its calls block, so they belong into a thread."""
+    with closing(WorkerClient(make_bootstrap(socket, worker))) as client:
+        yield client
+
+
+class Network:
+    """The way to a server, which can be cut: all its connections break, and new ones are refused until it is mended."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+        self._is_cut = asyncio.Event()
+        self.port = 0
+        self.made = 0  # connections so far
+
+    @property
+    def address(self) -> str:
+        """Where the way begins."""
+        return f"{LOOPBACK}:{self.port}"
+
+    async def mend(self) -> None:
+        """Take connections, at the same place as before."""
+        self._is_cut = asyncio.Event()
+        self._listener = await asyncio.start_server(self._join, LOOPBACK, self.port)
+        self.port = self._listener.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """Break every connection."""
+        if self._listener is not None:
+            self._listener.close()
+        self._is_cut.set()
+        while self._connections:
+            await asyncio.wait(self._connections)
+
+    def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.made += 1
+        connection = asyncio.create_task(self._connect(reader, writer, self._is_cut))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event) -> None:
+        there, back = await asyncio.open_connection(LOOPBACK, self._target)
+        parts = [asyncio.create_task(part) for part in (_pump(reader, back), _pump(there, writer), is_cut.wait())]
+        await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        for end in (writer, back):
+            await _break(end)
+
+
+async def _break(end: asyncio.StreamWriter) -> None:
+    end.transport.abort()
+    with suppress(OSError):
+        await end.wait_closed()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(_CHUNK_BYTES):
+        writer.write(data)
+        await writer.drain()
+
+
+@asynccontextmanager
+async def open_network(port: int) -> AsyncIterator[Network]:
+    """A way to the server at this port."""
+    network = Network(port)
+    await network.mend()
+    try:
+        yield network
+    finally:
+        await network.cut()

@@ -1,0 +1,100 @@
+"""What an agent writes into a worker's environment is what the worker reads."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rendezvous import bootstrap
+from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.errors import BootstrapError
+
+GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0)
+ASSIGNMENT = Assignment(rank=5, size=8, local_rank=1, local_size=4, cross_rank=1, cross_size=2)
+
+# An environment holds no NUL, and is bytes to the operating system.
+values = st.binary(min_size=1).filter(lambda data: b"\0" not in data).map(os.fsdecode)
+
+
+@given(
+    st.builds(
+        Bootstrap,
+        job=values,
+        socket=values.map(Path),
+        worker=st.builds(Worker, st.builds(Slot, values, st.integers(min_value=0)), st.integers(min_value=1)),
+        address=values,
+        start_timeout_seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    )
+)
+def test_what_the_agent_writes_the_worker_reads(written: Bootstrap) -> None:
+    environment = {os.fsencode(name): os.fsencode(value) for name, value in written.environment().items()}
+    arrived = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
+    assert Bootstrap.read(arrived) == written
+
+
+def test_a_host_may_be_an_ipv6_address() -> None:
+    worker = Worker(Slot("2001:db8::1", 0), 1)
+    written = Bootstrap("job", Path("/s"), worker, "2001:db8::1", 1.0)
+    assert Bootstrap.read(written.environment()) == written
+
+
+def test_a_script_that_no_agent_started_has_no_bootstrap() -> None:
+    assert Bootstrap.read({}) is None
+    assert Bootstrap.read({"PATH": "/bin", bootstrap.SLOT: "a:0"}) is None
+
+
+@pytest.mark.parametrize("name", sorted(GIVEN.environment().keys() - {bootstrap.JOB}))
+def test_a_variable_that_is_missing_is_named(name: str) -> None:
+    environment = GIVEN.environment()
+    del environment[name]
+    with pytest.raises(BootstrapError, match=name):
+        Bootstrap.read(environment)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (bootstrap.SLOT, "a"),
+        (bootstrap.SLOT, ":0"),
+        (bootstrap.SLOT, "a:-1"),
+        (bootstrap.INCARNATION, "first"),
+        (bootstrap.INCARNATION, "0"),
+        (bootstrap.INCARNATION, "-1"),
+        (bootstrap.START_TIMEOUT, "soon"),
+        (bootstrap.START_TIMEOUT, "nan"),
+        (bootstrap.START_TIMEOUT, "inf"),
+        (bootstrap.START_TIMEOUT, "0"),
+    ],
+)
+def test_a_value_that_the_agent_cannot_have_written_is_shown(name: str, value: str) -> None:
+    with pytest.raises(BootstrapError) as caught:
+        Bootstrap.read({**GIVEN.environment(), name: value})
+    assert value in str(caught.value)
+
+
+def test_scripts_for_horovod_find_their_numbers() -> None:
+    assert horovod_environment(ASSIGNMENT, "a", elastic=False) == {
+        "HOROVOD_RANK": "5",
+        "HOROVOD_SIZE": "8",
+        "HOROVOD_LOCAL_RANK": "1",
+        "HOROVOD_LOCAL_SIZE": "4",
+        "HOROVOD_CROSS_RANK": "1",
+        "HOROVOD_CROSS_SIZE": "2",
+        "HOROVOD_HOSTNAME": "a",
+        "HOROVOD_ELASTIC": "0",
+    }
+    assert horovod_environment(ASSIGNMENT, "a", elastic=True)["HOROVOD_ELASTIC"] == "1"
+
+
+def test_scripts_for_torchrun_find_their_world() -> None:
+    assert torch_environment(ASSIGNMENT, Endpoint("10.0.0.1", 4711)) == {
+        "RANK": "5",
+        "WORLD_SIZE": "8",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "4711",
+    }

@@ -1,0 +1,335 @@
+"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the boards."""
+
+import asyncio
+import socket
+from contextlib import aclosing
+
+import grpc
+import pytest
+
+from protos import rendezvous_pb2 as pb
+from rendezvous import wire
+from rendezvous.client import AgentClient
+from rendezvous.core.effects import Effect, Finish, Launch, Terminate
+from rendezvous.core.events import Exited, HostsChanged, Joined
+from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
+from rendezvous.core.outcome import Cause
+from rendezvous.core.state import Phase
+from rendezvous.credentials import Authority
+from rendezvous.errors import CallRefusedError, ListenError, WireError
+from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.server import Server
+from tests.rendezvous.stage import A0, A1, B0, B1, LIMIT_SECONDS, LOOPBACK, Stage, happen, open_network, open_stage, run
+
+STORE = Endpoint("10.0.0.1", 4711)
+# Ranks go host by host; cross ranks count the hosts that have the same local rank.
+ON_A = Published(1, ((A0, Assignment(0, 4, 0, 2, 0, 2)), (A1, Assignment(1, 4, 1, 2, 0, 2))))
+ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1, 2, 1, 2))))
+
+
+async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
+    for worker in workers:
+        await agent.join(pb.JoinRequest(worker=wire.encode_worker(worker), after=after))
+
+
+async def open_store(agent: AgentClient, worker: Worker, generation: int = 1, endpoint: Endpoint = STORE) -> None:
+    encoded = wire.encode_endpoint(endpoint)
+    await agent.open_store(
+        pb.OpenStoreRequest(worker=wire.encode_worker(worker), generation=generation, endpoint=encoded)
+    )
+
+
+async def form(stage: Stage, *, store: bool = False) -> None:
+    """All join, and rank 0 opens its store."""
+    async with stage.agent("a") as a, stage.agent("b") as b:
+        await join(b, B1, B0)
+        await join(a, A1, A0)
+        if store:
+            await open_store(a, A0)
+
+
+async def read(agent: AgentClient, count: int) -> list[Notice]:
+    """The first notices that this agent's host is told."""
+    async with asyncio.timeout(LIMIT_SECONDS), aclosing(agent.watch()) as notices:
+        return [await anext(notices) for _ in range(count)]
+
+
+def test_each_host_is_told_its_own_workers_numbers_and_where_the_store_is() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+            told = asyncio.gather(read(a, 2), read(b, 2))
+            await form(stage, store=True)
+            on_a, on_b = await told
+            assert on_a == [ON_A, StoreOpened(1, STORE)]
+            assert on_b == [ON_B, StoreOpened(1, STORE)]
+
+    run(story())
+
+
+def test_one_who_comes_late_is_told_the_present_state() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            await form(stage, store=True)
+            async with stage.agent("b") as b:
+                assert await read(b, 2) == [ON_B, StoreOpened(1, STORE)]
+
+    run(story())
+
+
+def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_mended() -> None:
+    async def story() -> None:
+        async with (
+            open_stage() as stage,
+            open_network(stage.port) as network,
+            stage.agent("b", address=network.address) as b,
+            asyncio.timeout(LIMIT_SECONDS),
+            aclosing(b.watch()) as notices,
+        ):
+            first = asyncio.ensure_future(anext(notices))
+            await happen(lambda: bool(stage.server.board("b")._followers))
+            await network.cut()
+            await happen(lambda: not stage.server.board("b")._followers)
+            await form(stage)
+            await network.mend()
+            assert await first == ON_B
+            await network.cut()
+            async with stage.agent("a") as a:
+                await open_store(a, A0)
+            await network.mend()
+            assert [await anext(notices) for _ in range(2)] == [ON_B, StoreOpened(1, STORE)]
+
+    run(story())
+
+
+def test_calls_that_are_repeated_change_nothing() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+            await join(a, A0, A0, A1)
+            await a.report(1, [A0, A1], [], LIMIT_SECONDS)
+            assert stage.server.state.waiting == 2
+            await join(b, B0, B1)
+            await open_store(a, A0)
+            before, ordered = stage.server.state, len(stage.effects)
+            await join(a, A0, A1)
+            await open_store(a, A0)
+            await a.report(1, [], [], LIMIT_SECONDS)  # were it taken in, the workers would be ordered again
+            assert len(stage.effects) == ordered
+            assert stage.server.state.workers.get(A0.slot) == before.workers.get(A0.slot)
+            assert (stage.server.state.number, stage.server.state.phase) == (1, Phase.RUNNING)
+            assert await read(a, 2) == [ON_A, StoreOpened(1, STORE)]
+
+    run(story())
+
+
+def test_a_report_that_was_overtaken_is_acknowledged_and_ignored() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a:
+            await a.report(2, [A0, A1], [], LIMIT_SECONDS)
+            ordered = len(stage.effects)
+            await a.report(1, [], [Exited(A0, 1)], LIMIT_SECONDS)
+            assert (stage.server.state.ended, len(stage.effects)) == (0, ordered)
+            await a.report(3, [A1], [Exited(A0, 1)], LIMIT_SECONDS)
+            assert stage.server.state.ended == 1
+            assert isinstance(stage.effects[-1], Terminate)
+
+    run(story())
+
+
+def test_a_report_that_is_malformed_changes_nothing() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            before = stage.server.state
+            end = wire.encode_exited(Exited(A0, 1))
+            for report in (
+                pb.AgentReport(host="a", ended=[end]),
+                pb.AgentReport(host="a", number=1, ended=[end, pb.Ended()]),
+                pb.AgentReport(host="a", number=1, ended=[end], running=[pb.WorkerId(host="a")]),
+            ):
+                with pytest.raises(WireError):
+                    stage.server.receive(report)
+            assert stage.server.state == before
+
+    run(story())
+
+
+def test_an_agent_that_is_told_why_its_message_is_malformed_can_say_so() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a:
+            with pytest.raises(CallRefusedError, match="a report without number"):
+                await a.report(0, [], [], LIMIT_SECONDS)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await a.join(pb.JoinRequest(worker=pb.WorkerId(host="a")))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    run(story())
+
+
+def test_an_agent_does_not_report_the_end_of_another_hosts_worker() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a:
+            with pytest.raises(CallRefusedError, match="b:0 is not on host a"):
+                await a.report(1, [], [Exited(A0, 0), Exited(B0, 1)], LIMIT_SECONDS)
+            assert stage.server.state.ended == 0
+
+    run(story())
+
+
+def test_what_cannot_have_happened_is_refused_with_its_reason_and_changes_nothing() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a, stage.agent("c") as c:
+            await form(stage)
+            before = stage.server.state
+            refusals: list[tuple[str, object]] = [
+                ("generation 7 has not been published", join(a, A0, after=7)),
+                ("slot a:9 is not in use", join(a, Worker(Slot("a", 9), 1))),
+                ("incarnation 3 of slot a:0 was never intended", join(a, Worker(Slot("a", 0), 3))),
+                ("only rank 0", open_store(a, A1)),
+                ("slot c:0 is not in use", join(c, Worker(Slot("c", 0), 1))),
+            ]
+            for reason, call in refusals:
+                with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
+                    await call  # type: ignore[misc]
+                assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+            with pytest.raises(CallRefusedError, match="host c is not in use"):
+                await c.report(1, [], [], LIMIT_SECONDS)
+            with pytest.raises(CallRefusedError, match="slot a:9 is not in use"):
+                await a.report(1, [], [Exited(Worker(Slot("a", 9), 1), 0)], LIMIT_SECONDS)
+            assert (stage.server.state.workers, stage.server.state.phase) == (before.workers, before.phase)
+
+    run(story())
+
+
+def test_a_worker_that_ended_well_is_told_to_all_and_later_joins_are_refused() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+            await form(stage)
+            await b.report(1, [B0], [Exited(B1, 0)], LIMIT_SECONDS)
+            await join(a, A0, after=1)
+            published, departed, refused = await read(a, 3)
+            assert (published, departed) == (ON_A, Departed(1, B1, 3))
+            assert isinstance(refused, Refused)
+            assert refused.worker == A0
+            assert "rank 3 (b:1) has ended" in refused.reason
+            assert await read(b, 2) == [ON_B, departed]
+
+    run(story())
+
+
+def test_orders_go_to_the_launcher() -> None:
+    async def story() -> None:
+        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+            (launch,) = stage.effects
+            assert isinstance(launch, Launch)
+            assert launch.worker == A0
+            await a.report(1, [], [Exited(A0, 3)], LIMIT_SECONDS)
+            (_, finish) = stage.effects
+            assert isinstance(finish, Finish)
+            assert (finish.outcome.exit_code, finish.outcome.worker) == (3, A0)
+
+    run(story())
+
+
+def test_the_clock_of_the_server_runs() -> None:
+    async def story() -> None:
+        async with open_stage(
+            [Host("a", 1)], start_timeout_seconds=0.01, grace_seconds=0.0, lease_seconds=0.01
+        ) as stage:
+            await happen(lambda: isinstance(stage.effects[-1], Finish))
+            finish = stage.effects[-1]
+            assert isinstance(finish, Finish)
+            assert finish.outcome.cause is Cause.START_TIMED_OUT
+
+    run(story())
+
+
+def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> None:
+    class LauncherError(Exception):
+        pass
+
+    def refuse_to_end(effect: Effect) -> None:
+        if isinstance(effect, Terminate):
+            raise LauncherError
+
+    async def story() -> None:
+        credential = Authority("job").issue_server()
+        policy = Policy.static(1, start_timeout_seconds=0.01)
+        with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
+            async with asyncio.timeout(LIMIT_SECONDS), Server(policy, refuse_to_end, credential) as server:
+                await server.open(LOOPBACK)
+                server.tell(HostsChanged((Host("a", 1),)))
+                await asyncio.Event().wait()
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # or the next timeout would take itself for a cancellation
+
+    run(story())
+
+
+def test_a_watch_that_ends_leaves_no_follower_behind() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a:
+            followers = stage.server.board("a")._followers
+            watching = asyncio.create_task(read(a, 1))
+            await happen(lambda: len(followers) == 1)
+            watching.cancel()
+            await happen(lambda: not followers)
+            with pytest.raises(asyncio.CancelledError):
+                await watching
+
+    run(story())
+
+
+def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, stage.agent("a") as a:
+            watching = asyncio.create_task(read(a, 1))
+            await happen(lambda: bool(stage.server.board("a")._followers))
+            await stage.server.close()
+            await happen(lambda: not stage.server.board("a")._followers)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(LOOPBACK, stage.port)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    run(story())
+
+
+def test_a_server_that_was_never_opened_can_be_closed() -> None:
+    async def story() -> None:
+        async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()):
+            pass
+
+    run(story())
+
+
+def test_an_address_that_is_not_of_this_machine_is_said() -> None:
+    async def story() -> None:
+        async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+            with pytest.raises(ListenError, match=r"cannot listen at 192\.0\.2\.1"):
+                await server.open("192.0.2.1")
+
+    run(story())
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_server_listens_on_ipv6() -> None:
+    async def story() -> None:
+        authority = Authority("job")
+        async with Server(Policy.static(1), lambda _: None, authority.issue_server()) as server:
+            port = await server.open("::1")
+            server.tell(HostsChanged((Host("a", 1),)))
+            client = AgentClient(f"[::1]:{port}", "a", authority.issue_agent("a"))
+            await client.report(1, [A0], [], LIMIT_SECONDS)
+            assert server.state.last_heard["a"] is not None
+            await client.close()
+
+    run(story())
+
+
+def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
+    async def story() -> None:
+        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+            stage.server.tell(Joined(A0))
+            assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),))]
+
+    run(story())

@@ -1,0 +1,42 @@
+"""Who is who among the processes of a job, for tests that end one of them."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from tests.system.launcher import Launcher
+
+LIMIT_SECONDS = 20.0
+_PAUSE_SECONDS = 0.01
+
+
+def find_agent(hvdrun: Launcher) -> int | None:
+    """The pid of the job's only agent; None when there is none."""
+    return _find_only(hvdrun, lambda command: command.endswith(" -m hvdrun.agent"))
+
+
+def find_guardian(hvdrun: Launcher) -> int | None:
+    """The pid of its guardian."""
+    return _find_only(hvdrun, lambda command: " -m hvdrun.agent.guardian " in command)
+
+
+def kill(pid: int | None) -> int:
+    """`kill -9` a process that must be there; its pid."""
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def wait_until(condition: Callable[[], bool], limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Wait for what no line of output tells."""
+    deadline = time.monotonic() + limit_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _find_only(hvdrun: Launcher, is_wanted: Callable[[str], bool]) -> int | None:
+    found = [process.pid for process in hvdrun.processes("hvdrun.agent") if is_wanted(process.command)]
+    assert len(found) <= 1, found
+    return found[0] if found else None

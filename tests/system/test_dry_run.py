@@ -1,0 +1,74 @@
+"""`--dry-run` tells the truth: what it shows is what a job that is then started has, and nothing is started by it."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+from hvdrun.plan import LATER
+from tests.system.launcher import Launcher
+
+TELLS = """
+import json, os, pathlib, sys
+
+told = {"program": sys.executable, "directory": os.getcwd(), "environment": dict(os.environ)}
+pathlib.Path("told" + os.environ["RANK"]).write_text(json.dumps(told))
+"""
+HOSTS = ("-np", "3", "-H", "localhost:2,127.0.0.1:1")
+
+
+def read_plan(text: str) -> dict[str, dict[str, str]]:
+    """The variables of each rank, as a plan shows them."""
+    _, *parts = re.split(r"^\S+: this machine$", text, flags=re.MULTILINE)
+    shown: dict[str, dict[str, str]] = {}
+    for part in parts:
+        pairs = re.findall(r"^    (\w+)=(.*)$", part, re.MULTILINE)
+        shared = {name: value if value == LATER else "".join(shlex.split(value)) for name, value in pairs}
+        ranks = re.findall(r"^    rank (\d+): (.*)$", part, re.MULTILINE) or [(shared["RANK"], "")]
+        for rank, words in ranks:
+            shown[rank] = shared | dict(word.split("=", 1) for word in shlex.split(words))
+    return shown
+
+
+def test_the_environment_it_shows_is_what_the_workers_get(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", TELLS)
+    around = {"HVD_JOB": "around", "OMP_NUM_THREADS": "3", "RANK": "7"}
+    planned = hvdrun(*HOSTS, "--dry-run", "python", "train.py", environment=around)
+    assert (planned.returncode, planned.stderr) == (0, "")
+    assert list(hvdrun.directory.iterdir()) == [hvdrun.directory / "train.py"]
+
+    assert hvdrun(*HOSTS, "--no-prefork", "python", "train.py", environment=around).returncode == 0
+    plan = read_plan(planned.stdout)
+    own = {**hvdrun.environment(), **around}
+    for rank in ("0", "1", "2"):
+        told = json.loads((hvdrun.directory / f"told{rank}").read_text())
+        got = told["environment"]
+        assert {name: value for name, value in plan[rank].items() if value != LATER}.items() <= got.items()
+        assert {name for name in got if got[name] != own.get(name)} <= plan[rank].keys()
+        assert plan[rank].keys() <= got.keys()
+        assert f"  program    {told['program']}\n" in planned.stdout
+        assert f"  directory  {told['directory']}\n" in planned.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "environment"),
+    [
+        ((), ("python", "train.py"), {}),
+        (("--no-prefork",), ("python", "train.py"), {}),
+        ((), ("python", "-c", "pass"), {}),
+        ((), ("python", "early.py"), {}),
+        ((), ("python", "train.py"), {"MKL_NUM_THREADS": "2"}),
+    ],
+    ids=["forked", "refused", "not plain", "early variable", "threads"],
+)
+def test_the_way_of_starting_that_it_tells_is_the_one_taken(
+    hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...], environment: dict[str, str]
+) -> None:
+    hvdrun.write("train.py", "pass\n")
+    hvdrun.write("early.py", "import os\nos.environ['OMP_PROC_BIND'] = 'true'\n")
+    planned = hvdrun("-np", "1", *options, "--dry-run", *command, environment=environment)
+    (way,) = re.findall(r"^  start      (\w+)(?:, where| (\(.*\)))?", planned.stdout, re.MULTILINE)
+    started = hvdrun("-np", "1", "-v", *options, *command, environment=environment)
+    (taken,) = re.findall(r"localhost:0 is process \d+, (\w+)(?: (\(.*\)))?", started.stderr)
+    assert taken == way

@@ -1,0 +1,51 @@
+"""The example trains on real data, with any number of workers and without hvdrun."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.launcher import Launcher
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "torch_digits.py"
+EPOCHS = "12"  # enough for the accuracy that is promised
+
+
+@pytest.fixture
+def environment(hvdrun: Launcher) -> dict[str, str]:
+    """Torch's compiler makes a folder among the temporary files as soon as it is imported, and leaves it."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
+
+
+def read_accuracy(line: str) -> float:
+    """The number in the example's last line."""
+    found = re.fullmatch(r"test accuracy (\d\.\d{3})", line)
+    assert found is not None, line
+    return float(found[1])
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_example_learns_with_any_number_of_workers(
+    hvdrun: Launcher, environment: dict[str, str], size: int
+) -> None:
+    command = ("python", SCRIPT, "--epochs", EPOCHS)
+    finished = hvdrun("-np", str(size), *command, environment=environment, limit_seconds=110)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    *epochs, last = finished.stdout.splitlines()
+    assert len(epochs) == int(EPOCHS)
+    assert read_accuracy(last.removeprefix("[0] ")) >= 0.95
+
+
+def test_the_example_learns_without_hvdrun(hvdrun: Launcher, environment: dict[str, str]) -> None:
+    run = subprocess.run(
+        [sys.executable, SCRIPT, "--epochs", EPOCHS],
+        env={**hvdrun.environment(), **environment},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert read_accuracy(run.stdout.splitlines()[-1]) >= 0.95
