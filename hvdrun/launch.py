@@ -237,7 +237,7 @@ class Job:
         """Say why the job did not end well."""
         if outcome.cause is not Cause.WORKER_FAILED or outcome.worker is None or outcome.rank is None:
             if outcome.cause is not Cause.SUCCEEDED:
-                self._console.notice(f"{outcome.reason}.")
+                self._console.notice(f"{outcome.reason.rstrip('.')}.")
             return
         slot = outcome.worker.slot
         self._console.page(

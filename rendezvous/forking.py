@@ -25,8 +25,8 @@ class ForkRequest:
     arguments: the whole command, the interpreter first.
     directory: its working directory.
     environment: all of it.
-    threads: how many threads torch and BLAS are to use where the forkserver's own environment said one; None to leave
-        them as they are.
+    threads: what its environment says about threads (OMP_NUM_THREADS), which is 1 in the forkserver's own; None when it
+        says nothing.
     """
 
     number: int

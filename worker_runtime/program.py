@@ -30,16 +30,17 @@ _OURS = frozenset({_MAIN, *own_packages.NAMES})  # the latter have a way of thei
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs a program: `run(*arguments)`, with no frame of another function between."""
+    """What runs a program: `run(*arguments)`, with no frame of another function between; `variables` are its globals."""
 
     run: Callable[..., object]
     arguments: tuple[object, ...]
+    variables: dict[str, object]
 
     def end(self) -> None:
         """Do what the interpreter does after the last instruction of a script, before any atexit function."""
         if self.run is exec:
             for name in ("__file__", "__cached__"):
-                vars(sys.modules[_MAIN]).pop(name, None)
+                self.variables.pop(name, None)
 
     def fail(self) -> None:
         """Keep the caller's frame out of the traceback of the exception that it lets pass to the interpreter.
@@ -73,17 +74,17 @@ def load(arguments: Sequence[str]) -> Program:
     if arguments[1] == _MODULE_FLAG:
         sys.argv[:] = [_MODULE_FLAG, *arguments[3:]]
         _search_first(os.getcwd())  # noqa: PTH109 - a string, as the interpreter has it
-        return Program(runpy._run_module_as_main, (arguments[2],))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+        return Program(runpy._run_module_as_main, (arguments[2],), vars(main))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
     sys.argv[:] = arguments[1:]
     path = _locate(arguments[1])
     if pkgutil.get_importer(path) is not None:  # a folder, or an archive
         sys.path.insert(0, path)
-        return Program(runpy._run_module_as_main, (_MAIN, False))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+        return Program(runpy._run_module_as_main, (_MAIN, False), vars(main))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
     _search_first(_find_folder(path))
     vars(main).update(__file__=path, __cached__=None, __loader__=SourceFileLoader(_MAIN, path))
     with open_code(path) as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
-    return Program(exec, (code, vars(main)))
+    return Program(exec, (code, vars(main)), vars(main))
 
 
 def find_objection(words: Sequence[str]) -> str:

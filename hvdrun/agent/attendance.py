@@ -42,7 +42,7 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease) -> None:
     """Report every change at once, and that there is none often enough to keep the lease."""
     pause_seconds = lease.seconds / REPORTS_PER_LEASE
     number = 0
-    while not lease.has_expired:
+    while lease.look():
         watch.changed.clear()
         number += 1
         ends = watch.ended()

@@ -1,7 +1,7 @@
 """Starts workers by fork where that is possible and cannot be noticed, and by exec everywhere else."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdrun.agent import python_command
@@ -89,7 +89,7 @@ class ForkSpawner:
             arguments=begin.command,
             directory=begin.directory,
             environment=environment,
-            threads=_count_threads(environment),
+            threads=None if (threads := environment.get(_THREADS)) is None else int(threads),
         )
         with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
             return streams.hand_over(await forkserver.fork(request, streams.theirs))
@@ -110,24 +110,3 @@ def _read_source(directory: str, command: PythonCommand) -> bytes | None:
         except OSError:
             continue
     return None
-
-
-def _count_threads(environment: Mapping[str, str]) -> int | None:
-    """How many threads an executed worker would use; None when it is one, as in the forkserver."""
-    value = environment.get(_THREADS)
-    count = len(_physical_cores()) if value is None else int(value)
-    return None if count == 1 else count
-
-
-def _physical_cores() -> set[tuple[str, str]]:
-    """The cores that this process may use; of two hardware threads of one core, MKL and so torch use one."""
-    return {_find_core(cpu) for cpu in os.sched_getaffinity(0)}
-
-
-def _find_core(cpu: int) -> tuple[str, str]:
-    topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
-    try:
-        package = (topology / "physical_package_id").read_text(encoding="ascii").strip()
-        return package, (topology / "core_id").read_text(encoding="ascii").strip()
-    except OSError:  # no such folder in some containers
-        return "cpu", str(cpu)

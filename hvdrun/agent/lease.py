@@ -1,24 +1,41 @@
-"""How long an agent may go on without a word from the server; held while the launcher is suspended on purpose."""
+"""How long an agent may go on without a word from the server.
+
+When two looks at the clock are far apart, this process did not run meanwhile: its machine was suspended, or it was
+stopped. If the server slept too, it answers at once; if it did not, it has counted this host as lost, and says so at
+once. So such an agent gets a short while for one more report, and neither dies of the sleep nor goes on for a whole
+lease behind a network that was cut. A suspension that was asked for (Ctrl-Z) is told beforehand and holds the clock.
+"""
 
 import time
+from collections.abc import Callable
+
+_SLEEP_SHARE = 0.5  # of a lease between two looks: looks are much closer while the process runs
+_SECOND_CHANCE_SHARE = 0.4
 
 
 class Lease:
-    """One agent's lease."""
+    """One agent's lease, in seconds of a clock that never goes back."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds
-        self._renewed = time.monotonic()
+        self._clock = clock
+        self._ends = clock() + seconds
+        self._looked = clock()
         self._is_held = False
 
-    @property
-    def has_expired(self) -> bool:
-        """The server may have counted this host as lost."""
-        return not self._is_held and time.monotonic() - self._renewed > self.seconds
+    def look(self) -> bool:
+        """Whether the agent may go on; to be asked often, since it is from the looks that a sleep is known."""
+        now = self._clock()
+        slept = now - self._looked > _SLEEP_SHARE * self.seconds
+        self._looked = now
+        if slept:
+            self._ends = max(self._ends, now + _SECOND_CHANCE_SHARE * self.seconds)
+        return self._is_held or now <= self._ends
 
     def renew(self) -> None:
         """The server has acknowledged a report."""
-        self._renewed = time.monotonic()
+        self._looked = self._clock()
+        self._ends = self._looked + self.seconds
 
     def hold(self, *, held: bool) -> None:
         """Stop the clock, or start it anew: the launcher was suspended by its user, and comes back."""

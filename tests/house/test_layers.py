@@ -17,7 +17,7 @@ HOMES = {
     "click": {"hvdrun.cli", "hvdrun.options"},
     "cloudpickle": {"worker_runtime.objects"},
     "cryptography": {"rendezvous.credentials"},
-    "google": {"protos"},
+    "google": {"protos", "rendezvous.wire"},
     "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server"},
     "mxnet": {"worker_runtime.mxnet"},
     "numpy": {"worker_runtime"},

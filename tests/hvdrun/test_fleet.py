@@ -1,7 +1,7 @@
 """Orders to the agents of all hosts, and what they tell, over transports that need no process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 
 import pytest
 

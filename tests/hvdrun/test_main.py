@@ -14,7 +14,9 @@ INTERRUPTS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime
 def test_an_interruption_during_the_imports_is_no_traceback(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text(INTERRUPTS)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-m", "hvdrun", "--version"], env=environment, capture_output=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-m", "hvdrun", "--version"], env=environment, capture_output=True, check=False
+    )
     assert run.returncode == -signal.SIGINT
     assert run.stderr == b""
 

@@ -37,7 +37,7 @@ def run(story: Coroutine[Any, Any, T]) -> T:
     listener = _Listener(complaints)
     logger = logging.getLogger("asyncio")
     logger.addHandler(listener)
-    threads, sockets = _find_threads(), _find_sockets()
+    threads, sockets = _find_threads(), find_sockets()
     try:
         with asyncio.Runner(debug=True) as runner:
             runner.get_loop().slow_callback_duration = LIMIT_SECONDS  # debug mode complains of slow ones as well
@@ -45,7 +45,7 @@ def run(story: Coroutine[Any, Any, T]) -> T:
             gc.collect()  # an object that was left alone says so when it goes
     finally:
         logger.removeHandler(listener)
-    wait_until(lambda: not (_find_threads() - threads or _find_sockets() - sockets))
+    wait_until(lambda: not (_find_threads() - threads or find_sockets() - sockets))
     assert complaints == []
     return result
 
@@ -55,7 +55,7 @@ def _find_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
-def _find_sockets() -> set[object]:
+def find_sockets() -> set[object]:
     """Those that others could reach; socket pairs have no path."""
     process = psutil.Process()
     unix = (socket for socket in process.net_connections("unix") if socket.laddr)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import aclosing, closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.rendezvous.stage import (
     A1,
     LIMIT_SECONDS,
     LOOPBACK,
+    find_sockets,
     happen,
     in_thread,
     make_bootstrap,
@@ -30,7 +32,6 @@ from tests.rendezvous.stage import (
     open_stage,
     open_worker,
     run,
-    wait_until,
 )
 
 STORE = Endpoint("10.0.0.1", 4711)
@@ -244,15 +245,46 @@ def test_the_socket_may_lie_in_a_folder_of_any_name(tmp_path: Path, name: str) -
     run(story())
 
 
-def test_a_client_that_is_closed_leaves_no_thread(path: Path) -> None:
+def test_a_workers_client_that_is_closed_leaves_neither_thread_nor_connection(path: Path) -> None:
     async def story() -> None:
         async with open_stage(LONE) as stage, stage.relay("a", path):
-            before = set(threading.enumerate())
-            for _ in range(3):  # the first may start what gRPC keeps for the whole process
-                with closing(WorkerClient(make_bootstrap(path, A0))) as client:
-                    await in_thread(lambda: client.join(0))
-                    assert _working(before)  # or the next assertion says nothing
-            await in_thread(lambda: wait_until(lambda: not _working(before)))
+            threads, sockets = set(threading.enumerate()), find_sockets()
+            with closing(WorkerClient(make_bootstrap(path, A0))) as client:
+                await in_thread(lambda: client.join(0))
+                assert _working(threads)
+                assert find_sockets() - sockets
+            await happen(lambda: not _working(threads) and not find_sockets() - sockets)
+            del client  # only now, or its end would have closed what close() had left
+
+    run(story())
+
+
+def test_an_agents_client_that_is_closed_leaves_no_connection() -> None:
+    async def story() -> None:
+        async with open_stage(LONE) as stage:
+            sockets = find_sockets()
+            async with stage.agent("a") as client:
+                await client.report(1, [A0], [], LIMIT_SECONDS)
+                assert find_sockets() - sockets
+            await happen(lambda: not find_sockets() - sockets)
+            del client  # only now, see above
+
+    run(story())
+
+
+def test_a_generation_that_the_worker_has_left_is_not_told_again(path: Path) -> None:
+    async def story() -> None:
+        async with (
+            open_stage(PAIR) as stage,
+            stage.relay("a", path),
+            open_worker(path, A0) as first,
+            open_worker(path, A1) as second,
+        ):
+            for generation in (1, 2):
+                joining = asyncio.create_task(in_thread(partial(first.join, generation - 1)))
+                await happen(lambda: stage.server.state.waiting == 1)
+                assert (await in_thread(partial(second.join, generation - 1))).generation == generation
+                assert (await joining).generation == generation
 
     run(story())
 

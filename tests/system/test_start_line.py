@@ -3,9 +3,11 @@
 import re
 import signal
 import sys
+import time
 
 import psutil
 
+from hvdrun.console.start_line import PATIENCE_SECONDS
 from tests.system.launcher import Launcher
 from tests.system.roles import wait_until
 from tests.system.terminal import CTRL_Z, Terminal, draw
@@ -109,9 +111,12 @@ def test_what_hvdrun_says_meanwhile_stands_in_lines_of_its_own(hvdrun: Launcher)
 
 
 def test_a_short_start_shows_none(hvdrun: Launcher) -> None:
+    began = time.monotonic()
     with open_terminal(hvdrun, "true") as terminal:
         assert terminal.wait(20) == 0
-        assert terminal.text() == ""
+        assert terminal.screen() == []
+        if time.monotonic() - began < PATIENCE_SECONDS:  # on a busy machine no start is short
+            assert terminal.text() == ""
 
 
 def test_with_stderr_elsewhere_there_is_none(hvdrun: Launcher) -> None:

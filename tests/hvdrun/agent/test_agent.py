@@ -1,10 +1,7 @@
-"""An agent's orders, its folder, and how it ends; what it does for a whole job is in tests/system."""
+"""An agent's orders and its folder; what it does for a whole job is in tests/system."""
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +10,8 @@ from hvdrun.agent.agent import Orders, choose_folder
 from rendezvous import wire
 from rendezvous.core.effects import Terminate
 from rendezvous.core.model import Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Order, Release
+from rendezvous.orders import Order, Release
 
 ORDERS: tuple[Order, ...] = (Terminate(Worker(Slot("a", 0), 1), 5.0, "the test wants it"), Release())
 
@@ -37,33 +33,6 @@ def read_orders(*chunks: bytes) -> list[Order | None]:
     return asyncio.run(read())
 
 
-def run_agent(data: bytes, tmp_path: Path) -> subprocess.CompletedProcess[bytes]:
-    """A real agent that finds these bytes on its standard input, and then its end."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "hvdrun.agent"],
-        input=data,
-        capture_output=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        timeout=20,
-        check=False,
-    )
-
-
-def make_begin(directory: Path) -> Begin:
-    return Begin(
-        job="job",
-        host="a",
-        server="127.0.0.1:1",
-        credential=Authority("job").issue_agent("a"),
-        command=("sleep", "600"),
-        directory=str(directory),
-        environment={b"PATH": os.environb[b"PATH"]},
-        lease_seconds=30,
-        start_timeout_seconds=30,
-        address="127.0.0.1",
-    )
-
-
 @pytest.mark.parametrize("size", [1, 3, 4096])
 def test_orders_come_one_by_one_however_they_were_cut(size: int) -> None:
     data = b"".join(map(wire.encode_order, ORDERS))
@@ -79,51 +48,6 @@ def test_a_last_order_that_is_not_complete_is_none() -> None:
 def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
     with pytest.raises(WireError):
         read_orders(data)
-
-
-@pytest.mark.parametrize("data", [b"\xff" * 8, wire.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"])
-def test_an_agent_that_is_not_spoken_to_as_it_should_says_so_in_one_sentence(data: bytes, tmp_path: Path) -> None:
-    run = run_agent(data, tmp_path)
-    assert run.returncode == 1
-    assert run.stdout == b""
-    (line,) = run.stderr.decode().splitlines()
-    assert line.startswith("the peer does not speak hvdrun's protocol: ")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("data", [b"", wire.encode_order(Release()), wire.encode_order(Release())[:3]])
-def test_an_agent_whose_launcher_has_gone_goes(data: bytes, tmp_path: Path) -> None:
-    run = run_agent(data, tmp_path)
-    assert (run.returncode, run.stderr) == (1, b"its launcher has gone\n")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_bad_orders_in_the_middle_of_a_job_end_it_too(tmp_path: Path) -> None:
-    run = run_agent(wire.encode_order(make_begin(tmp_path)) + b"\xff" * 8, tmp_path)
-    assert run.returncode == 1
-    (line,) = run.stderr.decode().splitlines()
-    assert line.startswith("the peer does not speak hvdrun's protocol: ")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_agent_that_is_asked_to_end_says_so(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "hvdrun.agent"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    ) as agent:
-        assert agent.stdin is not None
-        assert agent.stdout is not None
-        assert agent.stderr is not None
-        agent.stdin.write(wire.encode_order(make_begin(tmp_path)))
-        agent.stdin.flush()
-        assert agent.stdout.read(1)  # it has told of its port, so it serves
-        agent.send_signal(signal.SIGTERM)
-        assert agent.wait(20) == 1
-        assert agent.stderr.read() == b"a signal asked it to end\n"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_has_a_name_of_its_own_and_is_not_made_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

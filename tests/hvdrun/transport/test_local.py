@@ -136,7 +136,7 @@ def test_a_transport_that_was_never_opened_has_nothing_to_close() -> None:
 
 def test_an_agent_that_cannot_be_started_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    with pytest.raises(LaunchError, match="the agent on a could not be started: .*No such file"):
+    with pytest.raises(LaunchError, match=r"the agent on a could not be started: .*No such file"):
         asyncio.run(LocalTransport("a").open())
 
 

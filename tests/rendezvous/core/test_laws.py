@@ -167,6 +167,7 @@ def test_the_order_in_which_workers_end_well_does_not_matter(hosts: tuple[Host, 
     assert finish.outcome.cause is Cause.SUCCEEDED
 
 
+@pytest.mark.timeout(60 + HISTORIES / 50)
 def test_many_histories_hold_the_laws_and_show_every_kind_of_event_and_effect() -> None:
     counts: Counter[str] = Counter()
     for seed in range(HISTORIES):

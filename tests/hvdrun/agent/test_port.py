@@ -1,0 +1,48 @@
+"""A reserved port: free for a worker that asks with SO_REUSEADDR, for nobody after that."""
+
+import socket
+
+import pytest
+
+from hvdrun.agent.port import ReservedPort
+
+
+def listen(port: int, *, reuses: bool = True) -> socket.socket:
+    """A socket that listens on the port, as torch's store does."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    if reuses:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("", port))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def test_a_worker_can_listen_on_the_reserved_port() -> None:
+    with (
+        ReservedPort() as port,
+        listen(port.number) as listener,
+        socket.create_connection(("127.0.0.1", port.number), timeout=5) as caller,
+    ):
+        callee, _ = listener.accept()
+        callee.close()
+        assert caller.recv(1) == b""
+
+
+def test_nobody_can_take_the_port_by_chance() -> None:
+    with ReservedPort() as port, pytest.raises(OSError, match="in use"):
+        listen(port.number, reuses=False)
+
+
+def test_a_second_worker_cannot_listen_there_as_well() -> None:
+    with ReservedPort() as port, listen(port.number), pytest.raises(OSError, match="in use"):
+        listen(port.number)
+
+
+def test_the_port_is_free_again_afterwards() -> None:
+    with ReservedPort() as port:
+        number = port.number
+    listen(number, reuses=False).close()

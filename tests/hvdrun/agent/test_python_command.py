@@ -1,0 +1,93 @@
+"""Which commands a forkserver may stand in for."""
+
+import pytest
+
+from hvdrun.agent.python_command import (
+    PythonCommand,
+    find_early_variable,
+    find_thread_variable,
+    list_sources,
+    parse,
+    wants_torch,
+)
+
+
+@pytest.mark.parametrize("interpreter", ["python", "python3", "python3.11", "/opt/a b/bin/python", "./python3"])
+def test_a_plain_script_is_recognised(interpreter: str) -> None:
+    assert parse((interpreter, "train.py", "-u", "--lr")) == PythonCommand(interpreter, script="train.py", module=None)
+
+
+def test_a_module_is_recognised() -> None:
+    assert parse(("python", "-m", "a.b", "-m")) == PythonCommand("python", script=None, module="a.b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("python",),
+        ("python", ""),
+        ("python", "-"),
+        ("python", "-c", "pass"),
+        ("python", "-u", "train.py"),
+        ("python", "-m"),
+        ("python", "-m", "-u"),
+        ("python", "-mtrain"),
+        ("python2", "train.py"),
+        ("python3.11-dbg", "train.py"),
+        ("pypy3", "train.py"),
+        ("bash", "train.sh"),
+        ("./train.py", "python"),
+    ],
+    ids=" ".join,
+)
+def test_everything_else_is_not(command: tuple[str, ...]) -> None:
+    assert parse(command) is None
+
+
+def test_a_program_s_text_is_looked_for_where_python_finds_it_first() -> None:
+    assert list_sources(PythonCommand("python", script="a/b", module=None)) == ("a/b", "a/b/__main__.py")
+    assert list_sources(PythonCommand("python", script=None, module="a.b")) == ("a/b/__main__.py", "a/b.py")
+
+
+@pytest.mark.parametrize(
+    ("source", "variable"),
+    [
+        (b'os.environ["OMP_NUM_THREADS"] = "2"', "OMP_NUM_THREADS"),
+        (b"os.putenv('MKL_DYNAMIC', '1')", "MKL_DYNAMIC"),
+        (b'environ.update({"LD_PRELOAD": x})', "LD_PRELOAD"),
+        (b"os.environ['HOROVOD_RANK'], os.environ['RANK']", None),
+        (b"# OMP_NUM_THREADS is left alone", None),
+        (b"os.environ['WORLD_SIZE'] + '\xff'", None),
+    ],
+)
+def test_a_script_that_names_what_libraries_read_early_is_noticed(source: bytes, variable: str | None) -> None:
+    assert find_early_variable(source) == variable
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        (b"import torch", True),
+        (b"import horovod.torch as hvd", True),
+        (b"from worker_runtime import torch", True),
+        (b"import torchvision, my_torch, numpy", False),
+        (b"print('hello')", False),
+    ],
+)
+def test_torch_is_wanted_by_who_names_it(source: bytes, wanted: bool) -> None:  # noqa: FBT001 - a column of the table
+    assert wants_torch(source) is wanted
+
+
+@pytest.mark.parametrize(
+    ("environment", "variable"),
+    [
+        ({"OMP_NUM_THREADS": "3", "PATH": "/bin"}, None),
+        ({}, None),
+        ({"OMP_NUM_THREADS": "4,2"}, "OMP_NUM_THREADS"),
+        ({"OMP_NUM_THREADS": "0"}, "OMP_NUM_THREADS"),
+        ({"OMP_NUM_THREADS": ""}, "OMP_NUM_THREADS"),
+        ({"MKL_NUM_THREADS": "1"}, "MKL_NUM_THREADS"),
+    ],
+)
+def test_threads_that_cannot_be_set_afterwards_are_noticed(environment: dict[str, str], variable: str | None) -> None:
+    assert find_thread_variable(environment) == variable

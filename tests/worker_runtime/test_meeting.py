@@ -1,0 +1,127 @@
+"""Members of another launcher's world meet, in real processes and threads, without hvdrun."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rendezvous.core.model import Endpoint
+from worker_runtime.errors import MeetingError
+from worker_runtime.meeting import FileMeeting, find_own_address
+from worker_runtime.worlds import Master, OneHost, World
+
+LIMIT = timedelta(seconds=20)
+SCRIPT = """
+import worker_runtime.torch as hvd
+hvd.init()
+print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size(), hvd.allgather_object(hvd.rank()))
+hvd.shutdown()
+hvd.init()
+print(hvd.allgather_object("again"))
+"""
+EXPECTED = {rank: f"{rank} 2 {rank} 2 1 [0, 1]\n['again', 'again']\n" for rank in range(2)}
+
+
+def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
+    """Run the script once for each member's variables; what each printed."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("HVD_", "HOROVOD_"))}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**own, "TMPDIR": str(folder), **member},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for member in members
+    ]
+    try:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return [output for output, _ in outputs]
+
+
+def free_port() -> str:
+    """A port that was free a moment ago, as a user of mpirun would choose one."""
+    import socket  # noqa: PLC0415 - only here
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def mpi_member(rank: int) -> dict[str, str]:
+    return {
+        "PMIX_NAMESPACE": "prterun-test@1",
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
+
+
+def test_members_of_an_mpirun_on_one_host_meet_in_a_file_that_does_not_stay(tmp_path: Path) -> None:
+    outputs = run_members([mpi_member(rank) for rank in range(2)], tmp_path)
+    assert dict(enumerate(outputs)) == EXPECTED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_members_of_a_slurm_step_meet_at_the_master_that_the_user_named(tmp_path: Path) -> None:
+    port = free_port()
+    members = [
+        {
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": str(rank),
+            "SLURM_NTASKS": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(2)
+    ]
+    assert dict(enumerate(run_members(members, tmp_path))) == EXPECTED
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def make_meeting(rank: int, limit: timedelta = LIMIT) -> FileMeeting:
+    home = OneHost("mpirun-a/b")
+    return FileMeeting(World("mpirun", rank, 2, home), home, limit)
+
+
+def test_a_member_may_come_before_rank_0(place: Path) -> None:
+    with ThreadPoolExecutor() as threads:
+        early = threads.submit(make_meeting(1).await_store, 1)
+        first = make_meeting(0)
+        first.open_store(1, Endpoint("127.0.0.1", 4711))
+        assert early.result(LIMIT.total_seconds()) == Endpoint("127.0.0.1", 4711)
+    first.end(1)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("place")
+def test_a_rank_0_that_never_comes_is_named() -> None:
+    with pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"):
+        make_meeting(1, timedelta(seconds=0.1)).await_store(1)
+
+
+@pytest.mark.usefixtures("place")
+def test_generations_do_not_read_each_others_files() -> None:
+    make_meeting(0).open_store(1, Endpoint("127.0.0.1", 4711))
+    with pytest.raises(MeetingError):
+        make_meeting(1, timedelta(seconds=0.1)).await_store(2)
+
+
+def test_the_own_address_is_the_one_that_leads_to_the_master() -> None:
+    assert find_own_address(Master("127.0.0.1", 1)) == "127.0.0.1"

@@ -1,0 +1,30 @@
+"""The one door to the rendezvous package."""
+
+import ast
+from pathlib import Path
+
+import worker_runtime
+from rendezvous.client import WorkerClient
+from worker_runtime.membership import import_client
+
+FOLDER = Path(worker_runtime.__file__).parent
+
+
+def imported_packages(file: Path) -> set[str]:
+    """The top-level names that a module imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_nothing_else_of_a_worker_imports_the_rendezvous_package() -> None:
+    users = {file.name for file in FOLDER.rglob("*.py") if imported_packages(file) & {"rendezvous", "protos"}}
+    assert users == {"membership.py"}
+
+
+def test_the_client_comes_when_it_is_asked_for() -> None:
+    assert import_client() is WorkerClient
