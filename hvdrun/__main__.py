@@ -8,6 +8,9 @@ def main() -> int:
     """Run hvdrun and return its exit code; a Ctrl-C while it is still being imported ends it without a traceback."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - see above
+
+    prefer_own_packages()
     from hvdrun import cli  # noqa: PLC0415 - see above
 
     return cli.main()

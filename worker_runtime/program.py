@@ -30,7 +30,10 @@ _OURS = frozenset({_MAIN, *own_packages.NAMES})  # the latter have a way of thei
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What runs a program: `run(*arguments)`, with no frame of another function between; `variables` are its globals."""
+    """What runs a program: `run(*arguments)`, with no frame of another function between.
+
+    variables: the program's globals.
+    """
 
     run: Callable[..., object]
     arguments: tuple[object, ...]
@@ -99,6 +102,8 @@ def find_objection(words: Sequence[str]) -> str:
     path = _locate(words[0])
     if pkgutil.get_importer(path) is not None:
         return _find_shadow(path, is_certain=True)
+    if os.path.exists(path) and not os.path.isfile(path):  # noqa: PTH110, PTH113 - a string
+        return "the script is no file, and can be read only once"
     try:
         with open_code(path) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # said when the worker compiles it

@@ -5,13 +5,16 @@ import os
 import sys
 from contextlib import suppress
 
-from hvdrun.agent.agent import Ending, serve
-from hvdrun.errors import HvdrunError
-from rendezvous.errors import RendezvousError
+from hvdrun.search_path import prefer_own_packages
 
 
 def main() -> int:
     """Serve one job; 0 when the launcher has released the agent."""
+    prefer_own_packages()
+    from hvdrun.agent.agent import Ending, serve  # noqa: PLC0415 - only now they are surely ours
+    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
+    from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
+
     # What a library may print must not get into the frames.
     output = os.dup(1)
     os.dup2(2, 1)

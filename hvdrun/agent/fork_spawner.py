@@ -1,5 +1,6 @@
 """Starts workers by fork where that is possible and cannot be noticed, and by exec everywhere else."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -104,9 +105,8 @@ class ForkSpawner:
 
 def _read_source(directory: str, command: PythonCommand) -> bytes | None:
     """The program's text; None where it is not below the working directory, or cannot be read."""
-    for candidate in python_command.list_sources(command):
-        try:
-            return Path(directory, candidate).read_bytes()
-        except OSError:
-            continue
+    for path in (Path(directory, candidate) for candidate in python_command.list_sources(command)):
+        if path.is_file():
+            with contextlib.suppress(OSError):
+                return path.read_bytes()
     return None

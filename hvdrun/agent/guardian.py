@@ -11,6 +11,11 @@ import sys
 import time
 from collections.abc import Mapping
 
+from hvdrun.search_path import prefer_own_packages
+
+if __name__ == "__main__":
+    prefer_own_packages()
+
 from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
 

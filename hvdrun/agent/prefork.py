@@ -84,6 +84,9 @@ class Forkserver:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        except OSError:
+            self._release()
+            raise
         finally:
             theirs.close()
             os.close(output)
@@ -127,6 +130,9 @@ class Forkserver:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
+        self._release()
+
+    def _release(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -13,7 +13,7 @@ async def read_pieces(descriptor: int) -> list[bytes]:
     """Every piece up to the end, asking for the next one after each."""
     pieces: asyncio.Queue[bytes] = asyncio.Queue()
     reader = StdinReader(pieces.put_nowait, descriptor)
-    found = []
+    found: list[bytes] = []
     try:
         while not found or found[-1]:
             reader.ask()

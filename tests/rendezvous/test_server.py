@@ -1,9 +1,14 @@
-"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the boards."""
+"""The server in process: real calls of agents over mutual TLS become events, and what follows reaches the boards.
+
+Long because each promise of the service has a story of its own.
+"""
 
 import asyncio
 import socket
 import time
+from collections.abc import Coroutine
 from contextlib import aclosing
+from typing import Any
 
 import grpc
 import pytest
@@ -180,7 +185,7 @@ def test_what_cannot_have_happened_is_refused_with_its_reason_and_changes_nothin
         async with open_stage() as stage, stage.agent("a") as a, stage.agent("c") as c:
             await form(stage)
             before = stage.server.state
-            refusals: list[tuple[str, object]] = [
+            refusals: list[tuple[str, Coroutine[Any, Any, None]]] = [
                 ("generation 7 has not been published", join(a, A0, after=7)),
                 ("slot a:9 is not in use", join(a, Worker(Slot("a", 9), 1))),
                 ("incarnation 3 of slot a:0 was never intended", join(a, Worker(Slot("a", 0), 3))),
@@ -189,7 +194,7 @@ def test_what_cannot_have_happened_is_refused_with_its_reason_and_changes_nothin
             ]
             for reason, call in refusals:
                 with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
-                    await call  # type: ignore[misc]
+                    await call
                 assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             with pytest.raises(CallRefusedError, match="host c is not in use"):
                 await c.report(1, [], [], LIMIT_SECONDS)

@@ -64,7 +64,13 @@ def describe_streams() -> dict[str, object]:
     facts: dict[str, object] = {}
     for descriptor, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
         facts[stream.name] = [
-            *(stream.encoding, stream.errors, stream.line_buffering, getattr(stream, "write_through"), stream.mode),
+            *(
+                stream.encoding,
+                stream.errors,
+                stream.line_buffering,
+                getattr(stream, "write_through", None),
+                stream.mode,
+            ),
             *(stream.isatty(), stream.seekable(), stream.readable(), stream.writable(), stream.fileno()),
             *(name(stream), type(stream.buffer).__name__, stream is getattr(sys, f"__{stream.name.strip('<>')}__")),
             *(fcntl.fcntl(descriptor, fcntl.F_GETFL), fcntl.fcntl(descriptor, fcntl.F_GETFD)),

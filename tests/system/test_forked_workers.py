@@ -1,7 +1,10 @@
 """A forked worker cannot be told from an executed one: whatever it runs is run both ways, and compared.
 
 Left out are the differences that `worker_runtime/program.py` and `worker_runtime/forkserver.py` name: sys.modules, the
-frame below the program's, the depth at which recursion ends, and hash randomisation.
+frame below the program's, the depth at which recursion ends, hash randomisation, what garbage collections look at.
+Finer points of how a program ends are compared in `tests/worker_runtime/test_program.py`, without hvdrun.
+
+Long because it is one table: what is looked at from so many sides should be found in one place.
 """
 
 import json
@@ -267,12 +270,9 @@ def test_classes_of_the_script_travel(both: BothWays, command: tuple[str, ...]) 
 ENDINGS: dict[str, tuple[int, str]] = {
     "nothing": (0, "pass"),
     "exit": (0, "sys.exit()"),
-    "exit None": (0, "sys.exit(None)"),
     "exit 3": (3, "sys.exit(3)"),
     "exit 256 + 3": (3, "sys.exit(256 + 3)"),
     "exit -1": (255, "sys.exit(-1)"),
-    "exit huge": (255, "sys.exit(2**70)"),
-    "exit True": (1, "sys.exit(True)"),
     "exit with a text": (1, "sys.exit('no data\\nat all')"),
     "exit with an object": (1, "sys.exit((1, 'two'))"),
     "exit from within": (4, "def f():\n    try:\n        quit(4)\n    finally:\n        print('finally')\nf()"),
@@ -285,19 +285,10 @@ ENDINGS: dict[str, tuple[int, str]] = {
     "SIGINT": (130, "atexit.register(print, 'at exit'); os.kill(os.getpid(), signal.SIGINT); signal.pause()"),
     "KeyboardInterrupt": (130, "try:\n    raise KeyboardInterrupt('enough')\nfinally:\n    print('finally')"),
     "a full disk": (1, "os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('lost')"),
-    "a full disk at the end": (
-        120,
-        "sys.stdout = open('/dev/full', 'w'); print('lost')",
-    ),
-    "stdout closed": (0, "sys.stdout.close()"),
+    "a full disk at the end": (120, "sys.stdout = open('/dev/full', 'w'); print('lost')"),
     "error": (1, "def f():\n    1 / 0\nf()"),
-    "error of no line": (1, "exec('raise OSError(2)', {})"),
     "chained": (1, "try:\n    {}['a']\nexcept KeyError as e:\n    raise ValueError('b') from e"),
-    "in context": (1, "try:\n    {}['a']\nexcept KeyError:\n    undefined"),
     "group": (1, "raise ExceptionGroup('all', [ValueError(1), ExceptionGroup('some', [KeyError('k')])])"),
-    "notes": (1, "e = ValueError('v'); e.add_note('a note'); raise e"),
-    "unprintable": (1, "class E(Exception):\n    def __str__(self): 1 / 0\nraise E"),
-    "syntax error": (1, "compile('a b', 'given', 'exec')"),
     "recursion": (1, "def f(): f()\nsys.tracebacklimit = 3\nf()"),
     "hook": (
         1,
@@ -305,14 +296,6 @@ ENDINGS: dict[str, tuple[int, str]] = {
     ),
     "hook that exits": (9, "def hook(*_): sys.exit(9)\nsys.excepthook = hook\n1 / 0"),
     "hook that fails": (1, "def hook(*_): {}['a']\nsys.excepthook = hook\n1 / 0"),
-    "hook that is no function": (1, "sys.excepthook = None\n1 / 0"),
-    "last error": (
-        1,
-        "atexit.register(lambda: print(sys.last_type, sys.last_value, sys.last_traceback.tb_lineno))\n1 / 0",
-    ),
-    "file at exit": (0, "atexit.register(lambda: print(sorted(globals())))"),
-    "file at exit after an error": (1, "atexit.register(lambda: print(sorted(globals()), sys.excepthook))\n1 / 0"),
-    "file at exit after an exit": (2, "atexit.register(lambda: print(sorted(globals()), sys.excepthook))\nsys.exit(2)"),
 }
 IMPORTS = "import atexit, os, signal, sys, threading, time, traceback, warnings\n"
 

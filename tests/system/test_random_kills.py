@@ -1,0 +1,73 @@
+"""kill -9 of a random part of a job at a random moment: nothing is left, whatever it was.
+
+Eight seeded runs belong to the suite; `make soak` makes 200 (HVDRUN_SOAK_RUNS).
+"""
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.system.launcher import Launcher
+from tests.system.roles import find_agent, find_guardian, kill
+
+RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
+LONGEST_START_SECONDS = 2.5
+# Some seconds of training: workers with a child each, in and out of collectives all the time.
+TRAINS = """
+import os, subprocess, sys
+subprocess.Popen(["sh", "-c", "sleep 600; true"])
+subprocess.Popen(["sh", "-c", "sleep 601; true"], start_new_session=True)
+if sys.argv[1] == "train":
+    import torch
+    import worker_runtime.torch as hvd
+    hvd.init()
+    for step in range(600):
+        hvd.allreduce(torch.ones(1000), name="gradient")
+else:
+    import time
+    time.sleep(3)
+"""
+
+
+def find_one(hvdrun: Launcher, words: str, chance: random.Random) -> int | None:
+    found = hvdrun.processes(words)
+    return chance.choice(found).pid if found else None
+
+
+PARTS: dict[str, Callable[[Launcher, random.Random], int | None]] = {
+    "hvdrun": lambda hvdrun, chance: find_one(hvdrun, "-m hvdrun -np", chance),
+    "agent": lambda hvdrun, _: find_agent(hvdrun),
+    "guardian": lambda hvdrun, _: find_guardian(hvdrun),
+    "forkserver": lambda hvdrun, chance: find_one(hvdrun, "worker_runtime.forkserver", chance),
+    "worker": lambda hvdrun, chance: find_one(hvdrun, "python job.py", chance),
+    "child": lambda hvdrun, chance: find_one(hvdrun, "sleep 60", chance),
+}
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a story, not a secret
+    hvdrun.write("job.py", TRAINS)
+    kind = "train" if seed % 2 else "sleep"
+    victims = chance.sample(sorted(PARTS), k=chance.choice([1, 1, 2]))
+    if {"agent", "guardian"} <= set(victims):
+        victims.remove("guardian")  # each stands in for the other; who kills both at once must clear up himself
+    options = chance.choice([(), ("--no-prefork",)])
+    moment_seconds = chance.uniform(0, LONGEST_START_SECONDS)
+    running = hvdrun.start("-np", "2", "--grace", "1s", *options, "python", "job.py", kind)
+    time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
+    for victim in victims:
+        pid = PARTS[victim](hvdrun, chance)
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                kill(pid)
+    running.wait(60)
+    story = f"seed {seed}: {kind} {' '.join(options)}, kill {victims} after {moment_seconds:.2f} s"
+    own_words = [line for line in running.stderr.text().splitlines() if not line.startswith(("[", "  "))]
+    assert all(line.startswith("hvdrun: ") for line in own_words), f"{story}\n{own_words}"
+    left = hvdrun.watch.settle()
+    assert not left, f"{story}\n{left}"
