@@ -13,13 +13,15 @@ ifndef BEGAN
 BEGAN := $(shell date +%s)
 endif
 
-.PHONY: help demo test lint protos clean setup check-python
+.PHONY: help demo test lint soak bench protos clean setup check-python
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     train a small network on handwritten digits with two workers"
 	@echo "make test     run everything: lint, format, types, layers, tests"
 	@echo "make lint     the same without the tests"
+	@echo "make soak     what is too long for every day: 200 random kills, 100,000 random histories of the core"
+	@echo "make bench    measure, beside torchrun and bare Python"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
 	@echo "Each makes .venv first, with the python3 on PATH or the one given: make demo PYTHON=/usr/bin/python3"
@@ -33,6 +35,13 @@ test: setup
 
 lint: setup
 	@$(BIN)/python tests/house/parts.py lint format types layers
+
+soak: setup
+	HVDRUN_SOAK_RUNS=200 HVDRUN_HISTORIES=100000 $(BIN)/pytest tests/system/test_random_kills.py \
+	  tests/rendezvous/core/test_laws.py --timeout=3600
+
+bench: setup
+	$(BIN)/python benchmarks/launch.py
 
 protos: setup
 	$(BIN)/python tests/protos/generate.py

@@ -130,7 +130,11 @@ class Forkserver:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        self._release()
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # it has ended already
+                self._socket.shutdown(socket.SHUT_RDWR)
+            async with self._sending:  # whoever sends notices, which he would not if the descriptor were closed
+                self._release()
 
     def _release(self) -> None:
         if self._socket is not None:

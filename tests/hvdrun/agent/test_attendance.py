@@ -175,7 +175,7 @@ def test_the_server_orders_what_the_agent_does_not_have() -> None:
             workers = Workers()
             workers.alive = ()
             attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
-            while len([effect for effect in rendezvous.effects if isinstance(effect, Launch)]) < 2:  # noqa: ASYNC110
+            while sum(isinstance(effect, Launch) for effect in rendezvous.effects) < 2:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
             attending.cancel()
             await asyncio.wait({attending})
