@@ -28,7 +28,7 @@ from rendezvous.core.placement import place
 from rendezvous.orders import Begin, Output, OutputStream, Remark, Reserved, Taken, Telling
 
 if TYPE_CHECKING:
-    from rendezvous.credentials import Authority
+    from rendezvous.authority import Authority
     from rendezvous.server import Server
 
 LOOPBACK = "127.0.0.1"
@@ -104,7 +104,7 @@ class Job:
         return reader
 
     async def _open_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority, int]":
-        from rendezvous.credentials import Authority  # noqa: PLC0415 - the agents boot meanwhile
+        from rendezvous.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
         from rendezvous.server import Server  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)

@@ -87,11 +87,17 @@ class WorkerClient:
         """Wait until rank 0 of the generation has opened its store.
 
         Raises:
+            JoinRefusedError: rank 0 has ended without it.
             UnreachableError: it did not, within what is left of the time for joining.
         """
         for notice in self._notices or self._follow(time.monotonic() + self._patience_seconds):
-            if isinstance(notice, StoreOpened) and notice.generation == generation:
-                return notice.endpoint
+            match notice:
+                case StoreOpened(number, endpoint) if number == generation:
+                    return endpoint
+                case Departed(number, _, rank) if number == generation and rank == 0:
+                    raise JoinRefusedError("rank 0 has ended before the workers were connected")
+                case _:
+                    pass
         raise UnreachableError("rank 0's store", f"generation {generation}", "it was not announced in time")
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:

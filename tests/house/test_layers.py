@@ -16,7 +16,7 @@ from tests.house.sources import PACKAGES, ROOT
 HOMES = {
     "click": {"hvdrun.cli", "hvdrun.options"},
     "cloudpickle": {"worker_runtime.objects"},
-    "cryptography": {"rendezvous.credentials"},
+    "cryptography": {"rendezvous.authority"},
     "google": {"protos", "rendezvous.wire"},
     "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server"},
     "mxnet": {"worker_runtime.mxnet"},

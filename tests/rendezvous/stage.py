@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import psutil
 
+from rendezvous.authority import Authority
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import AgentClient, WorkerClient
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.relay import Relay
 from rendezvous.server import Server
 

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 import rendezvous.client
+from rendezvous.authority import Authority
 from rendezvous.client import AgentClient, WorkerClient
 from rendezvous.core.events import Exited, Stopped
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
 from rendezvous.notices import Published
 from tests.rendezvous.stage import (
@@ -171,6 +171,23 @@ def test_a_peer_that_left_is_known_by_its_rank(path: Path) -> None:
             assert await in_thread(lambda: client.find_departed(1, 0.05)) is None
             stage.server.tell(Exited(A1, 0))
             assert await in_thread(lambda: client.find_departed(1, LIMIT_SECONDS)) == 1
+
+    run(story())
+
+
+def test_who_waits_for_the_store_of_a_rank_0_that_has_ended_is_told(path: Path) -> None:
+    async def story() -> None:
+        async with (
+            open_stage(PAIR) as stage,
+            stage.relay("a", path),
+            open_worker(path, A0) as client,
+            open_worker(path, A1) as other,
+        ):
+            await asyncio.gather(in_thread(lambda: client.join(0)), in_thread(lambda: other.join(0)))
+            waiting = asyncio.create_task(in_thread(lambda: other.await_store(1)))
+            stage.server.tell(Exited(A0, 0))
+            with pytest.raises(JoinRefusedError, match="rank 0 has ended"):
+                await waiting
 
     run(story())
 

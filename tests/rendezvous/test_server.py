@@ -15,13 +15,13 @@ import pytest
 
 from protos import rendezvous_pb2 as pb
 from rendezvous import wire
+from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
 from rendezvous.core.effects import Effect, Finish, Launch, Terminate
 from rendezvous.core.events import Exited, HostsChanged, Joined
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
-from rendezvous.credentials import Authority
 from rendezvous.errors import CallRefusedError, ListenError, WireError
 from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.server import Server

@@ -34,7 +34,7 @@ def home() -> Iterator[Path]:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
         (wheel,) = Path(folder).glob("*.whl")
-        install = [home / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel]
+        install = [home / "bin" / "python", *["-m", "pip", "install", "--quiet", "--no-deps", "--no-index"], wheel]
         subprocess.run(install, check=True, capture_output=True)
         (site,) = home.glob("lib/python*/site-packages")
         # A folder named in a .pth file is searched, but its own .pth files, the editable install's too, do not count.

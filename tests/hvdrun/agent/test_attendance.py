@@ -13,10 +13,10 @@ from hvdrun.agent import attendance
 from hvdrun.agent.attendance import attend
 from hvdrun.agent.lease import Lease
 from hvdrun.agent.watch import Watch
+from rendezvous.authority import Authority
 from rendezvous.core.effects import Effect, Finish, Launch
 from rendezvous.core.events import Exited, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.errors import CallRefusedError
 from rendezvous.orders import Begin
 from rendezvous.server import Server

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rendezvous import wire
+from rendezvous.authority import Authority
 from rendezvous.core.effects import Launch
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.orders import Begin, Release
 
 LAUNCH = Launch(Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1), "placed")

@@ -12,9 +12,9 @@ import pytest
 from hvdrun.errors import LaunchError
 from hvdrun.transport import local
 from hvdrun.transport.local import LocalTransport
+from rendezvous.authority import Authority
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Authority
 from rendezvous.orders import Begin, Output, OutputStream, Release, Reserved, Telling
 
 LIMIT_SECONDS = 20.0

@@ -1,0 +1,214 @@
+"""Who may say what: certificates of one job, shown to a real server."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import grpc
+import pytest
+from cryptography import x509
+
+from protos import rendezvous_pb2 as pb
+from protos import rendezvous_pb2_grpc as pb_grpc
+from rendezvous import wire
+from rendezvous.authority import Authority
+from rendezvous.client import AgentClient
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.credentials import SERVER_NAME, Credential
+from rendezvous.errors import CallRefusedError, UnreachableError
+from rendezvous.server import Server
+from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, open_stage, run
+
+ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "a\nb", "*", "rendezvous.hvdrun", "a\0b"]
+TRY_SECONDS = 1.0  # within which a handshake on loopback has failed
+
+
+@asynccontextmanager
+async def as_agent(stage: Stage, host: str, credential: Credential) -> AsyncIterator[AgentClient]:
+    """A client that says it speaks for a host, and shows this credential."""
+    client = AgentClient(stage.address, host, credential)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def assert_unheard(stage: Stage) -> None:
+    assert [stage.server.state.last_heard[host] for host in "ab"] == [None, None]
+
+
+async def expect_unreachable(stage: Stage, credential: Credential) -> None:
+    async with as_agent(stage, "a", credential) as agent:
+        with pytest.raises(UnreachableError):
+            await agent.report(1, [A0], [], TRY_SECONDS)
+    assert_unheard(stage)
+
+
+def test_an_agent_with_its_certificate_is_heard() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, as_agent(stage, "a", stage.authority.issue_agent("a")) as agent:
+            await agent.report(1, [A0], [], LIMIT_SECONDS)
+            assert stage.server.state.last_heard["a"] is not None
+
+    run(story())
+
+
+def test_one_hosts_certificate_does_not_speak_for_another() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, as_agent(stage, "b", stage.authority.issue_agent("a")) as agent:
+            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+                await agent.report(1, [B0], [], LIMIT_SECONDS)
+            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+                await anext(agent.watch())
+            named = wire.encode_worker(B0)
+            for call in (
+                agent.join(pb.JoinRequest(worker=named)),
+                agent.open_store(pb.OpenStoreRequest(worker=named, generation=1)),
+            ):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call
+                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert_unheard(stage)
+            assert stage.server.state.waiting == 0
+
+    run(story())
+
+
+def test_nobody_watches_without_naming_a_host() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, as_agent(stage, "", stage.authority.issue_agent("a")) as agent:
+            with pytest.raises(CallRefusedError, match="does not speak for host ''"):
+                await anext(agent.watch())
+
+    run(story())
+
+
+def test_another_jobs_agent_is_not_heard() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            theirs = Authority("job").issue_agent("a")
+            await expect_unreachable(stage, Credential(stage.authority.issue_agent("a").authority, *_keys(theirs)))
+            await expect_unreachable(stage, theirs)
+
+    run(story())
+
+
+def _keys(credential: Credential) -> tuple[bytes, bytes]:
+    return credential.certificate, credential.private_key
+
+
+def test_the_servers_certificate_does_not_call() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            await expect_unreachable(stage, stage.authority.issue_server())
+
+    run(story())
+
+
+@pytest.mark.parametrize("host", ["a", SERVER_NAME])
+def test_an_agents_certificate_does_not_serve(host: str) -> None:
+    async def story() -> None:
+        authority = Authority("job")
+        async with Server(Policy.static(1), lambda _: None, authority.issue_agent(host)) as server:
+            port = await server.open(LOOPBACK)
+            client = AgentClient(f"{LOOPBACK}:{port}", "a", authority.issue_agent("a"))
+            with pytest.raises(UnreachableError):
+                await client.report(1, [], [], TRY_SECONDS)
+            await client.close()
+
+    run(story())
+
+
+def test_another_jobs_server_is_not_believed() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, open_stage() as other:
+            ours = Credential(other.authority.issue_server().authority, *_keys(stage.authority.issue_agent("a")))
+            await expect_unreachable(stage, ours)
+
+    run(story())
+
+
+def test_a_caller_without_certificate_is_not_heard() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            credentials = grpc.ssl_channel_credentials(stage.authority.issue_agent("a").authority)
+            options = (("grpc.ssl_target_name_override", SERVER_NAME),)
+            async with grpc.aio.secure_channel(stage.address, credentials, options=options) as channel:
+                await expect_silence(stage, channel)
+
+    run(story())
+
+
+def test_a_caller_in_plain_text_is_not_heard() -> None:
+    async def story() -> None:
+        async with open_stage() as stage, grpc.aio.insecure_channel(stage.address) as channel:
+            await expect_silence(stage, channel)
+
+    run(story())
+
+
+async def expect_silence(stage: Stage, channel: grpc.aio.Channel) -> None:
+    stub = pb_grpc.RendezvousStub(channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.Report(pb.AgentReport(host="a", number=1), timeout=TRY_SECONDS)
+    assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert_unheard(stage)
+
+
+def test_an_old_version_of_tls_is_not_spoken() -> None:
+    async def story() -> None:
+        async with open_stage() as stage:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection(LOOPBACK, stage.port, ssl=context)
+
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        run(story())
+
+
+@pytest.mark.parametrize("host", ODD_NAMES)
+def test_a_host_may_have_any_name(host: str) -> None:
+    async def story() -> None:
+        worker = Worker(Slot(host, 0), 1)
+        async with open_stage([Host(host, 1), Host("b", 1)]) as stage, stage.agent(host) as agent:
+            await agent.report(1, [worker], [], LIMIT_SECONDS)
+            assert stage.server.state.last_heard[host] is not None
+            async with as_agent(stage, "b", stage.authority.issue_agent(host)) as liar:
+                with pytest.raises(CallRefusedError):
+                    await liar.report(1, [], [], LIMIT_SECONDS)
+
+    run(story())
+
+
+@pytest.mark.parametrize("job", ["j" * 300, "é" * 300, "1/2/3"])
+def test_a_job_may_have_any_name(job: str) -> None:
+    assert _read(Authority(job).issue_agent("a").authority).subject.rfc4514_string().startswith("CN=hvdrun job ")
+
+
+def test_a_certificate_is_for_one_purpose_and_of_a_life_around_now() -> None:
+    authority = Authority("job")
+    for credential, purpose in (
+        (authority.issue_server(), x509.oid.ExtendedKeyUsageOID.SERVER_AUTH),
+        (authority.issue_agent("a"), x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH),
+    ):
+        certificate = _read(credential.certificate)
+        usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert list(usage) == [purpose]
+        assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert certificate.not_valid_before_utc < datetime.now(UTC) < certificate.not_valid_after_utc
+        certificate.verify_directly_issued_by(_read(credential.authority))
+
+
+def _read(certificate: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(certificate)
+
+
+def test_no_two_agents_share_a_key() -> None:
+    authority = Authority("job")
+    assert authority.issue_agent("a").private_key != authority.issue_agent("a").private_key
