@@ -34,8 +34,8 @@ def home() -> Iterator[Path]:
         build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder]
         subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
         (wheel,) = Path(folder).glob("*.whl")
-        install = [home / "bin" / "python", *["-m", "pip", "install", "--quiet", "--no-deps", "--no-index"], wheel]
-        subprocess.run(install, check=True, capture_output=True)
+        pip = [str(home / "bin" / "python"), "-m", "pip"]
+        subprocess.run([*pip, "install", "--no-deps", "--no-index", str(wheel)], check=True, capture_output=True)
         (site,) = home.glob("lib/python*/site-packages")
         # A folder named in a .pth file is searched, but its own .pth files, the editable install's too, do not count.
         (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
