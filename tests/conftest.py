@@ -1,6 +1,7 @@
 """The tiers of tests: what each may take, and what each took."""
 
 import json
+import signal
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
@@ -85,8 +86,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Count costs, and let no law fail because the machine was busy."""
     config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
+    heed_signals()
     settings.register_profile("hvdrun", deadline=None, print_blob=True)
     settings.load_profile("hvdrun")
+
+
+def heed_signals() -> None:
+    """Undo what `nohup` or a script's `&` has ignored for us: what is tested would inherit it, and rightly obey."""
+    for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, default)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
