@@ -1,7 +1,9 @@
 """The tiers of tests: what each may take, and what each took."""
 
 import json
+import os
 import signal
+import sys
 from collections import Counter
 from enum import StrEnum
 from pathlib import Path
@@ -87,6 +89,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Count costs, and let no law fail because the machine was busy."""
     config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
     heed_signals()
+    # A bare `python` is that of the tests, as for a user whose environment is activated.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     settings.register_profile("hvdrun", deadline=None, print_blob=True)
     settings.load_profile("hvdrun")
 
