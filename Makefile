@@ -8,6 +8,8 @@ WHICH := import sys; print(sys.base_prefix, sys.version)
 # A virtual environment of its own: nothing of the user's Python is mixed in.
 export PYTHONNOUSERSITE := 1
 unexport PYTHONPATH PYTHONHOME
+# Each test starts several Pythons: compiled once, not every time.
+unexport PYTHONDONTWRITEBYTECODE
 # When the set-up began, for the table of costs.
 ifndef BEGAN
 BEGAN := $(shell date +%s)
