@@ -161,3 +161,22 @@ def test_a_suspension_at_any_moment_of_the_start_is_survived(hvdrun: Launcher) -
         running.send(signal.SIGCONT)
         finished = running.wait(20)
         assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_a_machine_that_sleeps_with_the_whole_job_on_it_harms_nobody(hvdrun: Launcher) -> None:
+    """As a container that is paused, or a laptop that is closed: everybody stops, and wakes up later."""
+    hvdrun.write("train.py", TRAINS)
+    running = hvdrun.start("-np", "2", "--lease", LEASE, "python", "train.py")
+    for rank in range(2):
+        running.stdout.wait_for(rf"^\[{rank}\] step 3$", 20)
+    sleepers = [psutil.Process(process.pid) for process in hvdrun.processes()]
+    for process in sleepers:
+        process.suspend()
+    time.sleep(SUSPENDED_SECONDS)  # the sleep is what is tested
+    for process in reversed(sleepers):
+        process.resume()
+    before = [count_steps(hvdrun, rank) for rank in range(2)]
+    wait_until(lambda: all(count_steps(hvdrun, rank) > before[rank] + 20 for rank in range(2)))
+    hvdrun.write("go", "")
+    finished = running.wait(20)
+    assert (finished.returncode, finished.stderr) == (0, "")
