@@ -34,12 +34,12 @@ LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell tells of any program whose reader has gone
 
 ABOUT = """\
-Starts N workers of COMMAND, on this machine or on others, connects them for training, and ends them all when one
+Starts N workers of COMMAND on this machine, connects them for training, and ends them all when one
 fails. The exit code is that of the first worker that failed. Options stand before COMMAND; what follows is its own."""
 
 EXAMPLES = (
     ("hvdrun -np 4 python train.py", "four workers on this machine"),
-    ("hvdrun -np 8 -H server1:4,server2:4 python train.py --lr 0.1", "four on each of two hosts"),
+    ("hvdrun -np 4 -H localhost:8 python train.py --lr 0.1", "four of the eight slots that this machine offers"),
     ("hvdrun -np 8 --hostfile hosts.txt python train.py", "the hosts from a file"),
     ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
 )
