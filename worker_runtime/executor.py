@@ -69,21 +69,23 @@ class Handle(Generic[ResultT]):
             HorovodInternalError: the operation failed, or `shutdown()` came first.
         """
         if self._result is None:
+            if self._failure is None and (error := await_works(self._works)) is not None:
+                self._failure = self._executor.report_failure(self._operation, error)
+            self._works = ()
             if self._failure is not None:
                 raise self._failure
-            try:
-                for work in self._works:
-                    await_work(work)
-            except RuntimeError as error:
-                self._failure = self._executor.report_failure(self._operation, error)
-                raise self._failure from None  # gloo's own text is in it
-            self._works = ()
             self._result = (self._operation.finish(self._executor.size),)
         return self._result[0]
 
     def fail(self, failure: HorovodInternalError) -> None:
         """Let every later `wait()` raise `failure`."""
         self._failure = failure
+
+    def let_go(self) -> None:
+        """Drop the works of an operation that has ended, with its failure kept: they hold the group's connections."""
+        if self._failure is None and (error := await_works(self._works)) is not None:
+            self._failure = OperationFailedError(self.title, self._executor.rank, _describe_cause(error))
+        self._works = ()
 
     def ends_before(self, deadline_seconds: float) -> bool:
         """Whether the communication itself has ended by then (`time.monotonic()`), well or not."""
@@ -123,13 +125,12 @@ class Executor:
         with self._lock:
             if self._closed:
                 raise NotInitializedError
-            try:
-                works = self._start(operation)
-            except RuntimeError as error:
-                raise self.report_failure(operation, error) from None
+            works = self._start(operation)
+            if isinstance(works, RuntimeError):
+                raise self.report_failure(operation, works)
             handle = Handle(self, operation, works)
             while self._pending and self._pending[0].is_done():
-                self._pending.popleft()
+                self._pending.popleft().let_go()
             self._pending.append(handle)  # type: ignore[arg-type]  # only waited for and failed, never asked its result
         return handle
 
@@ -138,8 +139,11 @@ class Executor:
         with self._lock:
             self._closed = True
             pending = [handle for handle in self._pending if not handle.is_done()]
-            for handle in pending:
-                handle.fail(ShutDownError(handle.title, self.rank))
+            for handle in self._pending:
+                if handle in pending:
+                    handle.fail(ShutDownError(handle.title, self.rank))
+                else:
+                    handle.let_go()
             self._pending.clear()
             group, self._group = self._group, None
         if group is None:
@@ -164,11 +168,29 @@ class Executor:
             self._group.interrupt()
         return OperationFailedError(operation.title, self.rank, self._find_cause() or _describe_cause(error))
 
-    def _start(self, operation: Operation[ResultT]) -> Sequence[Work]:
+    def _start(self, operation: Operation[ResultT]) -> Sequence[Work] | RuntimeError:
+        """Begin to communicate; gloo's error when that cannot be begun, without the frames that hold the group."""
         group = self._group
         if group is None or group.torch_group is None:
             return ()
-        return operation.start(group.torch_group, group.size)
+        try:
+            return operation.start(group.torch_group, group.size)
+        except RuntimeError as error:
+            return error.with_traceback(None)
+
+
+def await_works(works: Sequence[Work]) -> RuntimeError | None:
+    """Wait for all of them; the first one's failure, without its traceback.
+
+    The frames of a traceback would hold a work, and that its group's device, for as long as anybody keeps the error:
+    its destructor then joins a thread, which in a forked child does not exist (torch crashes there).
+    """
+    try:
+        for work in works:
+            await_work(work)
+    except RuntimeError as error:
+        return error.with_traceback(None)
+    return None
 
 
 def await_work(work: Work) -> None:

@@ -130,32 +130,40 @@ def form(
         GroupFormationError: the members could not all connect in time.
         RendezvousError: the store could not be announced or was not announced.
     """
-    numbers = membership.assignment
-    if numbers.size == 1:
+    if membership.assignment.size == 1:
         return None
-    deadline = _Deadline.after(limit)
     try:
-        if numbers.rank == 0:
-            store, endpoint = _open_store(address, limit)
-            exchange.open_store(membership.generation, endpoint)
-        else:
-            endpoint = exchange.await_store(membership.generation)
-            store = TCPStore(
-                endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
-            )
-        present = list_sockets()
-        gloo: Any = ProcessGroupGloo  # typed incompletely
-        options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
-        options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001 - the same
-        options._timeout = deadline.left()  # noqa: SLF001 - the same
-        prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
-        torch_group: TorchGroup = gloo(prefixed, numbers.rank, numbers.size, options)
-        connections = Connections.appeared_since(present, expected=numbers.size - 1, store_port=endpoint.port)
-        # Nobody leaves before all are connected: from here on the store is not needed, and rank 0 may go at any time.
-        torch_group.barrier().wait()
-        torch_group._set_default_timeout(operation_limit)  # noqa: SLF001 - torch's only way to change it
+        return _connect(membership, exchange, address, limit, operation_limit)
     except (RuntimeError, OSError) as error:
-        raise GroupFormationError(membership, address, limit, str(error)) from error
+        cause = str(error)  # not the error itself: the frames in its traceback hold threads of gloo, see `await_works`
+    raise GroupFormationError(membership, address, limit, cause)
+
+
+def _connect(
+    membership: Membership, exchange: StoreExchange, address: str, limit: timedelta, operation_limit: timedelta
+) -> Group:
+    """Connect to the other members; see `form`."""
+    numbers = membership.assignment
+    deadline = _Deadline.after(limit)
+    if numbers.rank == 0:
+        store, endpoint = _open_store(address, limit)
+        exchange.open_store(membership.generation, endpoint)
+    else:
+        endpoint = exchange.await_store(membership.generation)
+        store = TCPStore(
+            endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
+        )
+    present = list_sockets()
+    gloo: Any = ProcessGroupGloo  # typed incompletely
+    options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
+    options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001 - the same
+    options._timeout = deadline.left()  # noqa: SLF001 - the same
+    prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
+    torch_group: TorchGroup = gloo(prefixed, numbers.rank, numbers.size, options)
+    connections = Connections.appeared_since(present, expected=numbers.size - 1, store_port=endpoint.port)
+    # Nobody leaves before all are connected: from here on the store is not needed, and rank 0 may go at any time.
+    torch_group.barrier().wait()
+    torch_group._set_default_timeout(operation_limit)  # noqa: SLF001 - torch's only way to change it
     return Group(numbers.rank, numbers.size, torch_group, prefixed, connections)
 
 

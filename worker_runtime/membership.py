@@ -1,5 +1,8 @@
 """The one door from a training process to the rendezvous package; see `own_packages` for why there is only one."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from worker_runtime.own_packages import own_packages
@@ -27,6 +30,7 @@ __all__ = [
     "Ready",
     "RendezvousError",
     "Slot",
+    "connect",
     "decode",
     "encode",
     "import_client",
@@ -34,8 +38,35 @@ __all__ = [
 ]
 
 
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
+
+
 def import_client() -> "type[WorkerClient]":
     """The class of the rendezvous' client; it brings gRPC, which costs 76 ms that a world of one need not pay."""
     with own_packages():
         from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
     return WorkerClient
+
+
+def connect(bootstrap: Bootstrap) -> "WorkerClient":
+    """A client of the rendezvous for this worker."""
+    with _without_fork_handlers():
+        return import_client()(bootstrap)
+
+
+@contextmanager
+def _without_fork_handlers() -> Iterator[None]:
+    """Within it, gRPC starts without its handlers for fork(), unless the user has asked for them.
+
+    They wait, in the process that forks, for threads of gRPC to pause, and now and then wait for ever: a script that
+    forks between `shutdown()` and `init()` hung within twenty rounds. Nobody needs them here, since no call of ours is
+    open while the user's code runs. gRPC reads the variable once, when it starts.
+    """
+    if _FORK_SUPPORT in os.environ:
+        yield
+        return
+    os.environ[_FORK_SUPPORT] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[_FORK_SUPPORT]

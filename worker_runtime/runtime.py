@@ -15,7 +15,7 @@ from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.group import StoreExchange, form
 from worker_runtime.meeting import Meeting, join_world, meet
-from worker_runtime.membership import Assignment, Bootstrap, Membership, RendezvousError, import_client
+from worker_runtime.membership import Assignment, Bootstrap, Membership, RendezvousError, connect
 from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
@@ -161,8 +161,4 @@ class Runtime:
             world.executor.abandon()
 
 
-def _connect_to_agent(bootstrap: Bootstrap) -> Client:
-    return import_client()(bootstrap)
-
-
-RUNTIME = Runtime(_connect_to_agent)
+RUNTIME = Runtime(connect)

@@ -114,3 +114,26 @@ def test_a_forked_child_may_end_without_touching_its_parents_group(ranks: RankPo
         return body()
 
     assert ranks.run(run_in_child) == [2.0, 2.0]
+
+
+def test_a_forked_child_may_drop_the_error_of_an_earlier_generation(ranks: RankPool) -> None:
+    """An error whose traceback held gloo's device crashed the child: torch joins a thread that the child lacks."""
+
+    def body() -> object:
+        kept: list[BaseException] = []
+        if hvd.rank() == 0:
+            with pytest.raises(hvd.HorovodInternalError) as raised:
+                hvd.allreduce(torch.ones(1))
+            kept.append(raised.value)
+            del raised
+        hvd.shutdown()
+        hvd.init()
+        child = os.fork()
+        if child == 0:
+            kept.clear()
+            gc.collect()
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        return status, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body) == [(0, 2.0), (0, 2.0)]
