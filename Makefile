@@ -65,7 +65,7 @@ $(BIN)/pip:
 	  "hvdrun needs Python 3.11 or newer, but there is no '$(PYTHON)': on Debian, apt-get install python3 python3-venv," \
 	  "or name another with make PYTHON=/path/to/python3."; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo >&2 \
-	  "hvdrun needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1):" \
+	  "hvdrun needs Python 3.11 or newer, but '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1 | head -c 60 | head -1):" \
 	  "name another with make PYTHON=/path/to/python3."; exit 1; }
 	@"$(PYTHON)" -c 'import venv; from ensurepip import bootstrap' 2>/dev/null || { echo >&2 \
 	  "'$(PYTHON)' cannot make virtual environments: on Debian, apt-get install python3-venv" \
@@ -75,6 +75,7 @@ $(BIN)/pip:
 # Whoever names a Python is not given another one that an earlier make has chosen.
 check-python:
 ifneq ($(origin PYTHON),file)
+	@command -v "$(PYTHON)" >/dev/null || { echo >&2 "there is no '$(PYTHON)' to run hvdrun with."; exit 1; }
 	@[ ! -e $(BIN)/pip ] || [ "$$($(BIN)/python -c '$(WHICH)')" = "$$("$(PYTHON)" -c '$(WHICH)')" ] || { echo >&2 \
 	  ".venv was made with another Python than '$(PYTHON)': make clean first."; exit 1; }
 endif

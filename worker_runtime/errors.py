@@ -40,6 +40,19 @@ class ForeignWorldError(InitializationError):
         self.size = size
 
 
+class ForeignRankError(InitializationError):
+    """Another launcher's variables contradict each other."""
+
+    def __init__(self, launcher: str, rank: int, size: int) -> None:
+        super().__init__(
+            f"the variables of {launcher} say that this process is rank {rank} of {size}, but the ranks are 0 to "
+            f"{size - 1}; unset them to train alone, or start the script with 'hvdrun -np {size}'"
+        )
+        self.launcher = launcher
+        self.rank = rank
+        self.size = size
+
+
 class MeetingError(InitializationError):
     """The members of another launcher's world did not find each other."""
 

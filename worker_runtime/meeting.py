@@ -47,10 +47,10 @@ class StoreMeeting:
 
     def __init__(self, world: World, master: Master, limit: timedelta) -> None:
         try:
-            url = f"tcp://{master.address}:{master.port}" if "RANK" not in os.environ else "env://"
+            url = f"tcp://{master}" if "RANK" not in os.environ else "env://"
             self._store, _, _ = next(iter(rendezvous(url, world.rank, world.size, timeout=limit)))
         except (RuntimeError, ValueError, OSError) as error:
-            raise MeetingError(world.launcher, f"{master.address}:{master.port}", str(error)) from error
+            raise MeetingError(world.launcher, str(master), str(error)) from error
         self.address = find_own_address(master)
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:

@@ -2,7 +2,8 @@
 
 Python searches the script's folder first, so `import protos` would find the user's there; and once ours were imported,
 the user's own `import protos` would find ours. Where that can happen, and only there, ours are imported past the search
-path and then taken out of the table of modules; whoever imported them keeps them.
+path and then taken out of the table of modules; whoever imported them keeps them. A folder without an `__init__.py` is
+no package of its own to Python: its modules are found in ours, which look for such folders (`pkgutil.extend_path`).
 """
 
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from pkgutil import extend_path
 from types import ModuleType
 
 NAMES = ("protos", "rendezvous")
@@ -51,6 +53,9 @@ def hide() -> None:
     """Take ours out of the table of modules where the user has packages of these names."""
     if any(_is_taken(name) for name in NAMES):
         sys.modules.update({f"{_KEPT}{name}": module for name, module in _take_out().items()})
+    for name in sys.modules.keys() & set(NAMES):  # imported before the script's folder was on the search path
+        package = sys.modules[name]
+        package.__path__ = extend_path(package.__path__, name)
 
 
 def _is_taken(name: str) -> bool:

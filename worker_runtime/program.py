@@ -25,6 +25,7 @@ from worker_runtime import own_packages
 
 _MODULE_FLAG = "-m"
 _MAIN = "__main__"
+_MP_MAIN = "__mp_main__"  # what children that were spawned call the script's classes when they send them back
 _OURS = frozenset({_MAIN, *own_packages.NAMES})  # the latter have a way of their own to step aside
 
 
@@ -74,6 +75,8 @@ def load(arguments: Sequence[str]) -> Program:
     """
     sys.orig_argv[:] = arguments
     main = sys.modules[_MAIN] = _make_main()
+    if _MP_MAIN in sys.modules:  # multiprocessing, imported before, has noted the former one under this name as well
+        sys.modules[_MP_MAIN] = main
     if arguments[1] == _MODULE_FLAG:
         sys.argv[:] = [_MODULE_FLAG, *arguments[3:]]
         _search_first(os.getcwd())  # noqa: PTH109 - a string, as the interpreter has it

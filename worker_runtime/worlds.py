@@ -7,7 +7,7 @@ Pure: the variables come in, a value comes out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from worker_runtime.errors import ForeignWorldError
+from worker_runtime.errors import ForeignRankError, ForeignWorldError
 
 # Slurm numbers its own steps (the batch script, an interactive shell, ...) from here up: no srun started those.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -19,6 +19,9 @@ class Master:
 
     address: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +49,13 @@ def find_world(environment: Mapping[str, str]) -> World | None:
 
     Raises:
         ForeignWorldError: there is one, but its variables do not say how its members can meet.
+        ForeignRankError: there is one, and by its variables this process cannot be in it.
     """
-    for find in (_find_torchrun, _find_mpirun, _find_mpich, _find_srun):
+    for find in (_find_torchrun, _find_mpirun, _find_mpich, _find_srun, _find_horovodrun):
         found = find(environment)
         if found is not None and found.size > 1:
+            if found.rank >= found.size:
+                raise ForeignRankError(found.launcher, found.rank, found.size)
             return found.place(environment)
     return None
 
@@ -90,7 +96,9 @@ def _find_mpirun(environment: Mapping[str, str]) -> _Found | None:
 
 
 def _find_mpich(environment: Mapping[str, str]) -> _Found | None:
-    numbers = _read(environment, "PMI_RANK", "PMI_SIZE")
+    numbers = _read(environment, "PMI_RANK", "PMI_SIZE") or _read(
+        environment, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"
+    )
     return None if numbers is None else _Found("mpirun", *numbers, job=None)
 
 
@@ -105,6 +113,11 @@ def _find_srun(environment: Mapping[str, str]) -> _Found | None:
     hosts = environment.get("SLURM_STEP_NUM_NODES") or environment.get("SLURM_NNODES")
     job = environment.get("SLURM_JOB_ID")
     return _Found("srun", *numbers, job=f"{job}.{step}" if job and hosts == "1" else None)
+
+
+def _find_horovodrun(environment: Mapping[str, str]) -> _Found | None:
+    numbers = _read(environment, "HOROVOD_RANK", "HOROVOD_SIZE")
+    return None if numbers is None else _Found("horovodrun", *numbers, job=None)
 
 
 def _read(environment: Mapping[str, str], rank: str, size: str) -> tuple[int, int] | None:

@@ -267,6 +267,28 @@ def test_classes_of_the_script_travel(both: BothWays, command: tuple[str, ...]) 
     assert ended.stdout[-1].startswith("[0] atexit __main__ True")
 
 
+# As above, in a process that has multiprocessing from before: torch brings it.
+SENT_BACK = """
+import multiprocessing
+import torch
+
+class Thing: pass
+
+def make(_):
+    return Thing()
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(type(pool.map(make, [1])[0]) is Thing)
+"""
+
+
+def test_a_class_of_the_script_comes_back_from_a_spawned_child(both: BothWays) -> None:
+    both.hvdrun.write("script.py", SENT_BACK)
+    ended = run_alike(both, "python", "script.py")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, ["[0] True"], [])
+
+
 ENDINGS: dict[str, tuple[int, str]] = {
     "nothing": (0, "pass"),
     "exit": (0, "sys.exit()"),

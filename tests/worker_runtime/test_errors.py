@@ -11,6 +11,7 @@ EVERY_ERROR = [
     errors.NotInitializedError(),
     errors.InitializationError("the agent is gone"),
     errors.ForeignWorldError("torchrun", 4),
+    errors.ForeignRankError("torchrun", 5, 2),
     errors.MeetingError("torchrun", "10.0.0.1:29500", "timed out"),
     errors.GroupFormationError(
         Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(seconds=30), "refused"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker_runtime.errors import ForeignWorldError
+from worker_runtime.errors import ForeignRankError, ForeignWorldError
 from worker_runtime.worlds import Master, OneHost, World, find_world
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
@@ -20,6 +20,7 @@ SRUN = {
     "SLURM_STEP_NUM_NODES": "1",
 }
 MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4711"}
+MET = Master("10.0.0.1", 4711)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,8 @@ MASTER = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4711"}
         (MPIRUN, World("mpirun", 1, 4, OneHost("mpirun-job.1"))),
         (MPIRUN | MASTER, World("mpirun", 1, 4, Master("10.0.0.1", 4711))),
         ({"PMI_RANK": "1", "PMI_SIZE": "4"} | MASTER, World("mpirun", 1, 4, Master("10.0.0.1", 4711))),
+        ({"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "4"} | MASTER, World("mpirun", 1, 4, MET)),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "4"} | MASTER, World("horovodrun", 1, 4, MET)),
         (SRUN, World("srun", 1, 4, OneHost("srun-77.0"))),
         (SRUN | {"SLURM_STEP_NUM_NODES": "2"} | MASTER, World("srun", 1, 4, Master("10.0.0.1", 4711))),
         (SRUN | {"SLURM_STEP_NUM_TASKS": "2"}, World("srun", 1, 2, OneHost("srun-77.0"))),
@@ -62,6 +65,8 @@ def test_a_process_that_is_alone_may_train_alone(variables: dict[str, str]) -> N
         ({"WORLD_SIZE": "4"}, "torchrun"),
         (MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}, "mpirun"),
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "mpirun"),
+        ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, "mpirun"),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}, "horovodrun"),
         (SRUN | {"SLURM_STEP_NUM_NODES": "2"}, "srun"),
         (SRUN | {"SLURM_STEP_NUM_NODES": "2", "MASTER_ADDR": "a", "MASTER_PORT": "none"}, "srun"),
     ],
@@ -71,3 +76,12 @@ def test_a_world_without_a_place_to_meet_is_refused_and_never_trains_alone(
 ) -> None:
     with pytest.raises(ForeignWorldError, match=f"{launcher}.*MASTER_ADDR"):
         find_world(variables)
+
+
+def test_a_rank_that_its_world_cannot_have_is_refused() -> None:
+    with pytest.raises(ForeignRankError, match="rank 5 of 2, but the ranks are 0 to 1"):
+        find_world(TORCHRUN | {"RANK": "5", "WORLD_SIZE": "2"})
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    assert str(Master("2001:db8::1", 4711)) == "[2001:db8::1]:4711"
