@@ -22,7 +22,8 @@ help:
 	@echo "make demo     train a small network on handwritten digits with two workers"
 	@echo "make test     run everything: lint, format, types, layers, tests"
 	@echo "make lint     the same without the tests"
-	@echo "make soak     what is too long for every day: 200 random kills, 100,000 random histories of the core"
+	@echo "make soak     what is too long for every day: 200 random kills, 100 random faults of hosts, 100,000 random"
+	@echo "              histories of the core"
 	@echo "make bench    measure, beside torchrun and bare Python"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
@@ -41,6 +42,7 @@ lint: setup
 soak: setup
 	HVDRUN_SOAK_RUNS=200 HVDRUN_HISTORIES=100000 $(BIN)/pytest tests/system/test_random_kills.py \
 	  tests/rendezvous/core/test_laws.py --timeout=3600
+	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 
 bench: setup
 	$(BIN)/python benchmarks/launch.py

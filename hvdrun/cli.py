@@ -5,57 +5,31 @@ imported only for a job that will run: --help and a mistyped flag answer at once
 """
 
 import os
-import shlex
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
 from hvdrun import __version__
-from hvdrun.command import Surroundings, resolve_command
-from hvdrun.discovery import discover_hosts
+from hvdrun.command import Surroundings
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError, UsageError
 from hvdrun.flags import find_command
+from hvdrun.help_page import ABOUT, EXAMPLES, EXIT_CODES
 from hvdrun.jobspec import JobSpec
-from hvdrun.options import OPTIONS, describe_options, make_click_options
+from hvdrun.options import OPTIONS, Option, describe_options, make_click_options
+from hvdrun.preparation import prepare
+from hvdrun.request import complete, make_spec
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
 
 INTERRUPTED = 130
 LAST_WORDS_SECONDS = 5.0  # for what a launch that raised has left to be written
-LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as a shell tells of any program whose reader has gone
-
-ABOUT = """\
-Starts N workers of COMMAND on this machine, connects them for training, and ends them all when one
-fails. The exit code is that of the first worker that failed. Options stand before COMMAND; what follows is its own."""
-
-EXAMPLES = (
-    ("hvdrun -np 4 python train.py", "four workers on this machine"),
-    ("hvdrun -np 4 -H localhost:8 python train.py --lr 0.1", "four of the eight slots that this machine offers"),
-    ("hvdrun -np 8 --hostfile hosts.txt python train.py", "the hosts from a file"),
-    ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
-)
-
-EXIT_CODES = (
-    ("0", "all workers ended well"),
-    ("1 to 255", "the exit code of the first worker that failed; 128+n when signal n ended it"),
-    ("2", "hvdrun was used wrongly; nothing was started"),
-    ("75", "a host was lost"),
-    ("124", "the job did not start in time"),
-    ("125", "hvdrun itself could not launch"),
-    ("126, 127", "the command is not executable, was not found"),
-    ("129, 130, 143", "ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM"),
-    ("141", "whoever read the output has gone, as with | head"),
-)
-
 
 Launch = Callable[[JobSpec, "Console"], int]  # runs a job and returns its exit code
 
@@ -87,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     except click.exceptions.Exit as answered:
         return answered.exit_code
     except HvdrunError as error:
-        complain(str(error))
+        complain(*error.lines)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -106,22 +80,7 @@ def read_spec(words: Sequence[str]) -> JobSpec:
     values, command = parse(words)
     if values["size"] is None:
         raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(words, values)}")
-    size: int = values["size"]
-    return JobSpec(
-        command=command,
-        size=size,
-        hosts=discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size),
-        directory=find_directory(),
-        start_timeout_seconds=values["start_timeout_seconds"],
-        lease_seconds=values["lease_seconds"],
-        grace_seconds=values["grace_seconds"],
-        stdin_rank=values["stdin_rank"],
-        prefork=not values["no_prefork"],
-        marks_ranks=not values["no_prefix"],
-        marks_times=values["marks_times"],
-        verbose=values["verbose"],
-        dry_run=values["dry_run"],
-    )
+    return make_spec(values, command, os.environb)
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
@@ -131,16 +90,16 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         HvdrunError: it cannot be launched.
         click.exceptions.Exit: --dry-run has been answered.
     """
-    around = Surroundings(spec.directory, os.environ.get("PATH"), sys.executable)
-    command = resolve_command(spec.command, around)
+    spec, details = prepare(spec, Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
     marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1, times=spec.marks_times)
     console = Console(verbose=spec.verbose, marks=marks)
     try:
-        if command != spec.command:
-            console.verbose(f"PATH has no {spec.command[0]}: the workers use hvdrun's own interpreter, {command[0]}")
-        spec = replace(spec, command=command)
+        for remark in spec.remarks:
+            console.notice(remark)
+        for detail in details:
+            console.verbose(detail)
         if spec.dry_run:
             answer(describe(spec))
         return (launch or load_launch())(spec, console)
@@ -182,42 +141,29 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         context = command.make_context("hvdrun", list(words))
     except click.UsageError as error:
         raise UsageError(error.format_message()) from error
-    values: dict[str, Any] = {}
-    for option in OPTIONS:
-        if option.acts:
-            continue
-        text = context.params[option.dest]
-        if option.takes_value:
-            from_environment = context.get_parameter_source(option.dest) is ParameterSource.ENVIRONMENT
-            source = f"${option.environment}" if from_environment else option.flags[0]
-            text = option.default if text is None else text
-            values[option.dest] = None if text is None else option.read(text, source)
-        else:
-            values[option.dest] = bool(text)
+    values = {option.dest: read_value(option, context) for option in OPTIONS if not option.acts}
     return values, tuple(context.params["command"])
 
 
-def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command line as it would be with -np: all slots of the hosts that were given, or two workers."""
-    size = 2
-    if values["hosts"] is not None or values["hostfile"] is not None:
-        hosts = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
-        size = sum(host.slots for host in hosts)
-    typed = shlex.join(words)
-    is_shown = find_command(words) < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
-    return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
-
-
-def find_directory() -> Path:
-    """The working directory, for all workers.
+def read_value(option: Option, context: click.Context) -> object:
+    """The value of an option: None where none is given and it has no default; a tuple of all where it repeats.
 
     Raises:
-        UsageError: it was removed.
+        BadValueError: it cannot be read.
     """
-    try:
-        return Path.cwd()
-    except OSError as error:
-        raise UsageError("the working directory does not exist any more: change to one that does.") from error
+    given = context.params[option.dest]
+    if not option.takes_value:
+        return bool(given)
+    from_environment = context.get_parameter_source(option.dest) is ParameterSource.ENVIRONMENT
+    source = f"${option.environment}" if from_environment else option.flags[0]
+
+    def read(value: str | tuple[str, ...]) -> object:
+        return option.read(value, source) if isinstance(value, str) else tuple(option.read(x, source) for x in value)
+
+    if option.repeats:
+        return tuple(read(value) for value in given)
+    text = option.default if given is None else given
+    return None if text is None else read(text)
 
 
 def print_help(context: click.Context, _option: click.Parameter, value: object) -> None:
@@ -259,11 +205,13 @@ def discard_stdout() -> None:
     os.close(nowhere)
 
 
-def complain(sentence: str) -> None:
-    """Say on stderr, in one line, what is wrong."""
+def complain(sentence: str, *details: str) -> None:
+    """Say on stderr what is wrong: a line, and one more for each detail."""
+    head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
+    text = "\n  ".join([f"hvdrun: {head}", *rest])
     if sys.stderr is not None:  # None when hvdrun was started with it closed
         with suppress(OSError):
-            print("hvdrun:", " ".join(sentence.splitlines()), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
+            print(text, file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
 
 
 def asks_for_more(words: Sequence[str]) -> bool:

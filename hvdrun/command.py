@@ -1,6 +1,8 @@
 """Looks for the user's command before anything starts, so that a mistyped name is told at once and not by every worker.
 
-It looks on this machine; other hosts are taken to be alike, as mpirun and torchrun take them.
+It looks on this machine, and so only for workers that run here: what other hosts have is seen there. What they have in
+common is the path of a bare `python`, which is found here and used everywhere: the PATH that a login over SSH has would
+often find another.
 """
 
 import os
@@ -50,14 +52,48 @@ def resolve_command(command: tuple[str, ...], around: Surroundings) -> tuple[str
     name = command[0]
     if "/" in name:
         _check_executable(name, around)
-    elif not _is_on_path(name, around):
-        if name not in _PLAIN_PYTHON or not around.interpreter:
-            raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
-        command = (around.interpreter, *command[1:])
+    elif find_on_path(name, around) is None:
+        command = (_own_interpreter(name, around), *command[1:])
     script = find_script(command)
     if script is not None and not (around.directory / script).exists():
         raise ScriptNotFoundError(script, around.directory)
     return command
+
+
+def pin_python(command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """The command with the path of its Python in the place of a bare `python`: PATH's, or else hvdrun's own.
+
+    Raises:
+        CommandNotFoundError: PATH has none, and hvdrun's own is not known.
+        CommandNotExecutableError: PATH has one, but it may not be executed.
+    """
+    if not is_plain_python(command):
+        return command
+    return (find_on_path(command[0], around) or _own_interpreter(command[0], around), *command[1:])
+
+
+def is_plain_python(command: tuple[str, ...]) -> bool:
+    """The command starts with a bare `python`, whichever that is."""
+    return command[0] in _PLAIN_PYTHON
+
+
+def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, remote_python: str | None) -> str:
+    """The absolute path of the Python that starts agents on other hosts.
+
+    It is --remote-python; else the Python of the command, which needs hvdrun's packages there as the agent does; else,
+    for another program, hvdrun's own.
+
+    Raises:
+        HvdrunError: see `pin_python`.
+    """
+    if remote_python is not None:
+        return remote_python
+    name = pin_python(command, around)[0]
+    if _PYTHON.fullmatch(Path(name).name) is None:
+        return around.interpreter
+    if name.startswith("/"):
+        return name
+    return (find_on_path(name, around) if "/" not in name else None) or around.interpreter
 
 
 def find_script(command: tuple[str, ...]) -> str | None:
@@ -92,8 +128,19 @@ def _check_executable(name: str, around: Surroundings) -> None:
         raise CommandNotExecutableError(name, "you may not execute it", _suggest_interpreter(name))
 
 
-def _is_on_path(name: str, around: Surroundings) -> bool:
-    """Whether PATH has this program.
+def _own_interpreter(name: str, around: Surroundings) -> str:
+    """What stands for a `python` that PATH does not have.
+
+    Raises:
+        CommandNotFoundError: it is another program, for which nothing can stand.
+    """
+    if name not in _PLAIN_PYTHON or not around.interpreter:
+        raise CommandNotFoundError(name, around.places(), _suggest_local_file(name, around))
+    return around.interpreter
+
+
+def find_on_path(name: str, around: Surroundings) -> str | None:
+    """The absolute path of this program on PATH; None where PATH does not have it.
 
     Raises:
         CommandNotExecutableError: PATH has a file of that name, but none that may be executed; as shells do.
@@ -104,11 +151,11 @@ def _is_on_path(name: str, around: Surroundings) -> bool:
         if not path.is_file():
             continue
         if os.access(path, os.X_OK):
-            return True
+            return str(path)
         forbidden = forbidden or path
     if forbidden is not None:
         raise CommandNotExecutableError(str(forbidden), "you may not execute it", _suggest_interpreter(str(forbidden)))
-    return False
+    return None
 
 
 def _suggest_local_file(name: str, around: Surroundings) -> str | None:

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from hvdrun.errors import HostFileError, UsageError
-from hvdrun.hosts import parse_hostfile, parse_hosts
+from hvdrun.hosts import HostList, parse_hostfile, parse_hosts
 from rendezvous.core.model import Host
 
 LOCALHOST = "localhost"
 MAX_HOSTFILE_BYTES = 16 * 1024 * 1024  # a hostfile of a hundred thousand hosts is a few megabytes; /dev/zero has no end
 
 
-def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> tuple[Host, ...]:
+def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> HostList:
     """Say which hosts a job of `size` workers may use.
 
     Args:
@@ -29,10 +29,10 @@ def discover_hosts(*, listed: str | None, hostfile: Path | None, size: int) -> t
         return parse_hosts(listed)
     if hostfile is not None:
         return read_hostfile(hostfile)
-    return (Host(LOCALHOST, size),)
+    return HostList((Host(LOCALHOST, size),), {})
 
 
-def read_hostfile(path: Path) -> tuple[Host, ...]:
+def read_hostfile(path: Path) -> HostList:
     """Read the hosts that a file names; it may also be a pipe, as in `--hostfile <(command)`.
 
     Raises:

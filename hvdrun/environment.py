@@ -1,25 +1,56 @@
-"""The environment that hvdrun gives to workers: its own on this machine, with what makes output and cores fair."""
+"""The environment that hvdrun gives to workers: its own on this machine, with what makes output and cores fair.
+
+To another host goes only what was asked for, what a program needs to be found, and the defaults below. There all of it
+lies over the environment of a login on that host, which keeps HOME, USER and whatever else is that machine's own.
+"""
 
 from collections.abc import Mapping
 
-_OWN_PREFIX = b"HVD_"  # of the job that hvdrun itself may run in
-_DEFAULTS = {b"PYTHONUNBUFFERED": b"1"}
+from hvdrun.forwarding import ALWAYS, OWN_PREFIX
+
 THREADS = b"OMP_NUM_THREADS"
+_DEFAULTS = {b"PYTHONUNBUFFERED": b"1"}
 
 
-def choose_environment(own: Mapping[bytes, bytes], neighbours: int) -> dict[bytes, bytes]:
+def choose_environment(
+    own: Mapping[bytes, bytes],
+    neighbours: int,
+    *,
+    remote: bool = False,
+    prefixed: bool = False,
+    forwarded: Mapping[bytes, bytes] | None = None,
+) -> dict[bytes, bytes]:
     """All variables of the workers on a host, but for those that tell them apart.
 
     own: the environment of hvdrun.
     neighbours: how many workers share the host. Each then uses one thread unless the user has said otherwise, as
         torchrun does it: workers that all use all cores are slower than any other choice.
+    remote: the host is not this machine. Its agent lays these variables over its own, see `lay_over`.
+    prefixed: a shell command on that host (--remote-prefix) says where programs are, which is then not said from here.
+    forwarded: what the user wants on all hosts, whatever the rest is.
     """
-    environment = {name: value for name, value in own.items() if not name.startswith(_OWN_PREFIX)}
+    environment = _choose_for_another(own, prefixed=prefixed) if remote else _choose_for_this(own)
+    environment |= forwarded or {}
     for name, value in _DEFAULTS.items():
         environment.setdefault(name, value)
     if neighbours > 1:
         environment.setdefault(THREADS, b"1")
     return environment
+
+
+def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The environment of workers on another host: what its agent found there, and over it what was chosen for it."""
+    return {**_choose_for_this(login), **chosen}
+
+
+def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    return {name: value for name, value in own.items() if not name.startswith(OWN_PREFIX)}
+
+
+def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
+    """The short list; and where hvdrun has a default, what the user has set instead, so that all hosts are alike."""
+    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS)
+    return {name: own[name] for name in names if name in own}
 
 
 def find_added(own: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rendezvous.core.model import Host
+from rendezvous.core.outcome import START_TIMED_OUT
 
 WRONG_USE = 2
 CANNOT_LAUNCH = 125
@@ -18,9 +19,71 @@ class HvdrunError(Exception):
 
     exit_code: ClassVar[int] = CANNOT_LAUNCH
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What to print: the sentence, or a headline and what belongs beneath it."""
+        return (str(self),)
+
 
 class LaunchError(HvdrunError):
     """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
+
+
+class HostsFailedError(LaunchError):
+    """Several hosts of a job cannot be used, each for a reason of its own.
+
+    failures: one for each of them. hosts: how many the job has.
+    """
+
+    def __init__(self, failures: Sequence[LaunchError], hosts: int) -> None:
+        self.failures = tuple(failures)
+        self._headline = f"{len(failures)} of {hosts} hosts cannot be used:"
+        super().__init__(" ".join([self._headline, *map(str, failures)]))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """A line for each host, so far as a person reads them."""
+        named = [str(failure) for failure in self.failures[:_NAMED_HOSTS]]
+        more = len(self.failures) - len(named)
+        return (self._headline, *named, *([f"and {more} more"] if more else []))
+
+
+class HostLostEarlyError(LaunchError):
+    """An agent had been started, and ended before it was told of the job."""
+
+    def __init__(self, host: str, how: str) -> None:
+        super().__init__(f"the host {host!r} was lost before the job began: {how.rstrip('.')}.")
+        self.host = host
+        self.how = how
+
+
+class HostsOverdueError(LaunchError):
+    """Some hosts could not be connected to within the time that the start may take."""
+
+    exit_code: ClassVar[int] = START_TIMED_OUT
+
+    def __init__(self, hosts: Sequence[str], seconds: float) -> None:
+        super().__init__(
+            f"no agent runs on {', '.join(hosts)} after {seconds:g} s: look whether ssh gets there, or give the start "
+            "more time with --start-timeout."
+        )
+        self.hosts = tuple(hosts)
+        self.seconds = seconds
+
+
+def raise_failures(failures: Sequence[LaunchError], hosts: int) -> None:
+    """Raise what went wrong with some of a job's hosts: the failure itself where it is the only one; nothing if none.
+
+    Raises:
+        LaunchError: there are failures; a HostsFailedError if there are several.
+    """
+    match failures:
+        case []:
+            return
+        case [failure]:
+            raise failure
+        case _:
+            raise HostsFailedError(failures, hosts)
 
 
 class UsageError(HvdrunError):
@@ -46,6 +109,46 @@ class BadValueError(UsageError):
         super().__init__(f"{source} takes {wanted}, not {found!r}.")
         self.source = source
         self.found = found
+
+
+class VariableNotSetError(UsageError):
+    """A variable is to be forwarded that hvdrun itself does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the variable {name!r}, which -x is to forward, is not set here: set it, or give it a value, as in "
+            "-x NAME=VALUE."
+        )
+        self.name = name
+
+
+class IdentityFileError(UsageError):
+    """The private key that -i names cannot be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"the private key {str(path)!r}, given with -i, cannot be read: {reason}.")
+        self.path = path
+
+
+class DirectoryNotFoundError(UsageError):
+    """The workers' working directory does not exist on this machine, where some of them are to run."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            f"the working directory {str(directory)!r}, given with --wdir, does not exist on this machine."
+        )
+        self.directory = directory
+
+
+class OtherUserError(UsageError):
+    """Workers on this machine are to run as another user."""
+
+    def __init__(self, host: str, user: str, own: str) -> None:
+        super().__init__(
+            f"{user}@{host} is this machine, where workers run as {own}: leave {user}@ out, or run hvdrun as {user}."
+        )
+        self.host = host
+        self.user = user
 
 
 class HostSyntaxError(UsageError):
@@ -78,7 +181,7 @@ class NotEnoughSlotsError(UsageError):
             offers.append(f"and {len(hosts) - _NAMED_HOSTS} more")
         super().__init__(
             f"{size} workers do not fit into the {offered} slot{'' if offered == 1 else 's'} of the given hosts "
-            f"({', '.join(offers)}): offer more slots, or ask for -np {offered}."
+            f"({', '.join(offers)}): offer more slots, ask for -np {offered}, or allow it with --oversubscribe."
         )
         self.hosts = tuple(hosts)
         self.size = size

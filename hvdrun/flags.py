@@ -12,6 +12,7 @@ from hvdrun.options import BY_FLAG
 
 _RESEMBLES = 0.6  # as difflib counts likeness: 1 is equal
 _SHORT_LETTERS = 2  # of a flag like -v
+_VARIABLE_FLAG = "-x"
 _TELLING_LETTERS = 4  # a shorter flag begins too many words
 
 
@@ -36,10 +37,9 @@ def find_command(arguments: Sequence[str]) -> int:
         if equals and len(flag) == _SHORT_LETTERS:  # click takes the sign for a part of the value
             raise UnknownOptionError(word, f"{flag} {value}" if option.takes_value and value else flag)
         index += 1
-        if option.takes_value and not equals:
-            if index == len(arguments):
-                raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
-            index += 1
+        index += option.arity - bool(equals and option.takes_value)
+        if index > len(arguments):
+            raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
     return index
 
 
@@ -47,7 +47,8 @@ def suggest_option(word: str) -> str | None:
     """What a mistyped flag probably means; None when it resembles nothing."""
     for flag in sorted((flag for flag, option in BY_FLAG.items() if option.takes_value), key=len, reverse=True):
         rest = word.removeprefix(flag)
-        if not flag.startswith("--") and rest != word and (rest[0].isdecimal() or ":" in rest):
+        is_value = rest != word and (rest[0].isdecimal() or ":" in rest or (flag == _VARIABLE_FLAG and rest.isupper()))
+        if is_value and not flag.startswith("--"):
             return f"{flag} {rest}"
     score, flag = max((_measure_likeness(word, flag), flag) for flag in BY_FLAG)
     return flag if score >= _RESEMBLES else None

@@ -1,7 +1,8 @@
 """Reads lists of hosts, as -H and hostfiles give them, into values. Nothing else in the launcher parses a host."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 
 from hvdrun.errors import HostFileError, HostSyntaxError
@@ -10,50 +11,78 @@ from rendezvous.core.model import Host
 MAX_SLOTS_PER_HOST = 65_536  # a mistyped number must not fill the memory with slots
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)  # no leading dash: a name must not look like an option
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)  # it may reach a shell, through %r in a ProxyCommand
 _FORM = "a host is written name or name:slots, as in server1:4"
 _WORD = re.compile(r"(?P<key>[a-z_-]+)=(?P<value>.*)", re.ASCII)
 _MAX_SLOTS_KEYS = frozenset({"max_slots", "max-slots"})
 
 
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Read `server1:4,server2:4`.
+@dataclass(frozen=True, slots=True)
+class HostList:
+    """What a list of hosts says: each host once, in order, and by host the user to log in as, where one was given."""
+
+    hosts: tuple[Host, ...]
+    users: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One mention of a host."""
+
+    host: Host
+    user: str | None
+
+
+def parse_hosts(text: str) -> HostList:
+    """Read `server1:4,me@server2:4`.
 
     A bare name offers one slot; a host named twice adds up at its first place, as with mpirun.
 
     Raises:
-        HostSyntaxError: a piece between commas is malformed.
+        HostSyntaxError: a piece between commas is malformed, or gives a host a second user.
     """
-    return _add_up(_parse_host(piece.strip()) for piece in text.split(","))
+    pieces = [piece.strip() for piece in text.split(",")]
+    users: dict[str, str] = {}
+    entries = [_note_user(_parse_host(piece), users, piece) for piece in pieces]
+    return HostList(_add_up(entry.host for entry in entries), users)
 
 
-def parse_hostfile(text: str, name: str) -> tuple[Host, ...]:
-    """Read a hostfile: one `server1`, `server1:4` or `server1 slots=4` a line; `#` begins a comment.
+def parse_hostfile(text: str, name: str) -> HostList:
+    """Read a hostfile: one `server1`, `server1:4` or `me@server1 slots=4` a line; `#` begins a comment.
 
-    `max_slots=`, which mpirun knows as the bound of oversubscription, is accepted without effect: hvdrun never starts
-    more workers on a host than it has slots.
+    `max_slots=`, which mpirun knows as the bound of oversubscription, is accepted without effect.
 
     Args:
         text: the file's contents.
         name: what errors call the file.
 
     Raises:
-        HostFileError: a line is malformed, or the file names no host.
+        HostFileError: a line is malformed, or gives a host a second user, or the file names no host.
     """
+    users: dict[str, str] = {}
     hosts = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         content = line.partition("#")[0].strip()
         if not content:
             continue
         try:
-            hosts.append(_parse_line(content))
+            hosts.append(_note_user(_parse_line(content), users, content).host)
         except HostSyntaxError as error:
             raise HostFileError(name, number, f"{error.piece!r}: {error.reason}") from error
     if not hosts:
         raise HostFileError(name, None, "it names no host; write one a line, as in server1 slots=4")
-    return _add_up(hosts)
+    return HostList(_add_up(hosts), users)
 
 
-def _parse_line(content: str) -> Host:
+def _note_user(entry: _Entry, users: dict[str, str], piece: str) -> _Entry:
+    """Keep the user of a host, which may be given once or many times, but not in two ways."""
+    name = entry.host.name
+    if entry.user is not None and users.setdefault(name, entry.user) != entry.user:
+        raise HostSyntaxError(piece, f"the user of {name} is given twice, as {users[name]} and as {entry.user}")
+    return entry
+
+
+def _parse_line(content: str) -> _Entry:
     """Read one line of a hostfile, without its comment."""
     place, *words = re.sub(r"\s*=\s*", "=", content).split()
     slots = None
@@ -65,34 +94,43 @@ def _parse_line(content: str) -> Host:
             _parse_slots(match["value"], word)
         else:
             raise HostSyntaxError(word, "after a host only slots=n is understood, once, as in server1 slots=4")
-    host = _parse_host(place)
+    entry = _parse_host(place)
     if slots is None:
-        return host
+        return entry
     if ":" in place.rpartition("]")[2]:
         raise HostSyntaxError(content, "the slots are given twice; write server1:4 or server1 slots=4")
-    return Host(host.name, slots)
+    return _Entry(Host(entry.host.name, slots), entry.user)
 
 
-def _parse_host(piece: str) -> Host:
-    """Read `name`, `name:slots`, `[address]` or `[address]:slots`."""
+def _parse_host(piece: str) -> _Entry:
+    """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it."""
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
-    if "@" in piece:
-        raise HostSyntaxError(piece, "a user's name is not served yet; set User for this host in ~/.ssh/config")
-    if piece.startswith("["):
-        return _parse_bracketed(piece)
-    if piece.count(":") > 1:
-        hint = f"an IPv6 address stands in brackets, as in [{piece}]:4" if _is_ipv6(piece) else _FORM
+    user, at, place = piece.rpartition("@")
+    if at and _USER.fullmatch(user) is None:
+        reason = (
+            "before the @ stands a user's name, as in me@server1:4; an unusual one can be the User in ~/.ssh/config"
+        )
+        raise HostSyntaxError(piece, reason)
+    return _Entry(_parse_place(place, piece), user if at else None)
+
+
+def _parse_place(place: str, piece: str) -> Host:
+    """Read a host without its user."""
+    if place.startswith("["):
+        return _parse_bracketed(place, piece)
+    if place.count(":") > 1:
+        hint = f"an IPv6 address stands in brackets, as in [{place}]:4" if _is_ipv6(place) else _FORM
         raise HostSyntaxError(piece, hint)
-    name, colon, slots = piece.partition(":")
+    name, colon, slots = place.partition(":")
     if _NAME.fullmatch(name) is None:
         raise HostSyntaxError(piece, _FORM)
     return Host(name, _parse_slots(slots, piece) if colon else 1)
 
 
-def _parse_bracketed(piece: str) -> Host:
+def _parse_bracketed(place: str, piece: str) -> Host:
     """Read `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
-    address, bracket, rest = piece[1:].partition("]")
+    address, bracket, rest = place[1:].partition("]")
     if not bracket or not _is_ipv6(address):
         raise HostSyntaxError(piece, "brackets hold an IPv6 address, as in [2001:db8::1]:4")
     if rest and not rest.startswith(":"):

@@ -1,9 +1,11 @@
 """What a job is asked to be: the command line read into one frozen value that is right once it exists."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdrun.agent.binding import BindTo
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from rendezvous.core.model import Host, Policy
 
@@ -13,13 +15,49 @@ DEFAULT_GRACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class SshOptions:
+    """What is to hold for the SSH connections of all hosts, whatever ~/.ssh/config says.
+
+    port: of their SSH servers; None leaves it to the configuration.
+    identity_file: the private key to log in with, an absolute path; None leaves it to the configuration and the agent.
+    accept_new: the key of a host that known_hosts does not have is accepted.
+    """
+
+    port: int | None = None
+    identity_file: Path | None = None
+    accept_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSide:
+    """The hosts of a job that are not this machine, and what is different there.
+
+    hosts: their names, as the job has them.
+    command: what their workers execute.
+    interpreter: the Python that their agents are started with, an absolute path; "" where there are no such hosts.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    command: tuple[str, ...] = ()
+    interpreter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """A static job.
 
-    command: the program and its arguments, the same for every worker.
+    command: the program and its arguments, the same for every worker on this machine.
     size: how many workers.
-    hosts: where they may run, in order of preference; each host once.
-    directory: the workers' working directory.
+    hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it.
+    directory: the workers' working directory, on every host.
+    remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
+    remote_python: what replaces a bare `python` there, an absolute path; None for the path that it has here.
+    remote_prefix: what the shell there does before it starts an agent.
+    ssh: how these hosts are connected to.
+    users: by host, the user to log in as, where one was given.
+    interfaces: the network interfaces to use between hosts, the preferred one first; none leaves it to what is proven.
+    forwarded: variables for the workers of all hosts.
+    bind_to: what each worker is bound to.
     start_timeout_seconds: how long the job may take until all workers have joined.
     lease_seconds: how long an agent may be silent before its host is lost.
     grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
@@ -28,6 +66,7 @@ class JobSpec:
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     verbose: tell what hvdrun itself does.
     dry_run: start nothing, and tell what would be started.
+    remarks: what the user should know of the request, although it is right; sentences.
 
     Raises:
         UsageError: such a job is impossible.
@@ -38,6 +77,14 @@ class JobSpec:
     size: int
     hosts: tuple[Host, ...]
     directory: Path
+    remote: RemoteSide = RemoteSide()
+    remote_python: str | None = None
+    remote_prefix: str | None = None
+    ssh: SshOptions = SshOptions()
+    users: Mapping[str, str] = field(default_factory=dict)
+    interfaces: tuple[str, ...] = ()
+    forwarded: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    bind_to: BindTo = BindTo.NONE
     start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
     grace_seconds: float = DEFAULT_GRACE_SECONDS
@@ -47,6 +94,7 @@ class JobSpec:
     marks_times: bool = False
     verbose: bool = False
     dry_run: bool = False
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.command:
@@ -72,6 +120,14 @@ class JobSpec:
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
         if not (math.isfinite(self.grace_seconds) and self.grace_seconds >= 0):
             raise UsageError("--grace must not be negative, as in --grace 5s.")
+
+    def is_remote(self, host: str) -> bool:
+        """The host is not this machine."""
+        return host in self.remote.hosts
+
+    def command_on(self, host: str) -> tuple[str, ...]:
+        """What the workers of this host execute."""
+        return self.remote.command if self.is_remote(host) else self.command
 
     def policy(self) -> Policy:
         """What the rendezvous is told: exactly `size` workers, and the first failure ends the job."""

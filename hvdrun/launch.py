@@ -9,21 +9,25 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
+from hvdrun.briefing import Briefing
 from hvdrun.console import Console, Page, measure_start
-from hvdrun.environment import THREADS, choose_environment
+from hvdrun.errors import HostLostEarlyError, HostsOverdueError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
+from hvdrun.routes import find_routes
+from hvdrun.signals import answer_signals
 from hvdrun.stdin import StdinReader
-from hvdrun.transport.reach import reach
+from hvdrun.transport.reach import reach_all
 from rendezvous.core.effects import Effect, Finish, Launch, Terminate
-from rendezvous.core.events import HostsChanged, Lost, Stopped
+from rendezvous.core.events import Begun, Exited, HostsChanged, Lost, Stopped
+from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Endpoint
-from rendezvous.core.outcome import SIGNAL_OFFSET, Cause, Outcome
+from rendezvous.core.outcome import SIGNAL_OFFSET, Cause, Outcome, stop
 from rendezvous.core.placement import place
 from rendezvous.orders import Begin, Output, OutputStream, Remark, Reserved, Taken, Telling
 
@@ -31,8 +35,10 @@ if TYPE_CHECKING:
     from rendezvous.authority import Authority
     from rendezvous.server import Server
 
-LOOPBACK = "127.0.0.1"
 _HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
+_PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
+_HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly even then
+_AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
 
 
 def launch(spec: JobSpec, console: Console) -> int:
@@ -59,13 +65,14 @@ class Job:
         self._console = console
         self._placement = place(spec.hosts, spec.size, spec.size)
         hosts = dict.fromkeys(slot.host for slot in self._placement)
-        self._fleet = Fleet({host: reach(host) for host in hosts}, self._show, self._lose)
+        patience_seconds = spec.lease_seconds if spec.remote.hosts else None
+        self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, patience_seconds)
         self._server: Server
         self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._decided_at: float | None = None  # when the first worker had to be ended
         self._ended_ranks: set[int] = set()
-        self._stopped = False
+        self._stops = 0
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
         self._start_line = console.make_start_line(
@@ -76,18 +83,20 @@ class Job:
         """Run the job; its exit code."""
         started = time.monotonic()
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._fleet.close)
-            await self._fleet.open()
-            self._server, authority, port = await self._open_server(stack)
-            stack.enter_context(self._signals_stop_the_job())
+            stack.push_async_callback(self._close_fleet)
+            opening = asyncio.create_task(self._fleet.open())
+            stack.push_async_callback(_abandon, opening)
+            await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
+            self._server, authority = await self._make_server(stack)
+            stack.enter_context(answer_signals(self._stop, self._suspend))
             self._console.output.call_when_closed(self._lose_reader)
             self._stdin = self._open_stdin(stack)
             self._server.tell(HostsChanged(self._spec.hosts))
             self._start_line.open(started)
             stack.callback(self._start_line.close)
-            await self._begin(authority, port)
+            await self._unless_decided(self._begin(opening, authority))
             outcome = await self._outcome
-            await self._unless_hurried(self._fleet.release())
+            await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
             self._finish_output()
             self._explain(outcome, (self._decided_at or time.monotonic()) - started)
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
@@ -103,47 +112,39 @@ class Job:
         stack.callback(reader.close)
         return reader
 
-    async def _open_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority, int]":
+    async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
         from rendezvous.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
         from rendezvous.server import Server  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
         server = Server(self._spec.policy(), self._carry_out, authority.issue_server())
-        await stack.enter_async_context(server)
-        port = await server.open(LOOPBACK)
-        self._console.verbose(f"job {self._id}: the rendezvous listens on {LOOPBACK}:{port}")
-        return server, authority, port
+        return await stack.enter_async_context(server), authority
 
-    async def _begin(self, authority: "Authority", port: int) -> None:
+    async def _begin(self, opening: asyncio.Task[None], authority: "Authority") -> None:
         """Tell the agents of the job; the first one, of rank 0's host, reserves a port that the others must know."""
+        await self._wait_for_agents(opening)
+        routes = await find_routes(self._spec, self._fleet, self._server, self._console.verbose)
+        ends = dict.fromkeys(str(route.server) for route in routes.values())
+        self._console.verbose(f"job {self._id}: the rendezvous listens on {', '.join(ends)}")
+        briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
         first, *others = self._fleet.hosts
-        self._fleet.begin(first, self._describe(first, authority, port, master=None))
+        self._begin_on(first, briefing.write(first, routes[first], master=None))
         if others:
-            either: set[asyncio.Future[Any]] = {self._master, self._outcome}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        for host in others if self._master.done() else ():
-            self._fleet.begin(host, self._describe(host, authority, port, master=self._master.result()))
+            master = await self._master
+            for host in others:
+                self._begin_on(host, briefing.write(host, routes[host], master=master))
 
-    def _describe(self, host: str, authority: "Authority", port: int, master: Endpoint | None) -> Begin:
-        neighbours = sum(slot.host == host for slot in self._placement)
-        environment = choose_environment(os.environb, neighbours)
-        if environment.get(THREADS) != os.environb.get(THREADS):
-            self._console.verbose(f"{neighbours} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
-        return Begin(
-            job=self._id,
-            host=host,
-            server=f"{LOOPBACK}:{port}",
-            credential=authority.issue_agent(host),
-            command=self._spec.command,
-            directory=str(self._spec.directory),
-            environment=environment,
-            lease_seconds=self._spec.lease_seconds,
-            start_timeout_seconds=self._spec.start_timeout_seconds,
-            address=LOOPBACK,
-            master=master,
-            stdin_rank=self._spec.stdin_rank,
-            prefork=self._spec.prefork,
-        )
+    def _begin_on(self, host: str, begin: Begin) -> None:
+        self._fleet.begin(host, begin)
+        if self._spec.is_remote(host):
+            self._server.tell(Begun(host))
+
+    async def _wait_for_agents(self, opening: asyncio.Task[None]) -> None:
+        limit_seconds = self._spec.start_timeout_seconds
+        done, _ = await asyncio.wait({opening}, timeout=limit_seconds)
+        if not done:
+            raise HostsOverdueError(self._fleet.awaited, limit_seconds)
+        opening.result()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -153,8 +154,12 @@ class Job:
             case Terminate(worker, _, reason):
                 self._console.verbose(f"terminate {worker}: {reason}")
                 self._decided_at = self._decided_at or time.monotonic()
-                self._ended_ranks.add(self._server.state.rank_of(worker))
-                self._fleet.order(effect)
+                if self._fleet.has_begun(worker.slot.host):
+                    self._ended_ranks.add(self._server.state.rank_of(worker))
+                    self._fleet.order(effect)
+                else:
+                    self._fleet.withdraw(worker)
+                    self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
             case Finish(outcome) if not self._outcome.done():
                 self._decided_at = self._decided_at or time.monotonic()
                 self._outcome.set_result(outcome)
@@ -175,7 +180,11 @@ class Job:
                 self._master.set_result(master)
 
     def _lose(self, host: str, how: str) -> None:
-        self._server.tell(Lost(host, how))
+        if self._fleet.has_begun(host):
+            self._server.tell(Lost(host, how))
+        elif self._decided_at is None and not self._outcome.done():
+            self._outcome.set_exception(HostLostEarlyError(host, how))
+            self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 
     def _lose_reader(self, stream: OutputStream, error: OSError) -> None:
         """Nobody reads hvdrun's output any more: end as any program in a broken pipe would."""
@@ -184,30 +193,12 @@ class Job:
 
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""
-        at_once = self._stopped
-        self._stopped = True
-        if self._outcome.done():
+        self._stops += 1
+        if self._outcome.done() or self._stops > _PATIENT_STOPS:
             self._hurry.set()
-        self._server.tell(Stopped(code, reason, at_once=at_once))
-
-    @contextmanager
-    def _signals_stop_the_job(self) -> Iterator[None]:
-        """Answer signals, but for those that are ignored: nohup and a shell's `&` want it so."""
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
-        former = {number: signal.getsignal(number) for number in numbers}
-        answered = [number for number in numbers if former[number] is not signal.SIG_IGN]
-        for number in answered:
-            if number is signal.SIGTSTP:
-                loop.add_signal_handler(number, self._suspend)
-            else:
-                loop.add_signal_handler(number, self._stop, SIGNAL_OFFSET + number, f"{number.name} came to hvdrun")
-        try:
-            yield
-        finally:
-            for number in answered:
-                loop.remove_signal_handler(number)
-                signal.signal(number, former[number])
+        self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
+        if self._stops > _PATIENT_STOPS and not self._outcome.done():
+            self._outcome.set_result(self._server.state.outcome or stop(code, reason))
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""
@@ -219,6 +210,18 @@ class Job:
         os.kill(os.getpid(), signal.SIGSTOP)
         self._fleet.hold(held=False)
 
+    async def _unless_decided(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Go on with the start until it is done, or until the job has ended before (a signal, a host that was lost)."""
+        start = asyncio.create_task(starting)
+        either: set[asyncio.Future[Any]] = {start, self._outcome}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            start.cancel()
+            await asyncio.wait({start})
+        if not start.cancelled():
+            start.result()
+
     async def _unless_hurried(self, waiting: Coroutine[Any, Any, object]) -> None:
         """Wait for whoever reads hvdrun's output, be it `less`, until a signal says not to."""
         parts = {asyncio.ensure_future(waiting), asyncio.create_task(self._hurry.wait())}
@@ -228,16 +231,30 @@ class Job:
         for part in done:
             part.result()
 
+    async def _close_fleet(self) -> None:
+        closing = asyncio.create_task(self._fleet.close())
+        await self._unless_hurried(asyncio.wait({closing}))
+        await asyncio.wait({closing}, timeout=_HURRIED_CLOSE_SECONDS)
+        if closing.done():
+            closing.result()
+        await _abandon(closing)
+
     def _finish_output(self) -> None:
         """Show the last line of each worker, where it was not complete."""
         for slot in self._placement:
             self._console.output.finish(self._server.state.workers[slot].assignment.rank, slot.host)
 
+    def _name_place(self, outcome: Outcome) -> str:
+        """Where a command could not be started, if it is not here."""
+        if outcome.cause is not Cause.COMMAND_NOT_STARTED or outcome.worker is None or len(self._fleet.hosts) == 1:
+            return ""
+        return f"on the host {outcome.worker.slot.host!r}, "
+
     def _explain(self, outcome: Outcome, seconds: float) -> None:
         """Say why the job did not end well."""
         if outcome.cause is not Cause.WORKER_FAILED or outcome.worker is None or outcome.rank is None:
             if outcome.cause is not Cause.SUCCEEDED:
-                self._console.notice(f"{outcome.reason.rstrip('.')}.")
+                self._console.notice(f"{self._name_place(outcome)}{outcome.reason.rstrip('.')}.")
             return
         slot = outcome.worker.slot
         self._console.page(
@@ -251,3 +268,9 @@ class Job:
                 ended_ranks=tuple(sorted(self._ended_ranks)),
             )
         )
+
+
+async def _abandon(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait until it has ended; in whatever way."""
+    task.cancel()
+    await asyncio.wait({task})

@@ -9,19 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdrun.agent import python_command
+from hvdrun.agent.binding import BindTo
 from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import find_executable
 from hvdrun.environment import choose_environment, find_added, find_removed
 from hvdrun.jobspec import JobSpec
-from hvdrun.launch import LOOPBACK
 from hvdrun.masking import mask_command, mask_value
-from hvdrun.transport.reach import reach
+from hvdrun.routes import LOOPBACK
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.placement import place
 from rendezvous.core.ranking import rank
 
 LATER = "(chosen at the start)"
+THERE = "(looked for there)"
+THIS_MACHINE = "this machine"
 _MASTER_PORT = "MASTER_PORT"
 _TITLES = ("rank", "local_rank", "cross_rank", "host", "slot")
 
@@ -39,14 +41,21 @@ class WorkerPlan:
 class HostPlan:
     """The workers of one host, and what they have in common.
 
-    program: the file that is executed.
+    way: how the host is reached.
+    agent: the Python that its agent is started with, and what the shell does before; None on this machine.
+    command: what the workers execute, and program: the file that this is.
     start: in which way, and why.
+    bound_to: what each worker is bound to.
     environment: what hvdrun adds or changes for all of them alike; removed: what it takes away.
     """
 
     host: str
+    way: str
+    agent: str | None
+    command: tuple[str, ...]
     program: str
     start: str
+    bound_to: str
     environment: Mapping[str, str]
     removed: tuple[str, ...]
     workers: tuple[WorkerPlan, ...]
@@ -56,24 +65,20 @@ class HostPlan:
 class Plan:
     """A job that could be started, host by host."""
 
-    command: tuple[str, ...]
     directory: Path
     hosts: tuple[HostPlan, ...]
 
 
 def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
-    """Plan a job; `own` is the environment of hvdrun.
+    """Plan a job that has been prepared (see `hvdrun.preparation`); `own` is the environment of hvdrun.
 
     Raises:
-        HvdrunError: it could not be started, as far as that can be seen without starting anything.
+        HvdrunError: it could not be started, as far as that can be seen without starting anything or going anywhere.
     """
     placement = place(spec.hosts, spec.size, spec.size)
     assignments = dict(zip(placement, rank(placement), strict=True))
     hosts = dict.fromkeys(slot.host for slot in placement)
-    for host in hosts:
-        reach(host)  # raises where no way leads
     return Plan(
-        spec.command,
         spec.directory,
         tuple(
             _plan_host(spec, own, host, {slot: numbers for slot, numbers in assignments.items() if slot.host == host})
@@ -82,9 +87,19 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
     )
 
 
-def explain_start(spec: JobSpec, environment: Mapping[bytes, bytes]) -> str:
-    """Whether workers with this environment would be forked, and why not; what cannot be seen from here aside."""
-    command = python_command.parse(spec.command)
+def explain_way(spec: JobSpec, host: str) -> str:
+    """How a host would be reached; what is not said here, ~/.ssh/config says."""
+    if not spec.is_remote(host):
+        return THIS_MACHINE
+    user = f" as {spec.users[host]}" if host in spec.users else ""
+    port = "" if spec.ssh.port is None else f", port {spec.ssh.port}"
+    key = "" if spec.ssh.identity_file is None else f", with the key {_quote(str(spec.ssh.identity_file))}"
+    return f"over SSH{user}{port}{key}"
+
+
+def explain_start(spec: JobSpec, words: tuple[str, ...], environment: Mapping[bytes, bytes]) -> str:
+    """Whether workers of this command would be forked, and why not; what cannot be seen from here aside."""
+    command = python_command.parse(words)
     if not spec.prefork:
         return "executed (--no-prefork)"
     if command is None:
@@ -105,16 +120,24 @@ def render_plan(plan: Plan) -> str:
 def _plan_host(
     spec: JobSpec, own: Mapping[bytes, bytes], host: str, assignments: Mapping[Slot, Assignment]
 ) -> HostPlan:
-    chosen = choose_environment(own, len(assignments))
+    is_remote = spec.is_remote(host)
+    command = spec.command_on(host)
+    prefixed = spec.remote_prefix is not None
+    chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.forwarded)
+    base = {} if is_remote else own
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()
     shared = {name for name, value in first.items() if all(other[name] == value for other in others)}
-    added = {os.fsdecode(name): os.fsdecode(value) for name, value in find_added(own, chosen).items()}
-    removed = [os.fsdecode(name) for name in find_removed(own, chosen)]
+    added = {os.fsdecode(name): os.fsdecode(value) for name, value in find_added(base, chosen).items()}
+    removed = [os.fsdecode(name) for name in find_removed(base, chosen)]
     return HostPlan(
         host=host,
-        program=find_executable(spec.command[0], str(spec.directory), chosen),
-        start=explain_start(spec, chosen),
+        way=explain_way(spec, host),
+        agent=_explain_agent(spec) if is_remote else None,
+        command=command,
+        program=THERE if is_remote else find_executable(command[0], str(spec.directory), chosen),
+        start=explain_start(spec, command, chosen),
+        bound_to=_explain_binding(spec.bind_to),
         environment=added | {name: value for name, value in first.items() if name in shared},
         removed=tuple(name for name in removed if name not in first),
         workers=tuple(
@@ -124,19 +147,35 @@ def _plan_host(
     )
 
 
+def _explain_agent(spec: JobSpec) -> str:
+    prefix = f", after {_quote(*mask_command((spec.remote_prefix,)))}" if spec.remote_prefix else ""
+    return f"{_quote(spec.remote.interpreter)}{prefix}"
+
+
+def _explain_binding(bind_to: BindTo) -> str:
+    match bind_to:
+        case BindTo.NONE:
+            return "nothing"
+        case BindTo.NUMA:
+            return "a NUMA node each"
+        case _:
+            return f"a {bind_to.value} each"
+
+
 def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[str, str]:
     """The variables of one worker, as its agent would set them."""
+    address = LATER if spec.remote.hosts else LOOPBACK
     bootstrap = Bootstrap(
         job=LATER,
         socket=Path(LATER),
         worker=Worker(slot, 1),
-        address=LOOPBACK,
+        address=address,
         start_timeout_seconds=spec.start_timeout_seconds,
     )
     return (
         bootstrap.environment()
         | horovod_environment(assignment, slot.host, elastic=False)
-        | torch_environment(assignment, Endpoint(LOOPBACK, 0))
+        | torch_environment(assignment, Endpoint(address, 0))
         | dict.fromkeys((JOB, SOCKET, _MASTER_PORT), LATER)
     )
 
@@ -170,12 +209,16 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
     )
     for host in plan.hosts:
         yield ""
-        yield f"{host.host}: this machine"
-        yield f"  command    {' '.join(map(_quote, mask_command(plan.command)))}"
-        yield f"  program    {_quote(host.program)}"
+        yield f"{host.host}: {host.way}"
+        if host.agent is not None:
+            yield f"  agent      {host.agent}"
+        yield f"  command    {' '.join(map(_quote, mask_command(host.command)))}"
+        yield f"  program    {host.program if host.program == THERE else _quote(host.program)}"
         yield f"  directory  {_quote(str(plan.directory))}"
         yield f"  start      {host.start}"
-        yield "  what hvdrun adds to its own environment, or changes there:"
+        yield f"  bound to   {host.bound_to}"
+        whose = "its own environment" if host.agent is None else "the environment of a login there"
+        yield f"  what hvdrun adds to {whose}, or changes there:"
         yield from (f"    {pair}" for pair in _compose_variables(host.environment))
         yield from (f"    {_quote(name)} is removed" for name in host.removed)
         for worker in host.workers if len(host.workers) > 1 else ():

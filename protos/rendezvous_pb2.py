@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/rendezvous.proto\x12\x14hvdrun.rendezvous.v1\";\n\x08WorkerId\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\"x\n\nAssignment\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x12\n\nlocal_rank\x18\x03 \x01(\r\x12\x12\n\nlocal_size\x18\x04 \x01(\r\x12\x12\n\ncross_rank\x18\x05 \x01(\r\x12\x12\n\ncross_size\x18\x06 \x01(\r\"L\n\x0bJoinRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"\x0b\n\tJoinReply\"[\n\x0cWatchRequest\x12\x30\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerIdH\x00\x12\x0e\n\x04host\x18\x02 \x01(\tH\x00\x42\t\n\x07subject\"\xe9\x01\n\x06Notice\x12\x34\n\tpublished\x18\x01 \x01(\x0b\x32\x1f.hvdrun.rendezvous.v1.PublishedH\x00\x12\x39\n\x0cstore_opened\x18\x02 \x01(\x0b\x32!.hvdrun.rendezvous.v1.StoreOpenedH\x00\x12\x30\n\x07refused\x18\x03 \x01(\x0b\x32\x1d.hvdrun.rendezvous.v1.RefusedH\x00\x12\x32\n\x08\x64\x65parted\x18\x04 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.DepartedH\x00\x42\x08\n\x06notice\"N\n\tPublished\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.hvdrun.rendezvous.v1.Member\"n\n\x06Member\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32 .hvdrun.rendezvous.v1.Assignment\"S\n\x0bStoreOpened\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x30\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"I\n\x07Refused\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\\\n\x08\x44\x65parted\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12.\n\x06worker\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x0c\n\x04rank\x18\x03 \x01(\r\")\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\x88\x01\n\x10OpenStoreRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x30\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"\x10\n\x0eOpenStoreReply\"\x88\x01\n\x0b\x41gentReport\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12*\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x1b.hvdrun.rendezvous.v1.Ended\x12/\n\x07running\x18\x04 \x03(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\"Z\n\x05\x45nded\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x12\n\nreturncode\x18\x02 \x01(\x11\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x1b\n\tReportAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xb0\x02\n\x05Order\x12,\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.BeginH\x00\x12.\n\x06launch\x18\x02 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.LaunchH\x00\x12\x34\n\tterminate\x18\x03 \x01(\x0b\x32\x1f.hvdrun.rendezvous.v1.TerminateH\x00\x12\x30\n\x07release\x18\x04 \x01(\x0b\x32\x1d.hvdrun.rendezvous.v1.ReleaseH\x00\x12*\n\x04hold\x18\x05 \x01(\x0b\x32\x1a.hvdrun.rendezvous.v1.HoldH\x00\x12,\n\x05input\x18\x06 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.InputH\x00\x42\x07\n\x05order\"\xf8\x02\n\x05\x42\x65gin\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0e\n\x06server\x18\x03 \x01(\t\x12\x11\n\tauthority\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x06 \x01(\x0c\x12\x0f\n\x07\x63ommand\x18\x07 \x03(\x0c\x12\x11\n\tdirectory\x18\x08 \x01(\x0c\x12\x33\n\x0b\x65nvironment\x18\t \x03(\x0b\x32\x1e.hvdrun.rendezvous.v1.Variable\x12\x15\n\rlease_seconds\x18\n \x01(\x01\x12\x1d\n\x15start_timeout_seconds\x18\x0b \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x0c \x01(\t\x12\x0f\n\x07prefork\x18\r \x01(\x08\x12\x17\n\nstdin_rank\x18\x0f \x01(\rH\x00\x88\x01\x01\x12.\n\x06master\x18\x0e \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.EndpointB\r\n\x0b_stdin_rank\"\'\n\x08Variable\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"~\n\x06Launch\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32 .hvdrun.rendezvous.v1.Assignment\x12\x0e\n\x06reason\x18\x03 \x01(\t\"b\n\tTerminate\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x15\n\rgrace_seconds\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\t\n\x07Release\"\x14\n\x04Hold\x12\x0c\n\x04held\x18\x01 \x01(\x08\"\x15\n\x05Input\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xd6\x01\n\x07Telling\x12.\n\x06output\x18\x01 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.OutputH\x00\x12.\n\x06remark\x18\x02 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.RemarkH\x00\x12\x32\n\x08reserved\x18\x03 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.ReservedH\x00\x12,\n\x05taken\x18\x04 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.TakenH\x00\x42\t\n\x07telling\"\x07\n\x05Taken\":\n\x08Reserved\x12.\n\x06master\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"\x16\n\x06Remark\x12\x0c\n\x04text\x18\x01 \x01(\t\"t\n\x06Output\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12,\n\x06stream\x18\x02 \x01(\x0e\x32\x1c.hvdrun.rendezvous.v1.Stream\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*F\n\x06Stream\x12\x16\n\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n\rSTREAM_STDOUT\x10\x01\x12\x11\n\rSTREAM_STDERR\x10\x02\x32\xce\x02\n\nRendezvous\x12J\n\x04Join\x12!.hvdrun.rendezvous.v1.JoinRequest\x1a\x1f.hvdrun.rendezvous.v1.JoinReply\x12K\n\x05Watch\x12\".hvdrun.rendezvous.v1.WatchRequest\x1a\x1c.hvdrun.rendezvous.v1.Notice0\x01\x12Y\n\tOpenStore\x12&.hvdrun.rendezvous.v1.OpenStoreRequest\x1a$.hvdrun.rendezvous.v1.OpenStoreReply\x12L\n\x06Report\x12!.hvdrun.rendezvous.v1.AgentReport\x1a\x1f.hvdrun.rendezvous.v1.ReportAckb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17protos/rendezvous.proto\x12\x14hvdrun.rendezvous.v1\";\n\x08WorkerId\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04slot\x18\x02 \x01(\r\x12\x13\n\x0bincarnation\x18\x03 \x01(\r\"x\n\nAssignment\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x12\n\nlocal_rank\x18\x03 \x01(\r\x12\x12\n\nlocal_size\x18\x04 \x01(\r\x12\x12\n\ncross_rank\x18\x05 \x01(\r\x12\x12\n\ncross_size\x18\x06 \x01(\r\"L\n\x0bJoinRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"\x0b\n\tJoinReply\"[\n\x0cWatchRequest\x12\x30\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerIdH\x00\x12\x0e\n\x04host\x18\x02 \x01(\tH\x00\x42\t\n\x07subject\"\xe9\x01\n\x06Notice\x12\x34\n\tpublished\x18\x01 \x01(\x0b\x32\x1f.hvdrun.rendezvous.v1.PublishedH\x00\x12\x39\n\x0cstore_opened\x18\x02 \x01(\x0b\x32!.hvdrun.rendezvous.v1.StoreOpenedH\x00\x12\x30\n\x07refused\x18\x03 \x01(\x0b\x32\x1d.hvdrun.rendezvous.v1.RefusedH\x00\x12\x32\n\x08\x64\x65parted\x18\x04 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.DepartedH\x00\x42\x08\n\x06notice\"N\n\tPublished\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12-\n\x07members\x18\x02 \x03(\x0b\x32\x1c.hvdrun.rendezvous.v1.Member\"n\n\x06Member\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32 .hvdrun.rendezvous.v1.Assignment\"S\n\x0bStoreOpened\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x30\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"I\n\x07Refused\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\\\n\x08\x44\x65parted\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12.\n\x06worker\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x0c\n\x04rank\x18\x03 \x01(\r\")\n\x08\x45ndpoint\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"\x88\x01\n\x10OpenStoreRequest\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x30\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"\x10\n\x0eOpenStoreReply\"\x88\x01\n\x0b\x41gentReport\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12*\n\x05\x65nded\x18\x03 \x03(\x0b\x32\x1b.hvdrun.rendezvous.v1.Ended\x12/\n\x07running\x18\x04 \x03(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\"Z\n\x05\x45nded\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x12\n\nreturncode\x18\x02 \x01(\x11\x12\r\n\x05\x65rror\x18\x03 \x01(\t\"\x1b\n\tReportAck\x12\x0e\n\x06number\x18\x01 \x01(\x04\"\xb6\x03\n\x05Order\x12,\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.BeginH\x00\x12.\n\x06launch\x18\x02 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.LaunchH\x00\x12\x34\n\tterminate\x18\x03 \x01(\x0b\x32\x1f.hvdrun.rendezvous.v1.TerminateH\x00\x12\x30\n\x07release\x18\x04 \x01(\x0b\x32\x1d.hvdrun.rendezvous.v1.ReleaseH\x00\x12*\n\x04hold\x18\x05 \x01(\x0b\x32\x1a.hvdrun.rendezvous.v1.HoldH\x00\x12,\n\x05input\x18\x06 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.InputH\x00\x12*\n\x04look\x18\x07 \x01(\x0b\x32\x1a.hvdrun.rendezvous.v1.LookH\x00\x12,\n\x05probe\x18\x08 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.ProbeH\x00\x12*\n\x04wait\x18\t \x01(\x0b\x32\x1a.hvdrun.rendezvous.v1.WaitH\x00\x42\x07\n\x05order\"4\n\x04Wait\x12\x1a\n\rlimit_seconds\x18\x01 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_limit_seconds\"#\n\x04Look\x12\r\n\x05token\x18\x01 \x01(\x0c\x12\x0c\n\x04host\x18\x02 \x01(\t\";\n\x05Probe\x12\x32\n\x07targets\x18\x01 \x03(\x0b\x32!.hvdrun.rendezvous.v1.ProbeTarget\"M\n\x0bProbeTarget\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x30\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"\xae\x03\n\x05\x42\x65gin\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0e\n\x06server\x18\x03 \x01(\t\x12\x11\n\tauthority\x18\x04 \x01(\x0c\x12\x13\n\x0b\x63\x65rtificate\x18\x05 \x01(\x0c\x12\x13\n\x0bprivate_key\x18\x06 \x01(\x0c\x12\x0f\n\x07\x63ommand\x18\x07 \x03(\x0c\x12\x11\n\tdirectory\x18\x08 \x01(\x0c\x12\x33\n\x0b\x65nvironment\x18\t \x03(\x0b\x32\x1e.hvdrun.rendezvous.v1.Variable\x12\x15\n\rlease_seconds\x18\n \x01(\x01\x12\x1d\n\x15start_timeout_seconds\x18\x0b \x01(\x01\x12\x0f\n\x07\x61\x64\x64ress\x18\x0c \x01(\t\x12\x0f\n\x07prefork\x18\r \x01(\x08\x12\x17\n\nstdin_rank\x18\x0f \x01(\rH\x00\x88\x01\x01\x12.\n\x06master\x18\x0e \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\x12\x0f\n\x07\x62ind_to\x18\x10 \x01(\t\x12\x10\n\x08inherits\x18\x12 \x01(\x08\x12\x11\n\tinterface\x18\x11 \x01(\x0c\x42\r\n\x0b_stdin_rank\"\'\n\x08Variable\x12\x0c\n\x04name\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\"~\n\x06Launch\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x34\n\nassignment\x18\x02 \x01(\x0b\x32 .hvdrun.rendezvous.v1.Assignment\x12\x0e\n\x06reason\x18\x03 \x01(\t\"b\n\tTerminate\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12\x15\n\rgrace_seconds\x18\x02 \x01(\x01\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\t\n\x07Release\"\x14\n\x04Hold\x12\x0c\n\x04held\x18\x01 \x01(\x08\"\x15\n\x05Input\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"\xe2\x02\n\x07Telling\x12.\n\x06output\x18\x01 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.OutputH\x00\x12.\n\x06remark\x18\x02 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.RemarkH\x00\x12\x32\n\x08reserved\x18\x03 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.ReservedH\x00\x12,\n\x05taken\x18\x04 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.TakenH\x00\x12,\n\x05hello\x18\x05 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.HelloH\x00\x12,\n\x05\x66ound\x18\x06 \x01(\x0b\x32\x1b.hvdrun.rendezvous.v1.FoundH\x00\x12.\n\x06probed\x18\x07 \x01(\x0b\x32\x1c.hvdrun.rendezvous.v1.ProbedH\x00\x42\t\n\x07telling\":\n\x05Hello\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08hostname\x18\x02 \x01(\t\x12\x0e\n\x06python\x18\x03 \x01(\t\"J\n\x05\x46ound\x12\x32\n\taddresses\x18\x01 \x03(\x0b\x32\x1f.hvdrun.rendezvous.v1.Listening\x12\r\n\x05\x63ores\x18\x02 \x01(\r\"o\n\tListening\x12\x11\n\tinterface\x18\x01 \x01(\x0c\x12\x30\n\x08\x65ndpoint\x18\x02 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\x12\x0e\n\x06prefix\x18\x03 \x01(\r\x12\r\n\x05speed\x18\x04 \x01(\r\"5\n\x06Probed\x12+\n\x06proofs\x18\x01 \x03(\x0b\x32\x1b.hvdrun.rendezvous.v1.Proof\"L\n\x05Proof\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x14\n\x0cmilliseconds\x18\x04 \x01(\x01\"\x07\n\x05Taken\":\n\x08Reserved\x12.\n\x06master\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.Endpoint\"\x16\n\x06Remark\x12\x0c\n\x04text\x18\x01 \x01(\t\"t\n\x06Output\x12.\n\x06worker\x18\x01 \x01(\x0b\x32\x1e.hvdrun.rendezvous.v1.WorkerId\x12,\n\x06stream\x18\x02 \x01(\x0e\x32\x1c.hvdrun.rendezvous.v1.Stream\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c*F\n\x06Stream\x12\x16\n\x12STREAM_UNSPECIFIED\x10\x00\x12\x11\n\rSTREAM_STDOUT\x10\x01\x12\x11\n\rSTREAM_STDERR\x10\x02\x32\xce\x02\n\nRendezvous\x12J\n\x04Join\x12!.hvdrun.rendezvous.v1.JoinRequest\x1a\x1f.hvdrun.rendezvous.v1.JoinReply\x12K\n\x05Watch\x12\".hvdrun.rendezvous.v1.WatchRequest\x1a\x1c.hvdrun.rendezvous.v1.Notice0\x01\x12Y\n\tOpenStore\x12&.hvdrun.rendezvous.v1.OpenStoreRequest\x1a$.hvdrun.rendezvous.v1.OpenStoreReply\x12L\n\x06Report\x12!.hvdrun.rendezvous.v1.AgentReport\x1a\x1f.hvdrun.rendezvous.v1.ReportAckb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.rendezvous_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STREAM']._serialized_start=2997
-  _globals['_STREAM']._serialized_end=3067
+  _globals['_STREAM']._serialized_start=3938
+  _globals['_STREAM']._serialized_end=4008
   _globals['_WORKERID']._serialized_start=49
   _globals['_WORKERID']._serialized_end=108
   _globals['_ASSIGNMENT']._serialized_start=110
@@ -68,31 +68,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORTACK']._serialized_start=1529
   _globals['_REPORTACK']._serialized_end=1556
   _globals['_ORDER']._serialized_start=1559
-  _globals['_ORDER']._serialized_end=1863
-  _globals['_BEGIN']._serialized_start=1866
-  _globals['_BEGIN']._serialized_end=2242
-  _globals['_VARIABLE']._serialized_start=2244
-  _globals['_VARIABLE']._serialized_end=2283
-  _globals['_LAUNCH']._serialized_start=2285
-  _globals['_LAUNCH']._serialized_end=2411
-  _globals['_TERMINATE']._serialized_start=2413
-  _globals['_TERMINATE']._serialized_end=2511
-  _globals['_RELEASE']._serialized_start=2513
-  _globals['_RELEASE']._serialized_end=2522
-  _globals['_HOLD']._serialized_start=2524
-  _globals['_HOLD']._serialized_end=2544
-  _globals['_INPUT']._serialized_start=2546
-  _globals['_INPUT']._serialized_end=2567
-  _globals['_TELLING']._serialized_start=2570
-  _globals['_TELLING']._serialized_end=2784
-  _globals['_TAKEN']._serialized_start=2786
-  _globals['_TAKEN']._serialized_end=2793
-  _globals['_RESERVED']._serialized_start=2795
-  _globals['_RESERVED']._serialized_end=2853
-  _globals['_REMARK']._serialized_start=2855
-  _globals['_REMARK']._serialized_end=2877
-  _globals['_OUTPUT']._serialized_start=2879
-  _globals['_OUTPUT']._serialized_end=2995
-  _globals['_RENDEZVOUS']._serialized_start=3070
-  _globals['_RENDEZVOUS']._serialized_end=3404
+  _globals['_ORDER']._serialized_end=1997
+  _globals['_WAIT']._serialized_start=1999
+  _globals['_WAIT']._serialized_end=2051
+  _globals['_LOOK']._serialized_start=2053
+  _globals['_LOOK']._serialized_end=2088
+  _globals['_PROBE']._serialized_start=2090
+  _globals['_PROBE']._serialized_end=2149
+  _globals['_PROBETARGET']._serialized_start=2151
+  _globals['_PROBETARGET']._serialized_end=2228
+  _globals['_BEGIN']._serialized_start=2231
+  _globals['_BEGIN']._serialized_end=2661
+  _globals['_VARIABLE']._serialized_start=2663
+  _globals['_VARIABLE']._serialized_end=2702
+  _globals['_LAUNCH']._serialized_start=2704
+  _globals['_LAUNCH']._serialized_end=2830
+  _globals['_TERMINATE']._serialized_start=2832
+  _globals['_TERMINATE']._serialized_end=2930
+  _globals['_RELEASE']._serialized_start=2932
+  _globals['_RELEASE']._serialized_end=2941
+  _globals['_HOLD']._serialized_start=2943
+  _globals['_HOLD']._serialized_end=2963
+  _globals['_INPUT']._serialized_start=2965
+  _globals['_INPUT']._serialized_end=2986
+  _globals['_TELLING']._serialized_start=2989
+  _globals['_TELLING']._serialized_end=3343
+  _globals['_HELLO']._serialized_start=3345
+  _globals['_HELLO']._serialized_end=3403
+  _globals['_FOUND']._serialized_start=3405
+  _globals['_FOUND']._serialized_end=3479
+  _globals['_LISTENING']._serialized_start=3481
+  _globals['_LISTENING']._serialized_end=3592
+  _globals['_PROBED']._serialized_start=3594
+  _globals['_PROBED']._serialized_end=3647
+  _globals['_PROOF']._serialized_start=3649
+  _globals['_PROOF']._serialized_end=3725
+  _globals['_TAKEN']._serialized_start=3727
+  _globals['_TAKEN']._serialized_end=3734
+  _globals['_RESERVED']._serialized_start=3736
+  _globals['_RESERVED']._serialized_end=3794
+  _globals['_REMARK']._serialized_start=3796
+  _globals['_REMARK']._serialized_end=3818
+  _globals['_OUTPUT']._serialized_start=3820
+  _globals['_OUTPUT']._serialized_end=3936
+  _globals['_RENDEZVOUS']._serialized_start=4011
+  _globals['_RENDEZVOUS']._serialized_end=4345
 # @@protoc_insertion_point(module_scope)

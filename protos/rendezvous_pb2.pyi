@@ -485,7 +485,9 @@ Global___ReportAck: _TypeAlias = ReportAck  # noqa: Y015
 
 @_typing.final
 class Order(_message.Message):
-    """Launcher -> agent, on the agent's standard input. `begin` is first and comes once."""
+    """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `look` and `probe` may come
+    before it.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -495,6 +497,9 @@ class Order(_message.Message):
     RELEASE_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     INPUT_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
+    PROBE_FIELD_NUMBER: _builtins.int
+    WAIT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -507,6 +512,12 @@ class Order(_message.Message):
     def hold(self) -> Global___Hold: ...
     @_builtins.property
     def input(self) -> Global___Input: ...
+    @_builtins.property
+    def look(self) -> Global___Look: ...
+    @_builtins.property
+    def probe(self) -> Global___Probe: ...
+    @_builtins.property
+    def wait(self) -> Global___Wait: ...
     def __init__(
         self,
         *,
@@ -516,16 +527,113 @@ class Order(_message.Message):
         release: Global___Release | None = ...,
         hold: Global___Hold | None = ...,
         input: Global___Input | None = ...,
+        look: Global___Look | None = ...,
+        probe: Global___Probe | None = ...,
+        wait: Global___Wait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "order", b"order", "release", b"release", "terminate", b"terminate"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "order", b"order", "release", b"release", "terminate", b"terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class Wait(_message.Message):
+    """The job will begin, or not: go on waiting, but without a further order no longer than this; none: without limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_SECONDS_FIELD_NUMBER: _builtins.int
+    limit_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        limit_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_limit_seconds", b"_limit_seconds", "limit_seconds", b"limit_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit_seconds", b"_limit_seconds", "limit_seconds", b"limit_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__limit_seconds: _TypeAlias = _typing.Literal["limit_seconds"]  # noqa: Y015
+    _WhichOneofArgType__limit_seconds: _TypeAlias = _typing.Literal["_limit_seconds", b"_limit_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__limit_seconds) -> _WhichOneofReturnType__limit_seconds | None: ...
+
+Global___Wait: _TypeAlias = Wait  # noqa: Y015
+
+@_typing.final
+class Look(_message.Message):
+    """Find this machine's addresses, open a listener on each, and tell both (Found)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """secret of this one survey, the same for all hosts"""
+    host: _builtins.str
+    """this host's name in the job"""
+    def __init__(
+        self,
+        *,
+        token: _builtins.bytes = ...,
+        host: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Look: _TypeAlias = Look  # noqa: Y015
+
+@_typing.final
+class Probe(_message.Message):
+    """Connect to each of these listeners, and tell which of them proved to be who they should be (Probed)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGETS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProbeTarget]: ...
+    def __init__(
+        self,
+        *,
+        targets: _abc.Iterable[Global___ProbeTarget] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["targets", b"targets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Probe: _TypeAlias = Probe  # noqa: Y015
+
+@_typing.final
+class ProbeTarget(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    @_builtins.property
+    def endpoint(self) -> Global___Endpoint: ...
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        endpoint: Global___Endpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "host", b"host"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeTarget: _TypeAlias = ProbeTarget  # noqa: Y015
 
 @_typing.final
 class Begin(_message.Message):
@@ -548,6 +656,9 @@ class Begin(_message.Message):
     PREFORK_FIELD_NUMBER: _builtins.int
     STDIN_RANK_FIELD_NUMBER: _builtins.int
     MASTER_FIELD_NUMBER: _builtins.int
+    BIND_TO_FIELD_NUMBER: _builtins.int
+    INHERITS_FIELD_NUMBER: _builtins.int
+    INTERFACE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's identity: random, not secret"""
     host: _builtins.str
@@ -569,6 +680,12 @@ class Begin(_message.Message):
     """workers may be forked from a process that has imported what they need"""
     stdin_rank: _builtins.int
     """which worker reads hvdrun's standard input; none: nobody"""
+    bind_to: _builtins.str
+    """what each worker is bound to: none, core, socket or numa"""
+    inherits: _builtins.bool
+    """the environment lies over the agent's own, which a login on this host made"""
+    interface: _builtins.bytes
+    """the name, here, of the network interface that has `address`; empty when there is none to name"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """the workers' command, directory and environment: bytes, as the operating system has them"""
@@ -597,10 +714,13 @@ class Begin(_message.Message):
         prefork: _builtins.bool = ...,
         stdin_rank: _builtins.int | None = ...,
         master: Global___Endpoint | None = ...,
+        bind_to: _builtins.str = ...,
+        inherits: _builtins.bool = ...,
+        interface: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "master", b"master", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "host", b"host", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stdin_rank: _TypeAlias = _typing.Literal["stdin_rank"]  # noqa: Y015
     _WhichOneofArgType__stdin_rank: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank"]  # noqa: Y015
@@ -757,6 +877,9 @@ class Telling(_message.Message):
     REMARK_FIELD_NUMBER: _builtins.int
     RESERVED_FIELD_NUMBER: _builtins.int
     TAKEN_FIELD_NUMBER: _builtins.int
+    HELLO_FIELD_NUMBER: _builtins.int
+    FOUND_FIELD_NUMBER: _builtins.int
+    PROBED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -765,6 +888,12 @@ class Telling(_message.Message):
     def reserved(self) -> Global___Reserved: ...
     @_builtins.property
     def taken(self) -> Global___Taken: ...
+    @_builtins.property
+    def hello(self) -> Global___Hello: ...
+    @_builtins.property
+    def found(self) -> Global___Found: ...
+    @_builtins.property
+    def probed(self) -> Global___Probed: ...
     def __init__(
         self,
         *,
@@ -772,16 +901,161 @@ class Telling(_message.Message):
         remark: Global___Remark | None = ...,
         reserved: Global___Reserved | None = ...,
         taken: Global___Taken | None = ...,
+        hello: Global___Hello | None = ...,
+        found: Global___Found | None = ...,
+        probed: Global___Probed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["output", b"output", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken"]  # noqa: Y015
+    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed"]  # noqa: Y015
     _WhichOneofArgType_telling: _TypeAlias = _typing.Literal["telling", b"telling"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_telling) -> _WhichOneofReturnType_telling | None: ...
 
 Global___Telling: _TypeAlias = Telling  # noqa: Y015
+
+@_typing.final
+class Hello(_message.Message):
+    """The agent's first words, before it has read any order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    HOSTNAME_FIELD_NUMBER: _builtins.int
+    PYTHON_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """of hvdrun"""
+    hostname: _builtins.str
+    python: _builtins.str
+    """its version"""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        hostname: _builtins.str = ...,
+        python: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "python", b"python", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class Found(_message.Message):
+    """What this host has, in answer to Look."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESSES_FIELD_NUMBER: _builtins.int
+    CORES_FIELD_NUMBER: _builtins.int
+    cores: _builtins.int
+    """that the agent, and so its workers, may use"""
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listening]: ...
+    def __init__(
+        self,
+        *,
+        addresses: _abc.Iterable[Global___Listening] | None = ...,
+        cores: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Found: _TypeAlias = Found  # noqa: Y015
+
+@_typing.final
+class Listening(_message.Message):
+    """A listener on one address of this host, and what is known of its interface."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INTERFACE_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    PREFIX_FIELD_NUMBER: _builtins.int
+    SPEED_FIELD_NUMBER: _builtins.int
+    interface: _builtins.bytes
+    prefix: _builtins.int
+    """how many leading bits name the subnet"""
+    speed: _builtins.int
+    """in Mbit/s; 0: unknown"""
+    @_builtins.property
+    def endpoint(self) -> Global___Endpoint: ...
+    def __init__(
+        self,
+        *,
+        interface: _builtins.bytes = ...,
+        endpoint: Global___Endpoint | None = ...,
+        prefix: _builtins.int = ...,
+        speed: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "interface", b"interface", "prefix", b"prefix", "speed", b"speed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Listening: _TypeAlias = Listening  # noqa: Y015
+
+@_typing.final
+class Probed(_message.Message):
+    """In answer to Probe: only what was proven."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROOFS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def proofs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proof]: ...
+    def __init__(
+        self,
+        *,
+        proofs: _abc.Iterable[Global___Proof] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proofs", b"proofs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Probed: _TypeAlias = Probed  # noqa: Y015
+
+@_typing.final
+class Proof(_message.Message):
+    """This host reached that address of that host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    MILLISECONDS_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    address: _builtins.str
+    source: _builtins.str
+    """the address of this host from which it went"""
+    milliseconds: _builtins.float
+    """that connecting took"""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        address: _builtins.str = ...,
+        source: _builtins.str = ...,
+        milliseconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host", b"host", "milliseconds", b"milliseconds", "source", b"source"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Proof: _TypeAlias = Proof  # noqa: Y015
 
 @_typing.final
 class Taken(_message.Message):

@@ -1,7 +1,10 @@
 """Typed calls of the rendezvous service: a worker's, to its agent, and an agent's, to the server.
 
 Every call has a deadline. A call that finds nobody is tried again until its time is over, since an agent may still be
-starting and a network may stumble; a refusal is final and raised at once. gRPC's errors end here.
+starting and a network may stumble; whatever else goes wrong is final and raised at once. gRPC's errors end here.
+
+An agent's connection is asked for a sign of life all the time: where a network is cut without a word, or forgets the
+connection (a firewall, a laptop that slept), a new one is made while the lease still runs.
 """
 
 import asyncio
@@ -26,12 +29,16 @@ from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
 CALL_SECONDS = 10.0  # one call's deadline
 RETRY_SECONDS = 0.1  # between two tries
 _MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
+_LEASE_SECONDS = 30.0
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy in the environment is not for us
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+_SILENCE_SHARE = 0.2  # of a lease: when a silent connection is asked, and how long it has for its answer, but
+_LEAST_SILENCE_SECONDS = 1.0  # a busy peer may take that long
+_CONNECT_SHARE = 0.25  # of a lease: how long one try to connect may take, within these limits
+_CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # a handshake with a busy launcher on a slow line; the lease of most jobs
 
 
 class WorkerClient:
@@ -45,7 +52,8 @@ class WorkerClient:
         self._worker = bootstrap.worker
         self._socket = bootstrap.socket
         self._patience_seconds = bootstrap.start_timeout_seconds + _MARGIN_SECONDS
-        self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=_OPTIONS)
+        options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
+        self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
         self._notices: Iterator[Notice] | None = None
 
@@ -147,13 +155,16 @@ def name_socket(path: Path) -> str:
 
 
 class AgentClient:
-    """An agent's way to the server, over mutual TLS; asynchronous."""
+    """An agent's way to the server, over mutual TLS; asynchronous.
 
-    def __init__(self, server: str, host: str, credential: Credential) -> None:
+    A connection that has died in silence is replaced so early that the rest of the lease is left for the new one.
+    """
+
+    def __init__(self, server: str, host: str, credential: Credential, lease_seconds: float = _LEASE_SECONDS) -> None:
         self._server = server
         self._host = host
         credentials = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
-        options = (*_OPTIONS, ("grpc.ssl_target_name_override", SERVER_NAME))
+        options = (*_OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
 
@@ -201,18 +212,26 @@ class AgentClient:
         await self._channel.close()
 
 
-_FINAL = frozenset(
-    {
-        grpc.StatusCode.FAILED_PRECONDITION,
-        grpc.StatusCode.INVALID_ARGUMENT,
-        grpc.StatusCode.PERMISSION_DENIED,
-        grpc.StatusCode.UNIMPLEMENTED,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
+def _liveness(lease_seconds: float) -> tuple[tuple[str, int], ...]:
+    """Options for a connection that is known to be alive, in milliseconds."""
+    silence = int(1000 * max(_LEAST_SILENCE_SECONDS, _SILENCE_SHARE * lease_seconds))
+    least, most = _CONNECT_LIMITS_SECONDS
+    return (
+        ("grpc.keepalive_time_ms", silence),
+        ("grpc.keepalive_timeout_ms", silence),
+        ("grpc.http2.ping_timeout_ms", silence),  # 60 s, else, and the former changes nothing while a ping is under way
+        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes: the watch may be silent for days
+        # Despite its name, this is how long one try to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(1000 * min(most, max(least, _CONNECT_SHARE * lease_seconds)))),
+    )
+
+
+# A path that is broken, or a peer that ends or is late. Whatever else a call ends with, it would end with again: the
+# peer refuses it, does not know it, or cannot read it (INTERNAL), or it is too large (RESOURCE_EXHAUSTED).
+_RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED})
 
 
 def _raise_final(error: grpc.RpcError, where: str) -> None:
     """Raise what no further try can mend."""
-    if error.code() in _FINAL:
+    if error.code() not in _RETRIED:
         raise CallRefusedError(where, str(error.details())) from None

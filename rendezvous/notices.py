@@ -51,22 +51,25 @@ class Board:
     """The notices that hold now, in the order of their posting; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._notices: list[Notice] = []
+        self._notices: dict[object, Notice] = {}
         self._followers: set[asyncio.Queue[Notice]] = set()
 
     def post(self, notice: Notice) -> None:
         """Hang up a notice in place of those it supersedes; one that hangs there already is not told again."""
-        if notice in self._notices:
+        place = _place(notice)
+        if self._notices.get(place) == notice:
             return
-        self._notices = [other for other in self._notices if not _supersedes(notice, other)]
-        self._notices.append(notice)
+        if isinstance(notice, Published):  # a new generation ends what was said of the former one
+            self._notices.clear()
+        self._notices.pop(place, None)  # or the new one would hang where the old one did, before others
+        self._notices[place] = notice
         for follower in self._followers:
             follower.put_nowait(notice)
 
     async def follow(self) -> AsyncGenerator[Notice, None]:
         """Every notice that hangs there, then each new one, until the follower closes it."""
         news: asyncio.Queue[Notice] = asyncio.Queue()
-        for notice in self._notices:
+        for notice in self._notices.values():
             news.put_nowait(notice)
         self._followers.add(news)
         try:
@@ -76,14 +79,10 @@ class Board:
             self._followers.discard(news)
 
 
-def _supersedes(new: Notice, old: Notice) -> bool:
-    """A new generation ends what was said of the former one; otherwise a notice replaces its own like."""
-    match new, old:
-        case Published(), _:
-            return True
-        case StoreOpened(), StoreOpened():
-            return True
-        case Refused(worker), Refused(other):
-            return worker == other
+def _place(notice: Notice) -> object:
+    """Where a notice hangs: there is one of a kind, of those about workers one for each."""
+    match notice:
+        case Refused(worker) | Departed(_, worker):
+            return type(notice), worker
         case _:
-            return False
+            return type(notice)

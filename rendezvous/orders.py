@@ -14,7 +14,7 @@ from rendezvous.credentials import Credential
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Everything an agent needs to know of the job; comes first and once.
+    """Everything an agent needs to know of the job; comes once, and only Wait, Look and Probe may come before it.
 
     job: the job's identity, random and not secret.
     host: this host's name in the job.
@@ -24,6 +24,9 @@ class Begin:
     master: where rank 0 may open a torch store of its own; None asks this host to reserve a port for it.
     stdin_rank: which worker reads hvdrun's standard input, by the rank of its placement; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
+    bind_to: what each worker is bound to: none, core, socket or numa.
+    inherits: the environment lies over the agent's own, which a login on this host made.
+    interface: the name, on this host, of the network interface that has `address`; empty when there is none to name.
     """
 
     job: str
@@ -39,6 +42,43 @@ class Begin:
     master: Endpoint | None = None
     stdin_rank: int | None = None
     prefork: bool = True
+    bind_to: str = "none"
+    interface: str = ""
+    inherits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The job will begin, or not: wait on, but without a further order no longer than this; None: without a limit."""
+
+    limit_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Find this machine's addresses, open a listener on each, and tell both.
+
+    token: secret of this one survey, the same for all its participants.
+    host: this host's name in the job.
+    """
+
+    token: bytes = field(repr=False)
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeTarget:
+    """A listener that another host says it has."""
+
+    host: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Connect to each of these listeners, and tell which of them proved to be who they should be."""
+
+    targets: tuple[ProbeTarget, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +100,7 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Hold | Input
+Order = Begin | Launch | Terminate | Release | Hold | Input | Wait | Look | Probe
 
 
 class OutputStream(IntEnum):
@@ -98,4 +138,64 @@ class Taken:
     """The worker that reads hvdrun's standard input can take the next piece."""
 
 
-Telling = Output | Remark | Reserved | Taken
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """An agent's first words, before it has read any order.
+
+    version: of hvdrun there.
+    hostname: what that machine calls itself.
+    python: its version.
+    """
+
+    version: str
+    hostname: str
+    python: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listener on one address of a host, and what is known of the interface that has it.
+
+    prefix: how many leading bits of the address name its subnet.
+    speed: in Mbit/s; 0 where the interface does not tell.
+    """
+
+    interface: str
+    endpoint: Endpoint
+    prefix: int
+    speed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a host has, in answer to Look.
+
+    cores: how many the agent, and so its workers, may use.
+    """
+
+    addresses: tuple[Listening, ...]
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The host that tells this has reached that address of that host.
+
+    source: its own address, from which it went.
+    milliseconds: that connecting took.
+    """
+
+    host: str
+    address: str
+    source: str
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What was proven, in answer to Probe; what is missing was not."""
+
+    proofs: tuple[Proof, ...]
+
+
+Telling = Output | Remark | Reserved | Taken | Hello | Found | Probed

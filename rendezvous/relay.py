@@ -37,7 +37,9 @@ class Relay(pb_grpc.RendezvousServicer):
         """
         try:
             self._server.add_insecure_port(name_socket(socket))
-        except RuntimeError as error:
+            # Its folder keeps others out already; this is for a folder that somebody has opened.
+            socket.chmod(0o600)  # noqa: ASYNC240 - takes no time
+        except (RuntimeError, OSError) as error:
             raise ListenError(str(socket), str(error)) from None
         await self._server.start()
 
@@ -72,6 +74,9 @@ class Relay(pb_grpc.RendezvousServicer):
     ) -> AsyncIterator[pb.Notice]:
         async with _faults_told(context):
             worker = wire.decode_worker(request.worker)
+        if worker.slot.host != self._host:
+            reason = f"worker {worker} is not on host {self._host}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         async with contextlib.aclosing(self._board.follow()) as notices:
             async for notice in notices:
                 if not (isinstance(notice, Refused) and notice.worker != worker):

@@ -1,15 +1,23 @@
 """The rendezvous server: call -> event -> step -> effects. It owns the clock, the state and the order of events.
 
 Everything happens on one event loop, which is the lock. What the core decides about membership is told to the agents
-through boards; what it decides about processes is handed to `carry_out`, the launcher's part.
+through boards; what it decides about processes is handed to `carry_out`, the launcher's part. Effects are performed in
+the order of their events, each once, whatever becomes of the others.
+
+Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
+costs a connection, and not a line on anybody's terminal.
 """
 
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
+import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+
+# isort: split
 import grpc
 
 from protos import rendezvous_pb2 as pb
@@ -19,22 +27,33 @@ from rendezvous.core import membership
 from rendezvous.core.effects import Announce, Depart, Effect, Publish, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, Joined, Reported, StoreOpened, Ticked
-from rendezvous.core.model import Policy
+from rendezvous.core.model import Assignment, Policy, Worker
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
+from rendezvous.file_limit import FileLimit, count_connections
 from rendezvous.notices import Board, Departed, Published, Refused
 from rendezvous.notices import StoreOpened as StoreOpenedNotice
 
 TICK_SECONDS = 0.25
+HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
+# The largest message is a report of a host whose every command was not found, each with the PATH it was looked for on:
+# 4 KB for each of 1,000 slots.
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+_KEEPALIVE_SECONDS = 10.0  # an agent that vanished holds its connection for twice this; its lease is counted elsewhere
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server could bind the same port unnoticed
-    ("grpc.max_receive_message_length", wire.MAX_FRAME_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
+    ("grpc.keepalive_time_ms", int(_KEEPALIVE_SECONDS * 1000)),
+    ("grpc.keepalive_timeout_ms", int(_KEEPALIVE_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(_KEEPALIVE_SECONDS * 1000)),  # counts as well, and is 60 s else
+    ("grpc.http2.max_ping_strikes", 0),  # agents ask as often as their lease wants it, and have proved who they are
 )
 
 
 class Server:
-    """Serves one job's membership; an asynchronous context manager, so that its port and clock end with it."""
+    """Serves one job's membership; an asynchronous context manager, so that its ports and clock end with it."""
 
     def __init__(self, policy: Policy, carry_out: Callable[[Effect], None], credential: Credential) -> None:
         self.state: State = membership.begin(policy)
@@ -42,14 +61,17 @@ class Server:
         self._credential = credential
         self._boards: dict[str, Board] = {}
         self._last_reports: dict[str, int] = {}
-        self._server = grpc.aio.server(options=_OPTIONS)
+        self._effects: deque[Effect] = deque()
+        self._is_performing = False
+        self._doors: list[grpc.aio.Server] = []
+        self._file_limit = FileLimit()
         self._clock: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
         self._owner: asyncio.Task[Any] | None = None
         self._owner_was_stopped = False
-        pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), self._server)
 
     async def open(self, address: str) -> int:
-        """Listen on a free port of `address`; the port is returned. The clock starts now.
+        """Listen on a free port of `address` as well; the port is returned. The clock starts with the first.
 
         Raises:
             ListenError: the address is none of this machine's.
@@ -59,24 +81,30 @@ class Server:
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
         host = f"[{address}]" if ":" in address else address
+        self._file_limit.raise_to_hard()
+        door = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
+        self._doors.append(door)
+        pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), door)
         try:
-            port = self._server.add_secure_port(f"{host}:0", credentials)
+            port = door.add_secure_port(f"{host}:0", credentials)
         except RuntimeError as error:
             raise ListenError(address, str(error)) from None
-        await self._server.start()
-        self.tell(Ticked(time.monotonic()))
-        self._clock = asyncio.create_task(self._tick())
-        self._clock.add_done_callback(self._stop_owner)
+        await door.start()
+        if self._clock is None:
+            self.tell(Ticked(time.monotonic()))
+            self._clock = asyncio.create_task(self._tick())
+            self._clock.add_done_callback(self._fail_with_clock)
         return port
 
     async def close(self) -> None:
-        """Stop the clock and every call; what has stopped the clock before is raised."""
+        """Stop the clock and every call; what has failed the server before is raised."""
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
-        await self._server.stop(grace=None)
-        if self._clock is not None and not self._clock.cancelled():
-            self._clock.result()
+        await asyncio.gather(*(door.stop(grace=None) for door in self._doors))
+        self._file_limit.put_back()
+        if self._failure is not None:
+            raise self._failure
 
     async def __aenter__(self) -> Self:
         self._owner = asyncio.current_task()
@@ -90,14 +118,23 @@ class Server:
                 self._owner.uncancel()
 
     def tell(self, event: Event) -> None:
-        """Let an event happen and carry out what follows.
+        """Let an event happen and carry out what follows; what is told meanwhile is carried out after that.
 
         Raises:
             IllegalEventError: the event contradicts the state; nothing has changed.
+            Exception: what `carry_out` has raised first; all other effects have been carried out.
         """
         self.state, effects = membership.step(self.state, event)
-        for effect in effects:
-            self._perform(effect)
+        self._effects.extend(effects)
+        if not self._is_performing:
+            self._perform_all()
+
+    def fail(self, error: BaseException) -> None:
+        """End the owner's `async with` block, which raises this: a job without clock or orders would wait for ever."""
+        if self._failure is None:
+            self._failure = error
+            if self._owner is not None:
+                self._owner_was_stopped = self._owner.cancel()
 
     def board(self, host: str) -> Board:
         """The notices for the members on one host."""
@@ -124,13 +161,28 @@ class Server:
         self.tell(Reported(report.host, running))
         self._last_reports[report.host] = report.number
 
+    def _perform_all(self) -> None:
+        errors: list[Exception] = []
+        self._is_performing = True
+        try:
+            while self._effects:
+                try:
+                    self._perform(self._effects.popleft())
+                except Exception as error:  # noqa: BLE001 - raised when the others have been carried out
+                    errors.append(error)
+        finally:
+            self._is_performing = False
+        if errors:
+            raise errors[0]
+
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Publish(generation, assignments):
-                ranked = tuple(zip(generation.members, assignments, strict=True))
-                for host in dict.fromkeys(worker.slot.host for worker, _ in ranked):
-                    members = tuple(member for member in ranked if member[0].slot.host == host)
-                    self.board(host).post(Published(generation.number, members))
+                members: dict[str, list[tuple[Worker, Assignment]]] = {}
+                for worker, assignment in zip(generation.members, assignments, strict=True):
+                    members.setdefault(worker.slot.host, []).append((worker, assignment))
+                for host, ranked in members.items():
+                    self.board(host).post(Published(generation.number, tuple(ranked)))
             case Announce(generation, endpoint):
                 for board in self._boards.values():
                     board.post(StoreOpenedNotice(generation, endpoint))
@@ -147,10 +199,9 @@ class Server:
             await asyncio.sleep(TICK_SECONDS)
             self.tell(Ticked(time.monotonic()))
 
-    def _stop_owner(self, clock: asyncio.Task[None]) -> None:
-        """A job without a clock would wait for ever: end the `async with` block, which raises what has happened."""
-        if self._owner is not None and not clock.cancelled():
-            self._owner_was_stopped = self._owner.cancel()
+    def _fail_with_clock(self, clock: asyncio.Task[None]) -> None:
+        if not clock.cancelled() and (error := clock.exception()) is not None:
+            self.fail(error)
 
 
 class _Servicer(pb_grpc.RendezvousServicer):
@@ -163,7 +214,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
         await _authorize(context, request.worker.host)
-        async with _faults_told(context):
+        async with self._faults_told(context):
             self._server.tell(Joined(wire.decode_worker(request.worker), request.after))
         return pb.JoinReply()
 
@@ -171,7 +222,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.OpenStoreRequest, context: grpc.aio.ServicerContext[pb.OpenStoreRequest, pb.OpenStoreReply]
     ) -> pb.OpenStoreReply:
         await _authorize(context, request.worker.host)
-        async with _faults_told(context):
+        async with self._faults_told(context):
             endpoint = wire.decode_endpoint(request.endpoint)
             self._server.tell(StoreOpened(wire.decode_worker(request.worker), request.generation, endpoint))
         return pb.OpenStoreReply()
@@ -180,7 +231,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
         await _authorize(context, request.host)
-        async with _faults_told(context):
+        async with self._faults_told(context):
             self._server.receive(request)
         return pb.ReportAck(number=request.number)
 
@@ -192,19 +243,21 @@ class _Servicer(pb_grpc.RendezvousServicer):
             async for notice in notices:
                 yield wire.encode_notice(notice)
 
+    @contextlib.asynccontextmanager
+    async def _faults_told(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+        """Tell the caller in one sentence what its message contradicts; what is not its fault is the launcher's."""
+        try:
+            yield
+        except IllegalEventError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except WireError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
+            self._server.fail(error)
+            await context.abort(grpc.StatusCode.INTERNAL, "the launcher has failed")
+
 
 async def _authorize(context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:
     identities = context.auth_context().get("x509_subject_alternative_name", ())
     if agent_identity(host).encode() not in identities:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate does not speak for host {host!r}")
-
-
-@contextlib.asynccontextmanager
-async def _faults_told(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-    """Tell the caller in one sentence what its message contradicts."""
-    try:
-        yield
-    except IllegalEventError as error:
-        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-    except WireError as error:
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

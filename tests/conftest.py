@@ -19,7 +19,7 @@ class Tier(StrEnum):
 
     PURE = "pure"  # values in, values out
     IN_PROCESS = "in process"  # real servers, files, threads and groups, all owned by the tests
-    SYSTEM = "system"  # real hvdrun
+    SYSTEM = "system"  # real hvdrun, real hosts
     HOUSE = "house rules"  # the repository itself
 
 
@@ -42,7 +42,7 @@ PURE = (
     "tests/hvdrun/test_options.py",
 )
 HOUSE = ("tests/house/", "tests/protos/")
-SYSTEM = ("tests/system/",)
+SYSTEM = ("tests/lab/", "tests/system/")
 
 # Generous, since a busy machine is no fault: they end what hangs. A test that needs another limit carries its own.
 LIMIT_SECONDS = {Tier.PURE: 60, Tier.IN_PROCESS: 60, Tier.SYSTEM: 120, Tier.HOUSE: 120}

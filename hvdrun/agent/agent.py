@@ -4,37 +4,51 @@ Orders come on standard input, the workers' output goes to standard output; both
 order channel without a Release means that the launcher is gone: all workers are killed at once. So they are when the
 server has not acknowledged a report for the lease, since the server may then have counted this host as lost.
 
+Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked.
+Other hosts may take long to start; it waits for as long as its launcher goes on to say so.
+
 gRPC is imported when the first workers have been started: it takes a tenth of a second that they need not wait for.
 """
 
 import asyncio
+import contextlib
 import importlib
 import os
 import secrets
 import shutil
 import signal
+import socket
+import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
+from hvdrun import __version__
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
-from hvdrun.agent.lease import Lease
+from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.port import ReservedPort
 from hvdrun.agent.processes import name_agent_origin
 from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.watch import Watch
+from hvdrun.environment import lay_over
 from rendezvous import wire
 from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin, Hold, Input, Order, Release, Remark, Reserved, Taken
+from rendezvous.orders import Begin, Hello, Hold, Input, Look, Order, Probe, Release, Remark, Reserved, Taken, Wait
+
+if TYPE_CHECKING:
+    from hvdrun.network.participant import Participant
 
 _FOLDER_PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _CHUNK_BYTES = 64 * 1024
+_LOOKS_PER_LEASE = 6
 
 
 class Ending(StrEnum):
@@ -42,7 +56,6 @@ class Ending(StrEnum):
 
     RELEASED = "it was released"
     LAUNCHER_GONE = "its launcher has gone"
-    LEASE_EXPIRED = "the rendezvous server acknowledged no report for the lease"
     SIGNALLED = "a signal asked it to end"
 
 
@@ -70,15 +83,15 @@ class Orders:
 
 
 class Agent:
-    """Serves one job on one host, from its Begin to its end."""
+    """Serves one job on one host, from its Begin to its end; `output` is open, and the agent's from now on."""
 
-    def __init__(self, begin: Begin, folder: Path) -> None:
+    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
         self._begin = begin
         self._folder = folder
         self._socket = folder / "agent.sock"
         self._guard = Guard(name_agent_origin(begin.job, begin.host), folder)
         folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
-        self._output = OutputForwarder()
+        self._output = output
         self._port = ReservedPort() if begin.master is None else None
         self._master = begin.master or Endpoint(begin.address, self._port.number if self._port else 0)
         environment = WorkerEnvironment(begin, self._socket, self._master)
@@ -87,19 +100,19 @@ class Agent:
         self._lease = Lease(begin.lease_seconds)
         self._watch = Watch(begin.job, begin.host, spawner, self._output, feed=self._input, guard=self._guard)
 
-    async def run(self, orders: Orders, output: int) -> Ending:
+    async def run(self, orders: Orders) -> Ending:
         """Carry out orders until one of the endings; then clear everything away."""
-        await self._output.open(output)
         if self._port is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
-        parts = {asyncio.create_task(part) for part in (self._obey(orders), self._attend(), _await_signal())}
+        attending = asyncio.create_task(self._attend())
+        parts = {attending, *(asyncio.create_task(part) for part in (self._obey(orders), _await_signal()))}
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending = done.pop().result()
             if ending is Ending.RELEASED:
                 await self._watch.close()
-                await self._flush(orders)
+                await self._flush(orders, attending)
         finally:
             # Before the workers are killed: their ends are this agent's doing, and not to be reported as theirs.
             for part in parts:
@@ -128,23 +141,32 @@ class Agent:
                     return Ending.RELEASED
                 case None:
                     return Ending.LAUNCHER_GONE
-                case Begin():
-                    pass  # comes once; a repeated one changes nothing
+                case Begin() | Wait() | Look() | Probe():
+                    pass  # what belongs before the start changes nothing after it
 
-    async def _attend(self) -> Ending:
-        """Serve the workers' calls and report to the server, until the lease has expired."""
-        await self._watch.changed.wait()
+    async def _attend(self) -> NoReturn:
+        """Serve the workers' calls and report to the server.
+
+        Raises:
+            LeaseExpiredError: no report was acknowledged for the lease.
+        """
+        while not self._watch.changed.is_set():  # until the first worker was launched, for which there may be no order
+            if not self._lease.look():
+                raise LeaseExpiredError(self._lease.seconds, None)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._begin.lease_seconds / _LOOKS_PER_LEASE):
+                    await self._watch.changed.wait()
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.attendance")
         from hvdrun.agent.attendance import attend  # noqa: PLC0415 - see the module's docstring
 
         await attend(self._begin, self._socket, self._watch, self._lease)
-        return Ending.LEASE_EXPIRED
+        raise AssertionError("attend() ends by raising")
 
-    async def _flush(self, orders: Orders) -> None:
-        """Let the launcher take what output is left, for as long as it is there."""
+    async def _flush(self, orders: Orders, attending: asyncio.Task[NoReturn]) -> None:
+        """Let the launcher take what output is left, for as long as it is there: the lease goes on."""
         flushing = asyncio.create_task(self._output.close())
         gone = asyncio.create_task(orders.skip())
-        await asyncio.wait({flushing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({flushing, gone, attending}, return_when=asyncio.FIRST_COMPLETED)
         flushing.cancel()
         gone.cancel()
         await asyncio.gather(flushing, gone, return_exceptions=True)
@@ -156,10 +178,50 @@ async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     orders = Orders(reader)
-    begin = await orders.next()
-    if not isinstance(begin, Begin):
+    output = OutputForwarder()
+    await output.open(output_descriptor)
+    output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
+    begin = await prepare(orders, output)
+    if begin is None:
         return Ending.LAUNCHER_GONE
-    return await Agent(begin, choose_folder(os.environ)).run(orders, output_descriptor)
+    if begin.inherits:
+        begin = replace(begin, environment=lay_over(os.environb, begin.environment))
+    return await Agent(begin, choose_folder(os.environ), output).run(orders)
+
+
+async def prepare(orders: Orders, output: OutputForwarder) -> Begin | None:
+    """Take part in a survey, if there is one, until the job begins; None when there will be no job."""
+    participant: Participant | None = None
+    limit_seconds: float | None = None
+    try:
+        while True:
+            async with asyncio.timeout(limit_seconds):
+                order = await orders.next()
+            match order:
+                case Begin() as begin:
+                    return begin
+                case Wait(seconds):
+                    limit_seconds = seconds
+                case Look(token, host):
+                    if participant is not None:
+                        participant.close()
+                    participant = _make_participant(token, host)
+                    output.tell(await participant.look())
+                case Probe(targets) if participant is not None:
+                    output.tell(await participant.probe(targets))
+                case _:
+                    return None
+    except TimeoutError:
+        return None
+    finally:
+        if participant is not None:
+            participant.close()
+
+
+def _make_participant(token: bytes, host: str) -> "Participant":
+    from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
+
+    return Participant(token, host)
 
 
 def choose_folder(environment: Mapping[str, str]) -> Path:

@@ -43,10 +43,11 @@ class ForkSpawner:
             except ForkserverError as error:
                 await self._dismiss(forkserver, str(error))
             else:
-                self._remark(f"{launch.worker} is process {spawned.pid}, forked")
+                self._remark(f"{launch.worker} is process {spawned.pid}, forked{self._describe_binding(launch)}")
                 return spawned
         spawned = await self._exec.spawn(launch)
-        self._remark(f"{launch.worker} is process {spawned.pid}, executed ({self._objection})")
+        how = f"executed ({self._objection}){self._describe_binding(launch)}"
+        self._remark(f"{launch.worker} is process {spawned.pid}, {how}")
         return spawned
 
     async def close(self) -> None:
@@ -92,8 +93,15 @@ class ForkSpawner:
             environment=environment,
             threads=None if (threads := environment.get(_THREADS)) is None else int(threads),
         )
+
+        def bind(pid: int) -> None:
+            self._exec.binder.bind(pid, launch.assignment.local_rank)
+
         with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
-            return streams.hand_over(await forkserver.fork(request, streams.theirs))
+            return streams.hand_over(await forkserver.fork(request, streams.theirs, bind))
+
+    def _describe_binding(self, launch: Launch) -> str:
+        return self._exec.binder.describe(launch.assignment.local_rank)
 
     async def _dismiss(self, forkserver: Forkserver, reason: str) -> None:
         """Do without it from now on; several workers may find it dead at once."""

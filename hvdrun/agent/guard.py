@@ -1,6 +1,7 @@
 """The agent's side of the guardian: starts it, tells it of sessions, and starts another when it is killed."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,9 @@ class Guard:
             start_new_session=True,
             cwd="/",
         )
+        agent = processes.look(os.getpid())
+        if agent is not None:
+            self._tell(f"agent {agent.pid} {agent.started}")
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:

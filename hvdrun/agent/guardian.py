@@ -1,15 +1,22 @@
 """`python -m hvdrun.agent.guardian ORIGIN FOLDER`: outlives the agent, to end what it leaves behind.
 
-Its standard input is a pipe from the agent, which writes a line `session PID STARTED` for each worker that it starts
-and `end PID` for each that has ended. The end of the pipe without the word `done` means that the agent was killed: the
-workers' sessions, and whatever else has the agent's origin, are killed, and the job's folder is removed.
+Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
+for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
+that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
+or was seen below the agent, are killed, and the job's folder is removed.
+
+Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
+but its ancestors, which it loses with the agent. What was started after the last look and is hidden so well is missed.
 """
 
 import os
+import select
 import shutil
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
+from pathlib import Path
 
 from hvdrun.search_path import prefer_own_packages
 
@@ -17,51 +24,70 @@ if __name__ == "__main__":
     prefer_own_packages()
 
 from hvdrun.agent import processes
-from hvdrun.agent.processes import Process
+from hvdrun.agent.family import Family
 
 LIMIT_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+_LOOKS_COST_AT_MOST = 0.01  # of the time: there may be many thousand threads to ask
+_EXIT_SECONDS = 1.0  # between the end of a killed agent's pipe and its own
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 3  # a process may be between fork and exec while one looks
+_CHUNK_BYTES = 65_536
 
 
 def main() -> None:
     """Guard until the agent goes."""
     origin, folder = sys.argv[1:3]
-    sessions: dict[int, int] = {}  # leader's pid -> when it started
-    for line in sys.stdin:
+    family = Family(origin)
+    for line in listen(0, family):
         match line.split():
+            case ["agent", pid, started]:
+                family.head = int(pid), int(started)
+                family.look()
             case ["session", pid, started]:
-                sessions[int(pid)] = int(started)
+                family.sessions[int(pid)] = int(started)
             case ["end", pid]:
-                sessions.pop(int(pid), None)
+                family.sessions.pop(int(pid), None)
             case ["done"]:
                 return
             case _:
                 pass
-    clear(origin, sessions)
-    shutil.rmtree(folder, ignore_errors=True)
+    clear(family)
+    shutil.rmtree(Path(folder), ignore_errors=True)
 
 
-def clear(origin: str, sessions: Mapping[int, int]) -> None:
-    """Kill all that is left of the agent's workers, until nothing more is found."""
+def listen(descriptor: int, family: Family) -> Iterator[str]:
+    """The lines that come until the end of the pipe; meanwhile the family is looked at from time to time."""
+    pending = b""
+    look_at = time.monotonic() + LOOK_SECONDS
+    while True:
+        now = time.monotonic()
+        if now >= look_at:
+            family.look()
+            cost_seconds = time.monotonic() - now
+            look_at = now + max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST)
+        if not select.select([descriptor], [], [], max(0.0, look_at - time.monotonic()))[0]:
+            continue
+        chunk = os.read(descriptor, _CHUNK_BYTES)
+        if not chunk:
+            return
+        *lines, pending = (pending + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
 
-    def belongs(process: Process) -> bool:
-        return is_in_one_of(sessions, process) or processes.comes_from(process, origin)
 
+def clear(family: Family) -> None:
+    """Kill all that is left of a killed agent's family, until nothing more is found."""
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while family.has_its_head() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_SECONDS)
     deadline = time.monotonic() + LIMIT_SECONDS
     clean_looks = 0
     while clean_looks < _CLEAN_LOOKS and time.monotonic() < deadline:
-        clean_looks = 0 if processes.kill_all(belongs) else clean_looks + 1
+        members = family.find()
+        for member in members:
+            processes.kill(member, signal.SIGKILL)
+        clean_looks = 0 if members else clean_looks + 1
         time.sleep(_PAUSE_SECONDS)
-
-
-def is_in_one_of(sessions: Mapping[int, int], process: Process) -> bool:
-    """The process is in one of the sessions, and not in that of a stranger who took over a leader's number."""
-    started = sessions.get(process.session)
-    if started is None:
-        return False
-    leader = processes.look(process.session)
-    return leader is None or leader.started == started
 
 
 if __name__ == "__main__":

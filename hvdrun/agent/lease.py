@@ -9,8 +9,19 @@ lease behind a network that was cut. A suspension that was asked for (Ctrl-Z) is
 import time
 from collections.abc import Callable
 
+from hvdrun.errors import HvdrunError
+
 _SLEEP_SHARE = 0.5  # of a lease between two looks: looks are much closer while the process runs
 _SECOND_CHANCE_SHARE = 0.4
+
+
+class LeaseExpiredError(HvdrunError):
+    """The agent has to end its workers, since the server may have counted this host as lost."""
+
+    def __init__(self, seconds: float, cause: Exception | None) -> None:
+        why = "" if cause is None else f": {cause}"
+        super().__init__(f"no report was acknowledged for the lease of {seconds:g} s (--lease){why}")
+        self.cause = cause
 
 
 class Lease:

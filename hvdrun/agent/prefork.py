@@ -11,7 +11,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
@@ -94,8 +94,15 @@ class Forkserver:
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())
 
-    async def fork(self, request: ForkRequest, streams: tuple[int, int, int]) -> int:
+    async def fork(
+        self, request: ForkRequest, streams: tuple[int, int, int], prepare: Callable[[int], None] | None = None
+    ) -> int:
         """Fork a worker, and let it run: its pid. The descriptors stay the caller's.
+
+        Args:
+            request: what the worker is to be.
+            streams: its standard input, output and error.
+            prepare: given the pid before the worker runs anything; when it raises, the worker never will.
 
         Raises:
             ForkserverError: it cannot; no worker runs.
@@ -110,6 +117,8 @@ class Forkserver:
             async with self._sending:
                 await self._send(encode(request), (*streams, gate))
             pid = await answer
+            if prepare is not None:
+                prepare(pid)
             with contextlib.suppress(BrokenPipeError):  # it has been killed meanwhile
                 os.write(opener, b"!")
         except OSError as error:

@@ -10,11 +10,16 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hvdrun.agent.binding import Binder, BindTo
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
 from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.effects import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
+
+# By these NCCL, gloo and tensorpipe find the network between the hosts. NCCL takes a bare name for a beginning, which
+# would let eth1 mean eth10 as well; with "=" it is the name.
+_INTERFACE_VARIABLES = {b"NCCL_SOCKET_IFNAME": b"=", b"GLOO_SOCKET_IFNAME": b"", b"TP_SOCKET_IFNAME": b""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +55,15 @@ class ExecSpawner:
     def __init__(self, begin: Begin, environment: "WorkerEnvironment") -> None:
         self._begin = begin
         self._environment = environment
+        self.binder = Binder(BindTo(begin.bind_to))
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker by exec; see `Spawner`."""
         begin = self._begin
         environment = self._environment.of(launch)
         executable = find_executable(begin.command[0], begin.directory, environment)
-        with open_streams(reads=launch.assignment.rank == begin.stdin_rank) as streams:
+        reads = launch.assignment.rank == begin.stdin_rank
+        with open_streams(reads=reads) as streams, self.binder.bound(launch.assignment.local_rank):
             try:
                 process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
                     begin.command,
@@ -139,7 +146,15 @@ class WorkerEnvironment:
             | horovod_environment(launch.assignment, begin.host, elastic=False)
             | torch_environment(launch.assignment, self._master)
         )
-        return {**begin.environment, **{os.fsencode(name): os.fsencode(value) for name, value in added.items()}}
+        own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
+        return {**_name_interface(begin.interface), **begin.environment, **own}
+
+
+def _name_interface(interface: str) -> dict[bytes, bytes]:
+    """What tells the libraries which network to use, unless the user does."""
+    if not interface:
+        return {}
+    return {variable: lead + os.fsencode(interface) for variable, lead in _INTERFACE_VARIABLES.items()}
 
 
 def find_executable(name: str, directory: str, environment: Mapping[bytes, bytes]) -> str:

@@ -3,6 +3,9 @@
 The agent is a child subreaper: it reaps its workers itself, and what they leave behind becomes its own child. When a
 worker ends, in whatever way, its whole session is ended first and the end told then: a forked child of a dead worker
 would hold its sockets open, and its peers would wait for it.
+
+Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile; whoever
+still waits for its turn when its end is ordered is never started.
 """
 
 import asyncio
@@ -10,24 +13,26 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from hvdrun.agent import processes
+from hvdrun.agent.capacity import Capacity
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.processes import Process
 from hvdrun.agent.spawn import Spawned, Spawner
+from hvdrun.agent.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream
 
-SWEEP_SECONDS = 2.0  # how long a killed process may take to be gone (an uninterruptible one may take for ever)
+STARTS_AT_ONCE = 16
+NOT_STARTED = "it was not started any more"
 _PAUSE_SECONDS = 0.002
-_CLEAN_LOOKS = 2  # a process that is just being executed shows no environment
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,13 +59,17 @@ class Watch:
         self._feed = feed
         self._guard = guard
         self._live: dict[int, _Live] = {}
+        self._pids: dict[Worker, int] = {}  # of the living
         self._ending: set[Worker] = set()
-        self._started: set[Worker] = set()
+        self._ordered: set[Worker] = set()  # all whose start was ever ordered
+        self._capacity = Capacity()
+        self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their turn to be started
         self._starting: dict[Worker, asyncio.Task[None]] = {}
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are being started
         self._unclaimed: dict[int, int] = {}  # ends of children that may be such workers
         self._ended: dict[Worker, Exited] = {}
-        self._sweeps: set[asyncio.Task[None]] = set()
+        self._sweeper = Sweeper(job, host, self._live)
+        self._is_short = False  # of what so many workers need
         self._closing = False
         self.changed = asyncio.Event()
 
@@ -70,8 +79,8 @@ class Watch:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
 
     def running(self) -> tuple[Worker, ...]:
-        """The workers that have been started and whose end is not known yet."""
-        return (*self._starting, *(live.worker for live in self._live.values()), *self._ending)
+        """The workers whose start was ordered and whose end is not known yet."""
+        return (*self._queue, *self._starting, *self._pids, *self._ending)
 
     def ended(self) -> tuple[Exited, ...]:
         """The ends that have not been acknowledged."""
@@ -85,50 +94,68 @@ class Watch:
     def launch(self, launch: Launch) -> None:
         """Start this worker, unless this incarnation has been started before."""
         worker = launch.worker
-        if worker in self._started or self._closing:
+        if worker in self._ordered or self._closing:
             return
-        self._started.add(worker)
-        start = asyncio.create_task(self._start(launch))
-        self._starting[worker] = start
-        self.changed.set()
+        shortage = None if self._ordered else self._capacity.find_shortage(launch.assignment.local_size)
+        self._ordered.add(worker)
+        if shortage is not None:
+            self._is_short = True
+            self._end(worker, CANNOT_LAUNCH, f"the workers on {self._host} cannot be started: {shortage}")
+        elif self._is_short:
+            self._end(worker, CANNOT_LAUNCH, None)  # one sentence is enough
+        else:
+            self._queue[worker] = launch
+            self._start_next()
+            self.changed.set()
 
     def terminate(self, order: Terminate) -> None:
         """SIGTERM for the worker's process group, SIGKILL for all of it after the grace; the earliest order counts."""
-        if order.worker in self._starting:
-            self._early_orders[order.worker] = order
-        for live in self._live.values():
-            if live.worker == order.worker:
-                self._terminate(live, order.grace_seconds)
+        worker = order.worker
+        if worker in self._queue:
+            del self._queue[worker]
+            self._end(worker, -signal.SIGTERM, NOT_STARTED)
+        elif worker in self._starting:
+            self._early_orders[worker] = order
+        elif worker in self._pids:
+            self._terminate(self._live[self._pids[worker]], order.grace_seconds)
 
     async def close(self) -> None:
         """Kill every worker that is left, and return when all are gone, orphans included."""
         self._closing = True
+        self._queue.clear()
         for start in self._starting.values():
             start.cancel()
         await asyncio.gather(*self._starting.values(), return_exceptions=True)
         for live in tuple(self._live.values()):
             self._terminate(live, 0.0)
         await self._spawner.close()
-        await self._sweep(self._is_anything_of_ours)
-        while self._sweeps:
-            await asyncio.wait(self._sweeps)
+        await self._clear_away()
+        await self._sweeper.finish()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
+
+    def _start_next(self) -> None:
+        """Let the next of the queue be started, as far as their turn has come."""
+        while self._queue and len(self._starting) < STARTS_AT_ONCE:
+            worker, launch = self._queue.popitem(last=False)
+            self._starting[worker] = asyncio.create_task(self._start(launch))
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker
         try:
             spawned = await self._spawner.spawn(launch)
         except HvdrunError as error:
-            self._ended[worker] = Exited(worker, error.exit_code, str(error))
+            self._end(worker, error.exit_code, str(error))
         except OSError as error:  # no more files or processes are to be had
             reason = f"hvdrun cannot start a worker on {self._host}: {error.strerror}"
-            self._ended[worker] = Exited(worker, CANNOT_LAUNCH, reason)
+            self._end(worker, CANNOT_LAUNCH, reason)
         else:
             self._take(worker, spawned)
             if spawned.stdin is not None:
                 await self._feed.open(spawned.stdin)
         finally:
             del self._starting[worker]
+            self._early_orders.pop(worker, None)
+            self._start_next()
             if not self._starting:
                 self._unclaimed.clear()
         self.changed.set()
@@ -136,6 +163,7 @@ class Watch:
     def _take(self, worker: Worker, spawned: Spawned) -> None:
         """A worker lives, or has lived: its end may have come before the news of its birth."""
         live = self._live[spawned.pid] = _Live(worker, spawned.pid)
+        self._pids[worker] = spawned.pid
         self._guard.add(spawned.pid)
         self._output.add(worker, OutputStream.STDOUT, spawned.stdout)
         self._output.add(worker, OutputStream.STDERR, spawned.stderr)
@@ -156,7 +184,7 @@ class Watch:
         live.kill_at = kill_at
         if live.timer is not None:
             live.timer.cancel()
-        live.timer = asyncio.get_running_loop().call_later(grace_seconds, processes.kill_all, self._owner(live))
+        live.timer = asyncio.get_running_loop().call_later(grace_seconds, self._sweeper.kill, live.worker, live.pid)
 
     def _reap(self) -> None:
         """Take in every child that has ended: workers, the guardian, orphans that came to us."""
@@ -176,38 +204,32 @@ class Watch:
                 self._unclaimed[pid] = status
 
     def _note_end(self, pid: int, status: int) -> None:
+        """A worker was reaped; its end is told when nothing of it is left."""
         live = self._live.pop(pid)
-        self._ending.add(live.worker)
-        sweep = asyncio.create_task(self._end(live, os.waitstatus_to_exitcode(status)))
-        self._sweeps.add(sweep)
-        sweep.add_done_callback(self._sweeps.discard)
-
-    async def _end(self, live: _Live, returncode: int) -> None:
-        """What a worker's end takes: nothing of it may be left when it is told."""
+        worker = live.worker
+        del self._pids[worker]
+        self._ending.add(worker)
         if live.timer is not None:
             live.timer.cancel()
-        await self._sweep(self._owner(live))
-        self._guard.remove(live.pid)
-        self._ending.discard(live.worker)
-        self._ended[live.worker] = Exited(live.worker, returncode)
+
+        def tell() -> None:
+            self._guard.remove(pid)
+            self._ending.discard(worker)
+            self._end(worker, os.waitstatus_to_exitcode(status))
+
+        self._sweeper.clear(worker, pid, tell)
+
+    def _end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
+        self._ended[worker] = Exited(worker, returncode, error)
         self.changed.set()
 
-    async def _sweep(self, belongs: Callable[[Process], bool]) -> None:
+    async def _clear_away(self) -> None:
+        """Kill whatever this agent has started, until nothing is left."""
         deadline = time.monotonic() + SWEEP_SECONDS
         clean_looks = 0
-        while clean_looks < _CLEAN_LOOKS and time.monotonic() < deadline:
-            clean_looks = 0 if processes.kill_all(belongs) else clean_looks + 1
+        while clean_looks < CLEAN_LOOKS and time.monotonic() < deadline:
+            clean_looks = 0 if processes.kill_all(self._is_anything_of_ours) else clean_looks + 1
             await asyncio.sleep(_PAUSE_SECONDS)  # no event tells of the end of a process that is not our child
-
-    def _owner(self, live: _Live) -> Callable[[Process], bool]:
-        """Whether a process is this worker itself, of its session, or started from it."""
-        origin = processes.name_worker_origin(self._job, live.worker)
-
-        def belongs(process: Process) -> bool:
-            is_itself = process.pid == live.pid and live.pid in self._live  # once reaped, the number may be another's
-            return is_itself or process.session == live.pid or processes.comes_from(process, origin)
-
-        return belongs
 
     def _is_anything_of_ours(self, process: Process) -> bool:
         """Whether a process was started from here at all, or is an orphan that came to this process."""

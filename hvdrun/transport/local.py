@@ -64,6 +64,16 @@ class LocalTransport:
         last = self._errors.decode(errors="replace").strip().rpartition("\n")[2]
         return f"its agent ended with {how}: {last}" if last else f"its agent ended with {how}"
 
+    async def tunnel(self, port: int) -> int:
+        """The host is this machine; see `Transport`."""
+        return port
+
+    async def abandon(self) -> None:
+        """Kill the agent; its guardian clears away. See `Transport`."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
     async def close(self) -> None:
         """End the agent; see `Transport`."""
         if self._process is None:

@@ -2,24 +2,27 @@
 
 import ipaddress
 import socket
+from collections.abc import Iterable
 
-from hvdrun.errors import LaunchError
+from hvdrun.jobspec import JobSpec
 from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.transport import Transport
 
 
-def reach(host: str) -> Transport:
-    """The transport for a host.
+def reach_all(hosts: Iterable[str], spec: JobSpec) -> dict[str, Transport]:
+    """The transports for the hosts of this job, by host.
 
     Raises:
-        LaunchError: no way leads there.
+        LaunchError: what is configured for one of them cannot be understood.
     """
-    if is_local(host):
-        return LocalTransport(host)
-    raise LaunchError(
-        f"the host {host!r} is not this machine ({socket.gethostname()}), and this version starts workers on this "
-        "machine only: run hvdrun there, or name localhost."
-    )
+    names = tuple(hosts)
+    remote = [host for host in names if spec.is_remote(host)]
+    ways: dict[str, Transport] = {}
+    if remote:
+        from hvdrun.transport.ssh.reach import reach_remote  # noqa: PLC0415 - a job on this machine needs no paramiko
+
+        ways.update(reach_remote(remote, spec))
+    return {host: ways[host] if host in ways else LocalTransport(host) for host in names}
 
 
 def is_local(host: str) -> bool:

@@ -25,5 +25,18 @@ class Transport(Protocol):
     async def wait(self) -> str:
         """Wait until the agent has ended; how it did, in half a sentence."""
 
+    async def tunnel(self, port: int) -> int:
+        """The port of that host's loopback address that leads to this machine's loopback `port`, until the end.
+
+        Raises:
+            LaunchError: there can be none.
+        """
+
+    async def abandon(self) -> None:
+        """Give up an agent that has fallen silent: close the way to it, which ends it too, should it live.
+
+        Its tellings end with what has come from it until then.
+        """
+
     async def close(self) -> None:
         """End the agent, if it has not ended, by ending its order channel; it clears away what is its own."""

@@ -18,6 +18,13 @@ class HostsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A host's agent has been told of the job: its first lease begins. Told only of a host that can be cut off."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reported:
     """A host's agent has told which workers are running there: a sign of life, and what orders are compared with."""
 
@@ -79,4 +86,4 @@ class Ticked:
     now: float
 
 
-Event = HostsChanged | Reported | Joined | StoreOpened | Exited | Lost | Stopped | Ticked
+Event = HostsChanged | Begun | Reported | Joined | StoreOpened | Exited | Lost | Stopped | Ticked

@@ -53,6 +53,17 @@ def silent_hosts(state: State) -> tuple[str, ...]:
     )
 
 
+def is_lost(state: State, host: str) -> bool:
+    """Nothing more comes from this host: its workers are gone without a word how, or its agent is silent for too long.
+
+    Other than for `silent_hosts`, its workers may have ended: so one asks who waits for what they wrote last.
+    """
+    heard = state.last_heard[host]
+    return (heard is not None and state.now - heard > state.policy.lease_seconds) or any(
+        record.standing is Standing.ENDED and record.returncode is None for record in state.on(host)
+    )
+
+
 def unheard_hosts(state: State) -> tuple[str, ...]:
     """Hosts whose agent has not reported at all."""
     return tuple(host for host, heard in state.last_heard.items() if heard is None)

@@ -34,7 +34,7 @@ before that.
 from rendezvous.core import draining, finished, forming, running
 from rendezvous.core.effects import Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Event, Exited, Joined, Lost, Reported, StoreOpened, Ticked
+from rendezvous.core.events import Begun, Event, Exited, Joined, Lost, Reported, StoreOpened, Ticked
 from rendezvous.core.leases import advance, hear
 from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Phase, Standing, State
@@ -64,11 +64,12 @@ def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             if state.started is not None and now < state.now:
                 raise IllegalEventError(event, f"the clock already showed {state.now:g}")
             state = advance(state, now)
-        case Reported(host) | Lost(host):
+        case Begun(host) | Reported(host) | Lost(host):
             if host not in state.hosts:
                 raise IllegalEventError(event, f"host {host} is not in use")
             if isinstance(event, Reported):
                 _refuse_strangers(event)
+            if not isinstance(event, Lost):
                 state = hear(state, host)
         case Joined(worker) | Exited(worker) | StoreOpened(worker):
             _refuse_future(state, event)

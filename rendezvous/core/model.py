@@ -78,6 +78,9 @@ class Endpoint:
     address: str
     port: int
 
+    def __str__(self) -> str:
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:

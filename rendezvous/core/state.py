@@ -45,7 +45,7 @@ class State:
 
     placement: the slots in use, in rank order, and hosts: the same by host.
     workers: one record per slot of the placement.
-    last_heard: when each host's agent last reported; None before it has.
+    last_heard: when each host's agent last reported, or when it was begun; None before it has.
     waiting: how many workers stand WAITING, and ended: how many ENDED (counted along, so that a join costs no scan).
     generation: the newest one; its number only grows.
     failures: how many workers have failed so far.

@@ -16,11 +16,12 @@ from tests.house.sources import PACKAGES, ROOT
 HOMES = {
     "click": {"hvdrun.cli", "hvdrun.options"},
     "cloudpickle": {"worker_runtime.objects"},
-    "cryptography": {"rendezvous.authority"},
+    "cryptography": {"hvdrun.transport.ssh", "rendezvous.authority"},  # reads users' keys, and makes a job's own
     "google": {"protos", "rendezvous.wire"},
     "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server"},
     "mxnet": {"worker_runtime.mxnet"},
     "numpy": {"worker_runtime"},
+    "paramiko": {"hvdrun.transport.ssh"},
     "psutil": {"hvdrun"},
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
@@ -32,6 +33,7 @@ CORE = "the pure core imports nothing but itself"
 CLICK = "click is known to the command line alone"
 RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
+SSH = "paramiko is known to hvdrun.transport.ssh alone"
 VIOLATIONS = [
     (SIBLINGS, "hvdrun/hosts.py", "import worker_runtime.errors"),
     (SIBLINGS, "worker_runtime/errors.py", "import hvdrun.errors"),
@@ -43,6 +45,7 @@ VIOLATIONS = [
     (CORE, "rendezvous/core/model.py", "import rendezvous.errors"),
     (CLICK, "hvdrun/hosts.py", "import click"),
     (RICH, "hvdrun/cli.py", "import rich.text"),
+    (SSH, "hvdrun/launch.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
 ]

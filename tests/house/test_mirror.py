@@ -17,6 +17,7 @@ TESTS_OF_MORE = {
     "tests/hvdrun/test_bad_input.py": "the command line as a whole",
     "tests/hvdrun/test_closed_streams.py": "the command line as a whole",
     "tests/protos/test_generated.py": "all of protos, which is generated",
+    "tests/rendezvous/test_fuzz.py": "the server's port, under fire",
 }
 
 

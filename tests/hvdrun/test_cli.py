@@ -12,7 +12,7 @@ import pytest
 from hvdrun import __version__
 from hvdrun.cli import main, read_spec
 from hvdrun.console import Console
-from hvdrun.errors import LaunchError, UsageError
+from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.jobspec import JobSpec
 from rendezvous.core.model import Host
 from rendezvous.orders import OutputStream
@@ -56,7 +56,7 @@ def test_the_marks_of_the_output_can_be_chosen() -> None:
         assert read_spec(["-np", "2", flag, "true"]).marks_times
 
 
-@pytest.mark.parametrize("flag", ["-np", "-n", "--num-proc"])
+@pytest.mark.parametrize("flag", ["-np", "--np", "-n", "--num-proc"])
 def test_the_number_of_workers_has_several_spellings(flag: str) -> None:
     assert read_spec([flag, "2", "true"]).size == 2
 
@@ -104,24 +104,6 @@ def test_a_bad_value_from_the_environment_is_blamed_on_the_environment(monkeypat
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "soon")
     with pytest.raises(UsageError, match=r"^\$HOROVOD_START_TIMEOUT"):
         read_spec(["-np", "1", "true"])
-
-
-@pytest.mark.parametrize(
-    ("words", "example"),
-    [
-        ([], "hvdrun -np 2 python train.py"),
-        (["-v"], "hvdrun -np 2 python train.py"),
-        (["python", "x.py", "--lr", "0 1"], "hvdrun -np 2 python x.py --lr '0 1'"),
-        (["-H", "a:4,b:4", "x"], "hvdrun -np 8 -H a:4,b:4 x"),
-        (["--", "x"], "hvdrun -np 2 -- x"),
-        (["a\nb"], "hvdrun -np 2 python train.py"),
-        (["x" * 500], "hvdrun -np 2 python train.py"),
-    ],
-)
-def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str) -> None:
-    with pytest.raises(UsageError, match="is missing") as caught:
-        read_spec(words)
-    assert str(caught.value).endswith(f"as in {example}")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
@@ -204,6 +186,12 @@ def test_an_error_of_the_launcher_is_one_line(capfd: pytest.CaptureFixture[str])
     assert capfd.readouterr().err == "hvdrun: the agent on a did not start.\n"
 
 
+def test_hosts_that_failed_are_one_line_each(capfd: pytest.CaptureFixture[str]) -> None:
+    error = HostsFailedError([LaunchError("a is\ndown."), LaunchError("b is away.")], 3)
+    assert main(["-np", "1", "true"], raise_error(error)) == 125
+    assert capfd.readouterr().err == "hvdrun: 2 of 3 hosts cannot be used:\n  a is down.\n  b is away.\n"
+
+
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("by 0\nor so"), ExceptionGroup("two", [ValueError(), OSError()])], ids=["one", "group"]
 )
@@ -260,6 +248,27 @@ def test_the_output_has_the_marks_that_were_asked_for(capfd: pytest.CaptureFixtu
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n", capfd.readouterr().out)
 
 
+def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["-np", "1", "-mca", "pml", "ob1", "-mca", "btl", "^openib", "true"]
+    assert main(words, lambda *_: 0) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("hvdrun: -mca has no effect")
+
+
+def test_a_job_on_another_host_is_told_what_it_will_run(capfd: pytest.CaptureFixture[str]) -> None:
+    specs = []
+
+    def launch(spec: JobSpec, _console: Console) -> int:
+        specs.append(spec)
+        return 0
+
+    there = ["--remote-python", "/there/python", "-v", "python", "no-such-script.py"]
+    assert main(["-np", "1", "-H", "no-such-host.invalid", *there], launch) == 0
+    assert specs[0].remote.hosts == {"no-such-host.invalid"}
+    assert specs[0].command_on("no-such-host.invalid") == ("/there/python", "no-such-script.py")
+    assert "/there/python" in capfd.readouterr().err
+
+
 def test_a_dry_run_starts_nothing_and_prints_the_plan(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-np", "2", "--dry-run", "sh", "-c", "true"], refuse_to_launch) == 0
     captured = capfd.readouterr()
@@ -285,10 +294,3 @@ def test_a_dry_run_with_hvdruns_own_python_names_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["-np", "1", "--dry-run", "python", "-c", "1"], refuse_to_launch) == 0
     assert f"  program    {sys.executable}\n" in capfd.readouterr().out
-
-
-def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    tmp_path.rmdir()
-    with pytest.raises(UsageError, match="does not exist any more"):
-        read_spec(["-np", "1", "true"])

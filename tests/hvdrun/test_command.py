@@ -1,10 +1,19 @@
 """The user's command is looked for before anything starts."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hvdrun.command import Surroundings, find_script, resolve_command
+from hvdrun.command import (
+    Surroundings,
+    choose_agent_interpreter,
+    find_script,
+    is_plain_python,
+    pin_python,
+    resolve_command,
+)
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, ScriptNotFoundError
 
 INTERPRETER = "/opt/own/python3.11"
@@ -112,6 +121,61 @@ def test_where_path_has_no_python_hvdruns_own_is_used(name: str, around: Surroun
 def test_where_path_has_a_python_it_is_used(around: Surroundings) -> None:
     make_file(around.directory.parent / "second" / "python", 0o755)
     assert resolve_command(("python", "-c", "1"), around) == ("python", "-c", "1")
+
+
+def test_a_bare_python_gets_the_path_that_it_has_here(around: Surroundings) -> None:
+    path = around.directory.parent / "second" / "python3"
+    make_file(path, 0o755)
+    assert pin_python(("python3", "-c", "1"), around) == (str(path), "-c", "1")
+    assert pin_python(("python", "-c", "1"), around) == (INTERPRETER, "-c", "1")
+
+
+def test_the_path_of_a_python_in_a_virtual_environment_is_not_followed_out_of_it(around: Surroundings) -> None:
+    link = around.directory.parent / "first" / "python"
+    link.symlink_to(sys.executable)
+    assert pin_python(("python",), around) == (str(link),)
+
+
+def test_a_python_on_a_relative_path_is_found_from_the_working_directory(around: Surroundings) -> None:
+    (around.directory / "bin").mkdir()
+    make_file(around.directory / "bin" / "python", 0o755)
+    assert pin_python(("python",), replace(around, search_path="bin")) == (f"{around.directory}/bin/python",)
+
+
+@pytest.mark.parametrize("command", [("python3.8", "x"), ("./python", "x"), ("/usr/bin/python", "x"), ("no-such", "x")])
+def test_what_is_no_bare_python_stays_as_it_was_typed(command: tuple[str, ...], around: Surroundings) -> None:
+    assert not is_plain_python(command)
+    assert pin_python(command, around) == command
+
+
+def test_where_nothing_stands_for_a_python_it_is_not_found(around: Surroundings) -> None:
+    with pytest.raises(CommandNotFoundError):
+        pin_python(("python",), replace(around, interpreter=""))
+
+
+@pytest.mark.parametrize(
+    ("command", "remote_python", "interpreter"),
+    [
+        (("python", "x.py"), None, INTERPRETER),
+        (("python", "x.py"), "/there/python", "/there/python"),
+        (("sh", "-c", "1"), "/there/python", "/there/python"),
+        (("sh", "-c", "1"), None, INTERPRETER),
+        (("/opt/conda/bin/python3.12", "x.py"), None, "/opt/conda/bin/python3.12"),
+        (("./python", "x.py"), None, INTERPRETER),
+        (("python3.8", "x.py"), None, INTERPRETER),
+    ],
+)
+def test_agents_are_started_with_the_commands_own_python_where_it_has_one(
+    command: tuple[str, ...], remote_python: str | None, interpreter: str, around: Surroundings
+) -> None:
+    assert choose_agent_interpreter(command, around, remote_python) == interpreter
+
+
+def test_agents_are_started_with_the_python_on_path(around: Surroundings) -> None:
+    for name in ("python", "python3.8"):
+        path = around.directory.parent / "second" / name
+        make_file(path, 0o755)
+        assert choose_agent_interpreter((name, "x.py"), around, None) == str(path)
 
 
 def test_another_python_than_plain_is_not_replaced(around: Surroundings) -> None:

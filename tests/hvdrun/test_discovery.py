@@ -7,21 +7,23 @@ import pytest
 
 from hvdrun.discovery import MAX_HOSTFILE_BYTES, discover_hosts, read_hostfile
 from hvdrun.errors import HostFileError, UsageError
+from hvdrun.hosts import HostList
 from rendezvous.core.model import Host
 
 
 def test_without_a_choice_the_workers_run_here() -> None:
-    assert discover_hosts(listed=None, hostfile=None, size=3) == (Host("localhost", 3),)
+    assert discover_hosts(listed=None, hostfile=None, size=3) == HostList((Host("localhost", 3),), {})
 
 
 def test_the_list_after_h_is_taken() -> None:
-    assert discover_hosts(listed="a:2,b", hostfile=None, size=3) == (Host("a", 2), Host("b", 1))
+    found = discover_hosts(listed="me@a:2,b", hostfile=None, size=3)
+    assert found == HostList((Host("a", 2), Host("b", 1)), {"a": "me"})
 
 
 def test_a_hostfile_is_read(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("a slots=2\n")
-    assert discover_hosts(listed=None, hostfile=path, size=3) == (Host("a", 2),)
+    assert discover_hosts(listed=None, hostfile=path, size=3).hosts == (Host("a", 2),)
 
 
 def test_a_hostfile_may_be_a_pipe() -> None:
@@ -29,7 +31,7 @@ def test_a_hostfile_may_be_a_pipe() -> None:
     os.write(writing, b"a slots=2\n")
     os.close(writing)
     try:
-        assert read_hostfile(Path(f"/dev/fd/{reading}")) == (Host("a", 2),)
+        assert read_hostfile(Path(f"/dev/fd/{reading}")).hosts == (Host("a", 2),)
     finally:
         os.close(reading)
 

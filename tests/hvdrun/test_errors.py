@@ -9,10 +9,17 @@ from rendezvous.core.model import Host
 
 EXAMPLES = [
     (errors.LaunchError("the agent on a did not start: x."), 125),
+    (errors.HostsFailedError([errors.LaunchError("a is down."), errors.LaunchError("b is away.")], 3), 125),
+    (errors.HostLostEarlyError("a", "its agent ended"), 125),
+    (errors.HostsOverdueError(["a", "b"], 30), 124),
     (errors.UsageError("no."), 2),
     (errors.UnknownOptionError("--grcae", "--grace"), 2),
     (errors.UnknownOptionError("--grcae", None), 2),
     (errors.BadValueError("-np", "a number", "x\ny"), 2),
+    (errors.VariableNotSetError("A\nB"), 2),
+    (errors.IdentityFileError(Path("/a\nb"), "why"), 2),
+    (errors.DirectoryNotFoundError(Path("/a\nb")), 2),
+    (errors.OtherUserError("localhost", "you", "me"), 2),
     (errors.HostSyntaxError("a\nb", "why"), 2),
     (errors.HostFileError("hosts\n", 3, "why"), 2),
     (errors.NotEnoughSlotsError([Host("a", 1)], 2), 2),
@@ -35,3 +42,31 @@ def test_every_error_of_the_module_is_tried_here() -> None:
         value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.HvdrunError)
     }
     assert defined - {errors.HvdrunError} == {type(error) for error, _ in EXAMPLES}
+
+
+def test_several_hosts_that_failed_have_a_line_each_beneath_a_headline() -> None:
+    failures = [errors.LaunchError("a is down."), errors.LaunchError("b is away.")]
+    error = errors.HostsFailedError(failures, 3)
+    assert error.lines == ("2 of 3 hosts cannot be used:", "a is down.", "b is away.")
+    assert str(error) == "2 of 3 hosts cannot be used: a is down. b is away."
+    assert error.failures == tuple(failures)
+
+
+def test_of_very_many_hosts_that_failed_the_first_are_told() -> None:
+    error = errors.HostsFailedError([errors.LaunchError(f"{n} is down.") for n in range(100)], 200)
+    assert len(error.lines) == 10
+    assert (error.lines[0], error.lines[-1]) == ("100 of 200 hosts cannot be used:", "and 92 more")
+
+
+def test_any_other_error_is_its_own_and_only_line() -> None:
+    assert errors.LaunchError("a is down.").lines == ("a is down.",)
+
+
+def test_one_host_that_failed_speaks_for_itself() -> None:
+    failure = errors.LaunchError("a is down.")
+    with pytest.raises(errors.LaunchError) as caught:
+        errors.raise_failures([failure], 3)
+    assert caught.value is failure
+    with pytest.raises(errors.HostsFailedError):
+        errors.raise_failures([failure, failure], 3)
+    errors.raise_failures([], 3)

@@ -21,6 +21,11 @@ from hvdrun.flags import find_command, suggest_option
         ("-np -1 python", 2),
         ("-np -- python", 2),
         ("-v - x", 1),
+        ("-n 1 -p 22 -i key python", 6),
+        ("-x A=1 -x B python", 4),
+        ("-mca pml ob1 -mca btl ^openib python", 6),
+        ("--mca=pml ob1 python", 2),
+        ("-np 4 -H localhost:4 -bind-to none -map-by slot python train.py", 8),
     ],
 )
 def test_the_command_begins_at_the_first_word_that_is_neither_flag_nor_value(words: str, index: int) -> None:
@@ -34,7 +39,7 @@ def test_the_command_begins_at_the_first_word_that_is_neither_flag_nor_value(wor
         ("--grace-period", "--grace"),
         ("--start", "--start-timeout"),
         ("--num_proc", "--num-proc"),
-        ("--np", "-np"),
+        ("--npp", "--np"),
         ("-pn", "-np"),
         ("-nproc", "--num-proc"),
         ("-np4", "-np 4"),
@@ -48,6 +53,13 @@ def test_the_command_begins_at_the_first_word_that_is_neither_flag_nor_value(wor
         ("--verbsoe", "--verbose"),
         ("--vresion", "--version"),
         ("--Help", "--help"),
+        ("-p2222", "-p 2222"),
+        ("-xNCCL_DEBUG", "-x NCCL_DEBUG"),
+        ("-bindto", "-bind-to"),
+        ("--bind-to-core", "--bind-to"),
+        ("--mapby", "--map-by"),
+        ("--workdir", "--wdir"),
+        ("-MCA", "-mca"),
         ("--min-np", None),
         ("--fusion-threshold-mb", None),
         ("-z", None),
@@ -72,7 +84,13 @@ def test_a_short_flag_takes_no_equals_sign(word: str, meant: str) -> None:
     assert (caught.value.option, caught.value.suggestion) == (word, meant)
 
 
-@pytest.mark.parametrize("flag", ["-np", "-H", "--hostfile", "--lease"])
+@pytest.mark.parametrize("words", ["-mca", "-mca pml", "--mca=pml", "-np 2 -mca"])
+def test_a_flag_of_two_words_wants_both(words: str) -> None:
+    with pytest.raises(UsageError, match=r"^--?mca lacks its value: it takes two words"):
+        find_command(words.split())
+
+
+@pytest.mark.parametrize("flag", ["-np", "-H", "--hostfile", "--lease", "-x", "-p", "-i"])
 def test_a_flag_at_the_end_without_its_value_says_what_it_takes(flag: str) -> None:
     with pytest.raises(UsageError, match=f"^{flag} lacks its value: .* as in "):
         find_command(["-v", flag])

@@ -1,4 +1,7 @@
-"""Orders to the agents of all hosts, and what they tell, over transports that need no process."""
+"""Orders to the agents of all hosts, and what they tell, over transports that need no process.
+
+Long because a host can be slow, silent, lost or given up at each of its stages, and every one has its test.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -6,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 import pytest
 
 from hvdrun import fleet as fleet_module
-from hvdrun.errors import LaunchError
+from hvdrun.errors import HostLostEarlyError, HostsFailedError, LaunchError
 from hvdrun.fleet import Fleet
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Order, Output, OutputStream, Release, Telling
+from rendezvous.orders import Begin, Hello, Hold, Order, Output, OutputStream, Release, Telling, Wait
 
 LIMIT_SECONDS = 10.0
 WORKERS = {host: Worker(Slot(host, 0), 1) for host in "ab"}
@@ -42,6 +45,7 @@ class Agent:
         self.orders: list[Order] = []
         self.told: asyncio.Queue[Telling | Exception | None] = asyncio.Queue()
         self.is_open = False
+        self.is_abandoned = False
         self._failure = failure
         self._obeys = obeys
 
@@ -67,6 +71,15 @@ class Agent:
     async def wait(self) -> str:
         """See `Transport`."""
         return "its agent ended"
+
+    async def tunnel(self, port: int) -> int:
+        """See `Transport`."""
+        return port
+
+    async def abandon(self) -> None:
+        """See `Transport`."""
+        self.is_abandoned = True
+        self.told.put_nowait(None)
 
     async def close(self) -> None:
         """See `Transport`."""
@@ -109,8 +122,10 @@ def test_all_agents_that_cannot_be_started_are_named() -> None:
     async def scenario() -> None:
         agents = {"a": Agent(failure="a is down."), "b": Agent(), "c": Agent(failure="c is away.")}
         fleet = make_fleet(Launcher(), **agents)
-        with pytest.raises(LaunchError, match=r"^a is down\. c is away\.$"):
+        with pytest.raises(HostsFailedError) as caught:
             await fleet.open()
+        assert caught.value.lines == ("2 of 3 hosts cannot be used:", "a is down.", "c is away.")
+        assert fleet.awaited == ("a", "c")
         assert agents["b"].is_open
         await fleet.close()
         assert not agents["b"].is_open
@@ -139,10 +154,45 @@ def test_orders_go_to_the_worker_s_host_and_after_the_news_of_the_job() -> None:
     run(scenario)
 
 
+def test_a_worker_that_was_withdrawn_is_not_launched() -> None:
+    async def scenario() -> None:
+        a = Agent()
+        fleet = make_fleet(Launcher(), a=a)
+        await fleet.open()
+        fleet.order(LAUNCHES["a"])
+        assert not fleet.has_begun("a")
+        fleet.withdraw(WORKERS["a"])
+        fleet.begin("a", make_begin("a"))
+        assert fleet.has_begun("a")
+        assert [order for order in a.orders if isinstance(order, Begin | Launch)] == [make_begin("a")]
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_the_end() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
+        hello = Hello("1.0", "host", "3.11")
+        agent.told.put_nowait(hello)
+        assert await fleet.hear("a") == hello
+        agent.told.put_nowait(None)
+        for _ in range(2):
+            with pytest.raises(HostLostEarlyError, match="'a' was lost before the job began: its agent ended"):
+                await fleet.hear("a")
+        assert launcher.shown == []
+        await fleet.close()
+
+    run(scenario)
+
+
 def test_what_agents_tell_is_shown() -> None:
     async def scenario() -> None:
         agent, launcher = Agent(), Launcher()
         fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
         fleet.begin("a", make_begin("a"))
         agent.told.put_nowait(PIECE)
         await until(lambda: launcher.shown == [PIECE])
@@ -160,6 +210,7 @@ def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception | None,
     async def scenario() -> None:
         agent, launcher = Agent(), Launcher()
         fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
         fleet.begin("a", make_begin("a"))
         agent.told.put_nowait(last)
         await until(lambda: launcher.lost == [("a", how)])
@@ -172,6 +223,7 @@ def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> None:
     async def scenario() -> None:
         agent, launcher = Agent(), Launcher()
         fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
         fleet.begin("a", make_begin("a"))
         agent.told.put_nowait(PIECE)
         await fleet.release()
@@ -187,6 +239,7 @@ def test_a_reader_who_pauses_is_waited_for_longer_than_a_silent_agent(monkeypatc
         agent, launcher = Agent(), Launcher()
         launcher.reads.clear()
         fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
         fleet.begin("a", make_begin("a"))
         agent.told.put_nowait(PIECE)
         releasing = asyncio.create_task(fleet.release())
@@ -205,6 +258,7 @@ def test_an_agent_that_stays_silent_is_not_waited_for(monkeypatch: pytest.Monkey
     async def scenario() -> None:
         silent, other = Agent(obeys=False), Agent()
         fleet = make_fleet(Launcher(), a=silent, b=other)
+        await fleet.open()
         for host in "ab":
             fleet.begin(host, make_begin(host))
         await fleet.release()
@@ -226,5 +280,57 @@ def test_closing_waits_for_nobody_s_reader() -> None:
         await fleet.close()
         assert not agent.is_open
         assert (launcher.shown, launcher.lost) == ([], [])
+
+    run(scenario)
+
+
+def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None:
+    async def scenario() -> None:
+        silent, other, launcher = Agent(obeys=False), Agent(), Launcher()
+        fleet = make_fleet(launcher, a=silent, b=other)
+        await fleet.open()
+        for host in "ab":
+            fleet.begin(host, make_begin(host))
+        silent.told.put_nowait(PIECE)
+        await fleet.release(lambda host: host == "a")
+        assert (silent.is_abandoned, other.is_abandoned) == (True, False)
+        assert (launcher.shown, launcher.lost) == ([PIECE], [])
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
+    async def scenario() -> None:
+        first, second, launcher = Agent(), Agent(), Launcher()
+        fleet = Fleet({"a": first, "b": second}, launcher.show, launcher.lose, patience_seconds=0.06)
+        await fleet.open()
+        fleet.begin("a", make_begin("a"))
+        before = len(first.orders)
+        await until(lambda: second.orders.count(Wait(0.06)) > 3)
+        assert len(first.orders) == before
+        fleet.hold(held=True)
+        assert (first.orders[-1], second.orders[-1]) == (Hold(held=True), Wait(None))
+        count = len(second.orders)
+        await asyncio.sleep(0.1)
+        assert len(second.orders) == count
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_other_tasks_run_between_two_pieces_of_output() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        for _ in range(100):
+            agent.told.put_nowait(PIECE)
+        await fleet.open()
+        seen = []
+        while len(launcher.shown) < 100:
+            seen.append(len(launcher.shown))
+            await asyncio.sleep(0)
+        assert len(set(seen)) > 50
+        await fleet.close()
 
     run(scenario)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdrun.errors import HostFileError, HostSyntaxError
-from hvdrun.hosts import MAX_SLOTS_PER_HOST, parse_hostfile, parse_hosts
+from hvdrun.hosts import MAX_SLOTS_PER_HOST, HostList, parse_hostfile, parse_hosts
 from rendezvous.core.model import Host
 
 
@@ -29,7 +29,23 @@ from rendezvous.core.model import Host
     ],
 )
 def test_a_list_of_hosts_is_read_in_order_and_repeated_hosts_add_up(text: str, hosts: tuple[Host, ...]) -> None:
-    assert parse_hosts(text) == hosts
+    assert parse_hosts(text) == HostList(hosts, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "users"),
+    [
+        ("me@a:4", (Host("a", 4),), {"a": "me"}),
+        ("me@a,b:2,j.r_doe-2@c", (Host("a", 1), Host("b", 2), Host("c", 1)), {"a": "me", "c": "j.r_doe-2"}),
+        ("me@[2001:db8::1]:4", (Host("2001:db8::1", 4),), {"2001:db8::1": "me"}),
+        ("me@a:1,a:2,me@a:3", (Host("a", 6),), {"a": "me"}),
+    ],
+)
+def test_the_user_to_log_in_as_may_stand_before_a_host(
+    text: str, hosts: tuple[Host, ...], users: dict[str, str]
+) -> None:
+    assert parse_hosts(text) == HostList(hosts, users)
+    assert parse_hostfile(text.replace(",", "\n"), "hosts") == HostList(hosts, users)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +70,14 @@ def test_a_list_of_hosts_is_read_in_order_and_repeated_hosts_add_up(text: str, h
         ("[server1]:4", "[server1]:4", "IPv6"),
         ("[::1]4", "[::1]4", ":slots"),
         ("[::1]:", "[::1]:", "not a number of slots"),
-        ("me@server1:4", "me@server1:4", "~/.ssh/config"),
+        ("@server1:4", "@server1:4", "me@server1:4"),
+        ("-me@server1", "-me@server1", "~/.ssh/config"),
+        ("m e@server1", "m e@server1", "~/.ssh/config"),
+        ("$(id)@server1", "$(id)@server1", "~/.ssh/config"),
+        ("me@you@server1", "me@you@server1", "~/.ssh/config"),
+        ("me@", "me@", "name:slots"),
+        ("me@2001:db8::1", "me@2001:db8::1", "[2001:db8::1]:4"),
+        ("me@a:1,b,you@a:1", "you@a:1", "as me and as you"),
         ("a b:4", "a b:4", "name:slots"),
         ("a;rm:4", "a;rm:4", "name:slots"),
         ("-oProxyCommand=x:1", "-oProxyCommand=x:1", "name:slots"),
@@ -76,7 +99,7 @@ host_lists = st.lists(st.tuples(names, st.integers(1, 99)), min_size=1, max_size
 
 @given(host_lists)
 def test_no_slot_is_lost_and_no_host_comes_twice(pieces: list[tuple[str, int]]) -> None:
-    hosts = parse_hosts(",".join(f"{name}:{slots}" for name, slots in pieces))
+    hosts = parse_hosts(",".join(f"{name}:{slots}" for name, slots in pieces)).hosts
     assert sum(host.slots for host in hosts) == sum(slots for _, slots in pieces)
     assert [host.name for host in hosts] == list(dict.fromkeys(name for name, _ in pieces))
 
@@ -84,7 +107,7 @@ def test_no_slot_is_lost_and_no_host_comes_twice(pieces: list[tuple[str, int]]) 
 @given(st.text())
 def test_any_text_gives_hosts_or_one_sentence(text: str) -> None:
     try:
-        hosts = parse_hosts(text)
+        hosts = parse_hosts(text).hosts
     except HostSyntaxError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
     else:
@@ -96,7 +119,7 @@ def test_a_hostfile_may_have_comments_blank_lines_and_every_form() -> None:
         "\ufeff# my machines\r\n\r\nserver1 slots=4 # the big one\r\n"
         "\tserver2:2\nserver3\n[2001:db8::1] slots = 2\nserver1:1"
     )
-    assert parse_hostfile(text, "hosts") == (
+    assert parse_hostfile(text, "hosts").hosts == (
         Host("server1", 5),
         Host("server2", 2),
         Host("server3", 1),
@@ -106,7 +129,7 @@ def test_a_hostfile_may_have_comments_blank_lines_and_every_form() -> None:
 
 @pytest.mark.parametrize("key", ["max_slots", "max-slots"])
 def test_the_oversubscription_bound_of_mpirun_has_no_effect(key: str) -> None:
-    assert parse_hostfile(f"server1 slots=4 {key}=8\nserver2 {key}=8", "hosts") == (
+    assert parse_hostfile(f"server1 slots=4 {key}=8\nserver2 {key}=8", "hosts").hosts == (
         Host("server1", 4),
         Host("server2", 1),
     )
@@ -126,7 +149,7 @@ def test_the_oversubscription_bound_of_mpirun_has_no_effect(key: str) -> None:
         ("a slots=4 max_slots=many", 1, "not a number"),
         ("2001:db8::1 slots=4", 1, "brackets"),
         ("a,b", 1, "name:slots"),
-        ("me@a slots=1", 1, "~/.ssh/config"),
+        ("me@a slots=1\nme@b\nyou@a", 3, "as me and as you"),
         ("slots=4", 1, "name:slots"),
         ("= ", 1, "name:slots"),
     ],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
-from hvdrun.jobspec import JobSpec
+from hvdrun.jobspec import JobSpec, RemoteSide
 from rendezvous.core.model import Host, Policy
 
 SPEC = JobSpec(
@@ -26,8 +26,10 @@ def test_a_job_does_not_change() -> None:
         SPEC.size = 3  # type: ignore[misc]  # what is tested
 
 
-def test_more_workers_than_slots_are_refused_with_both_remedies() -> None:
-    with pytest.raises(NotEnoughSlotsError, match=r"5 workers .* 3 slots .*a 2, b 1.*: offer more slots.* -np 3"):
+def test_more_workers_than_slots_are_refused_with_all_remedies() -> None:
+    with pytest.raises(
+        NotEnoughSlotsError, match=r"5 workers .* 3 slots .*a 2, b 1.*: offer more slots.* -np 3.* --oversubscribe"
+    ):
         replace(SPEC, size=5, hosts=(Host("a", 2), Host("b", 1)))
 
 
@@ -35,6 +37,16 @@ def test_of_very_many_hosts_only_some_are_named() -> None:
     with pytest.raises(NotEnoughSlotsError, match=r"and 92 more\)") as caught:
         replace(SPEC, size=200, hosts=tuple(Host(f"h{number}", 1) for number in range(100)))
     assert len(str(caught.value)) < 200
+
+
+def test_a_host_that_is_not_this_machine_may_have_a_command_of_its_own() -> None:
+    spec = replace(SPEC, remote=RemoteSide(frozenset({"a"}), ("/there/python", "train.py"), "/there/python"))
+    assert (spec.is_remote("a"), spec.command_on("a")) == (True, ("/there/python", "train.py"))
+    assert (spec.is_remote("localhost"), spec.command_on("localhost")) == (False, ("python", "train.py"))
+
+
+def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> None:
+    assert "hunter2" not in repr(replace(SPEC, forwarded={b"API_KEY": b"hunter2"}))
 
 
 def test_fewer_workers_than_slots_are_fine() -> None:

@@ -1,8 +1,13 @@
 """The story of a job, with real agents and real workers; how it is interrupted is in tests/system."""
 
 import os
+import re
 import signal
+import socket
+import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +17,8 @@ import pytest
 
 from hvdrun.console import Console
 from hvdrun.console.marks import Marks
-from hvdrun.errors import LaunchError
-from hvdrun.jobspec import JobSpec
+from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
 from hvdrun.launch import launch
 from rendezvous.core.model import Host
 from rendezvous.orders import OutputStream
@@ -54,6 +59,34 @@ def run(spec: JobSpec, streams: tuple[BinaryIO, BinaryIO]) -> Told:
     return Told(code, out.read().decode(), err.read().decode())
 
 
+@pytest.fixture
+def port() -> Iterator[socket.socket]:
+    """A port of the loopback address at which nobody listens yet."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home in which ssh is told that `far` is an address of this machine."""
+    folder = tmp_path / "home"
+    (folder / ".ssh").mkdir(parents=True)
+    (folder / ".ssh" / "config").write_text("Host far\n  HostName 127.0.0.1\n", encoding="utf-8")
+    monkeypatch.setenv("HOME", str(folder))
+    return folder
+
+
+def make_remote(spec: JobSpec, port: socket.socket) -> JobSpec:
+    """With a worker on `far`, which has its ssh server at this port."""
+    return replace(
+        spec,
+        hosts=(Host("localhost", 1), Host("far", 1)),
+        remote=RemoteSide(frozenset({"far"}), spec.command, sys.executable),
+        ssh=SshOptions(port=port.getsockname()[1]),
+    )
+
+
 def shell(spec: JobSpec, script: str) -> JobSpec:
     return replace(spec, command=("sh", "-c", script))
 
@@ -80,9 +113,51 @@ def test_a_command_that_cannot_be_started_is_one_sentence(
     assert told.err == f"hvdrun: the command '{tmp_path}/gone' was not found: looked in {tmp_path}/gone.\n"
 
 
-def test_a_host_that_cannot_be_reached_starts_nothing(spec: JobSpec, streams: tuple[BinaryIO, BinaryIO]) -> None:
-    with pytest.raises(LaunchError, match=r"'192\.0\.2\.1' is not this machine"):
-        run(replace(spec, hosts=(Host("localhost", 1), Host("192.0.2.1", 1))), streams)
+def test_on_several_hosts_it_is_said_on_which_a_command_cannot_be_started(
+    spec: JobSpec, streams: tuple[BinaryIO, BinaryIO]
+) -> None:
+    told = run(replace(spec, hosts=(Host("127.0.0.1", 1), Host("localhost", 1)), command=("/gone",)), streams)
+    assert told.code == 127
+    assert re.fullmatch(r"hvdrun: on the host '[a-z0-9.]+', the command '/gone' was not found: .*\n", told.err)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_host_that_cannot_be_reached_starts_nothing(
+    spec: JobSpec, streams: tuple[BinaryIO, BinaryIO], port: socket.socket, tmp_path: Path
+) -> None:
+    with pytest.raises(LaunchError, match="'far' refused the ssh connection"):
+        run(shell(make_remote(spec, port), f"touch '{tmp_path}/started'"), streams)
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.usefixtures("home")
+def test_a_host_that_is_not_connected_to_in_time_is_named(
+    spec: JobSpec, streams: tuple[BinaryIO, BinaryIO], port: socket.socket
+) -> None:
+    port.listen()  # and never a word
+    with pytest.raises(HostsOverdueError, match=r"^no agent runs on far after 0\.5 s") as caught:
+        run(replace(make_remote(spec, port), start_timeout_seconds=0.5), streams)
+    assert caught.value.exit_code == 124
+
+
+@pytest.mark.usefixtures("home")
+def test_a_signal_while_a_host_is_connected_to_ends_the_job_at_once(
+    spec: JobSpec, streams: tuple[BinaryIO, BinaryIO], port: socket.socket
+) -> None:
+    port.listen()
+
+    def interrupt() -> None:
+        connection, _ = port.accept()
+        with connection:
+            while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    told = run(make_remote(spec, port), streams)
+    interrupting.join(LIMIT_SECONDS)
+    assert (told.code, told.err) == (143, "hvdrun: SIGTERM came to hvdrun.\n")
 
 
 def test_who_is_verbose_hears_of_decisions(spec: JobSpec, streams: tuple[BinaryIO, BinaryIO]) -> None:

@@ -8,9 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.errors import CommandNotFoundError, LaunchError
-from hvdrun.jobspec import JobSpec
-from hvdrun.plan import LATER, HostPlan, Plan, WorkerPlan, explain_start, make_plan, render_plan
+from hvdrun.agent.binding import BindTo
+from hvdrun.errors import CommandNotFoundError
+from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
+from hvdrun.plan import (
+    LATER,
+    THERE,
+    THIS_MACHINE,
+    HostPlan,
+    Plan,
+    WorkerPlan,
+    explain_start,
+    explain_way,
+    make_plan,
+    render_plan,
+)
 from rendezvous.core.model import Assignment, Host, Slot
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
@@ -55,9 +67,71 @@ def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_h
     assert second.environment["RANK"] == "2"
 
 
-def test_a_host_that_no_way_leads_to_is_refused_as_it_would_be_at_the_start(spec: JobSpec) -> None:
-    with pytest.raises(LaunchError, match="no-such-host"):
-        make_plan(replace(spec, hosts=(Host("no-such-host.invalid", 4),)), PATH)
+@pytest.fixture
+def mixed(spec: JobSpec) -> JobSpec:
+    """Two workers here, two on another host."""
+    return replace(
+        spec,
+        size=4,
+        hosts=(Host("localhost", 2), Host("server1", 2)),
+        command=("/here/python", "-c", "1"),
+        remote=RemoteSide(frozenset({"server1"}), ("/there/python", "-c", "1"), "/there/python"),
+        forwarded={b"NCCL_DEBUG": b"INFO"},
+    )
+
+
+def test_another_host_has_its_own_command_and_only_what_is_forwarded(mixed: JobSpec) -> None:
+    (mixed.directory / "python").touch()
+    own = PATH | {b"HOME": b"/home/me", b"PYTHONPATH": b"/src"}
+    here, there = make_plan(replace(mixed, command=("./python", "-c", "1")), own).hosts
+    assert (here.way, here.agent, here.command[0]) == (THIS_MACHINE, None, "./python")
+    assert (there.agent, there.command[0], there.program) == ("/there/python", "/there/python", THERE)
+    assert there.environment["PYTHONPATH"] == "/src"
+    assert "HOME" not in there.environment
+    assert "PYTHONPATH" not in here.environment
+    assert here.environment["NCCL_DEBUG"] == there.environment["NCCL_DEBUG"] == "INFO"
+    assert here.environment["MASTER_ADDR"] == there.environment["MASTER_ADDR"] == LATER
+    assert there.removed == ()
+
+
+def test_a_program_that_only_other_hosts_need_is_not_looked_for_here(mixed: JobSpec) -> None:
+    elsewhere = replace(mixed, size=2, hosts=(Host("server1", 2),), command=("no-such-program",))
+    assert [host.program for host in make_plan(elsewhere, PATH).hosts] == [THERE]
+
+
+@pytest.mark.parametrize(
+    ("change", "way"),
+    [
+        ({}, "over SSH"),
+        ({"users": {"server1": "me", "other": "you"}}, "over SSH as me"),
+        ({"ssh": SshOptions(port=2222)}, "over SSH, port 2222"),
+        (
+            {"users": {"server1": "me"}, "ssh": SshOptions(2222, Path("/my key"))},
+            "over SSH as me, port 2222, with the key '/my key'",
+        ),
+    ],
+)
+def test_the_way_to_another_host_is_told(mixed: JobSpec, change: dict[str, object], way: str) -> None:
+    changed = replace(mixed, **change)  # type: ignore[arg-type]  # the cases change different fields
+    assert explain_way(changed, "server1") == way
+    assert explain_way(changed, "localhost") == THIS_MACHINE
+
+
+def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec) -> None:
+    (mixed.directory / "python").touch()
+    prefixed = replace(mixed, command=("./python",), remote_prefix="export API_KEY=hunter2")
+    text = render_plan(make_plan(prefixed, PATH))
+    assert "\nserver1: over SSH\n  agent      /there/python, after 'export API_KEY=***'\n" in text
+    assert "the environment of a login there" in text.partition("server1: ")[2]
+    assert "  program    (looked for there)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("bind_to", "told"),
+    [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")],
+)
+def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
+    assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))
 
 
 def test_a_host_that_is_not_needed_is_not_asked_for(spec: JobSpec) -> None:
@@ -88,15 +162,26 @@ def test_the_way_of_starting_is_told_with_its_reason(
 ) -> None:
     (spec.directory / "train.py").write_text(script)
     changed = replace(spec, **{"command": PYTHON, **change})  # type: ignore[arg-type]  # the cases change different fields
-    assert explain_start(changed, environment).startswith(start)
+    assert explain_start(changed, changed.command, environment).startswith(start)
 
 
 def make_small_plan(tmp_path: Path, *, workers: int = 1, **changes: object) -> Plan:
     """One host's plan, whatever it may have to show."""
     assignment = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     members = tuple(WorkerPlan(Slot("a", index), assignment, {"RANK": str(index)}) for index in range(workers))
-    host = HostPlan(host="a", program="/bin/true", start="executed", environment={}, removed=(), workers=members)
-    return Plan(("true",), tmp_path, (replace(host, **changes),))  # type: ignore[arg-type]  # whatever the test changes
+    host = HostPlan(
+        host="a",
+        way=THIS_MACHINE,
+        agent=None,
+        command=("true",),
+        program="/bin/true",
+        start="executed",
+        bound_to="nothing",
+        environment={},
+        removed=(),
+        workers=members,
+    )
+    return Plan(tmp_path, (replace(host, **changes),))  # type: ignore[arg-type]  # whatever the test changes
 
 
 def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
@@ -123,8 +208,8 @@ def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
 
 
 def test_secrets_are_masked(tmp_path: Path) -> None:
-    plan = make_small_plan(tmp_path, workers=2, environment={"HVD_TOKEN": "hunter2", "PLAIN": "http://u:hunter2@h"})
-    plan = replace(plan, command=("x", "--password", "hunter2"))
+    environment = {"HVD_TOKEN": "hunter2", "PLAIN": "http://u:hunter2@h"}
+    plan = make_small_plan(tmp_path, workers=2, environment=environment, command=("x", "--password", "hunter2"))
     worker = replace(plan.hosts[0].workers[0], environment={"HVD_SECRET": "hunter2"})
     plan = replace(plan, hosts=(replace(plan.hosts[0], workers=(worker, worker)),))
     text = render_plan(plan)
@@ -134,7 +219,7 @@ def test_secrets_are_masked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["a b", "it's", "two\nlines", "\x1b[31m", "\udcff", "caf\xe9\n", "back\\slash\t'", ""])
 def test_every_word_can_be_given_to_a_shell_again(tmp_path: Path, word: str) -> None:
-    plan = replace(make_small_plan(tmp_path), command=("printf", "%s", word))
+    plan = make_small_plan(tmp_path, command=("printf", "%s", word))
     text = render_plan(plan)
     (line,) = [line for line in text.splitlines() if line.startswith("  command")]
     assert line.isprintable()

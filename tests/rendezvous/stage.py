@@ -165,13 +165,17 @@ async def open_worker(socket: Path, worker: Worker) -> AsyncIterator[WorkerClien
 
 
 class Network:
-    """The way to a server, which can be cut: all its connections break, and new ones are refused until it is mended."""
+    """The way to a server, which can be cut: all its connections break, and new ones are refused until it is mended.
+
+    A way can also forget its connections: nothing passes on them any more, and nobody is told.
+    """
 
     def __init__(self, port: int) -> None:
         self._target = port
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._is_cut = asyncio.Event()
+        self._pumps: set[asyncio.Task[None]] = set()
         self.port = 0
         self.made = 0  # connections so far
 
@@ -194,6 +198,11 @@ class Network:
         while self._connections:
             await asyncio.wait(self._connections)
 
+    def forget(self) -> None:
+        """Let the connections that are there fall silent; new ones are made as ever."""
+        for pump in self._pumps:
+            pump.cancel()
+
     def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.made += 1
         connection = asyncio.create_task(self._connect(reader, writer, self._is_cut))
@@ -202,8 +211,14 @@ class Network:
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_cut: asyncio.Event) -> None:
         there, back = await asyncio.open_connection(LOOPBACK, self._target)
-        parts = [asyncio.create_task(part) for part in (_pump(reader, back), _pump(there, writer), is_cut.wait())]
+        pumps = {asyncio.create_task(part) for part in (_pump(reader, back), _pump(there, writer))}
+        self._pumps |= pumps
+        cut = asyncio.create_task(is_cut.wait())
+        parts = (*pumps, cut)
         await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+        if any(pump.cancelled() for pump in pumps):  # forgotten
+            await cut
+        self._pumps -= pumps
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)

@@ -8,18 +8,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, closing
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import Any, NoReturn
 
+import grpc
 import psutil
 import pytest
 
 import rendezvous.client
 from rendezvous.authority import Authority
 from rendezvous.client import AgentClient, WorkerClient
-from rendezvous.core.events import Exited, Stopped
+from rendezvous.core.events import Exited, Joined, Stopped
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Slot, Worker
 from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
 from rendezvous.notices import Published
@@ -28,6 +31,7 @@ from tests.rendezvous.stage import (
     A1,
     LIMIT_SECONDS,
     LOOPBACK,
+    Stage,
     find_sockets,
     happen,
     in_thread,
@@ -382,5 +386,82 @@ def test_a_watch_that_is_refused_says_so() -> None:
                 async with asyncio.timeout(LIMIT_SECONDS), aclosing(client.watch()) as notices:
                     await anext(notices)
             await client.close()
+
+    run(story())
+
+
+LEASE_SECONDS = 5.0
+
+
+def test_a_connection_that_was_forgotten_in_silence_is_replaced_while_the_lease_runs() -> None:
+    async def story() -> None:
+        async with (
+            open_stage(LONE) as stage,
+            open_network(stage.port) as network,
+            make_agent(stage, network.address, LEASE_SECONDS) as agent,
+            aclosing(agent.watch()) as notices,
+        ):
+            watching = asyncio.ensure_future(anext(notices))  # as an agent does; else nobody would miss the connection
+            await agent.report(1, [A0], [], LIMIT_SECONDS)
+            network.forget()
+            started = time.monotonic()
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await report_until_heard(agent, LEASE_SECONDS)
+            assert time.monotonic() - started < LEASE_SECONDS
+            stage.server.tell(Joined(A0))  # the watch has come back as well
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert isinstance(await watching, Published)
+
+    run(story())
+
+
+@asynccontextmanager
+async def make_agent(stage: Stage, address: str, lease_seconds: float) -> AsyncIterator[AgentClient]:
+    client = AgentClient(address, "a", stage.authority.issue_agent("a"), lease_seconds)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def report_until_heard(agent: AgentClient, lease_seconds: float) -> None:
+    for number in count(2):
+        try:
+            await agent.report(number, [A0], [], lease_seconds / 6)
+        except UnreachableError:
+            await asyncio.sleep(rendezvous.client.RETRY_SECONDS)
+        else:
+            break
+
+
+@pytest.mark.parametrize(
+    ("code", "is_final"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, False),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, False),
+        (grpc.StatusCode.CANCELLED, False),
+        (grpc.StatusCode.INTERNAL, True),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, True),
+        (grpc.StatusCode.PERMISSION_DENIED, True),
+        (grpc.StatusCode.UNIMPLEMENTED, True),
+    ],
+)
+def test_only_a_broken_way_is_tried_again(path: Path, code: grpc.StatusCode, *, is_final: bool) -> None:
+    answers = [(code, "not in the mood"), (grpc.StatusCode.FAILED_PRECONDITION, "enough")]
+
+    async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
+        await context.abort(*answers.pop(0))
+
+    async def story() -> None:
+        server = grpc.aio.server()
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Join": grpc.unary_unary_rpc_method_handler(answer)}
+        service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
+        server.add_generic_rpc_handlers((service,))
+        server.add_insecure_port(rendezvous.client.name_socket(path))
+        await server.start()
+        async with open_worker(path, A0) as client:
+            with pytest.raises(CallRefusedError, match="not in the mood" if is_final else "enough"):
+                await in_thread(lambda: client.join(0))
+        await server.stop(None)
 
     run(story())

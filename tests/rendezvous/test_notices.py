@@ -57,6 +57,11 @@ def test_every_departure_stays_known() -> None:
     assert read_after(FIRST, *gone, last=gone[1]) == [FIRST, *gone]
 
 
+def test_a_refusal_and_a_departure_of_one_worker_are_two_things() -> None:
+    gone = Departed(1, A0, 0)
+    assert read_after(FIRST, REFUSED, gone, last=gone) == [FIRST, REFUSED, gone]
+
+
 def test_every_follower_reads_each_change_once() -> None:
     async def story() -> None:
         board = Board()

@@ -1,7 +1,7 @@
 """What travels between launcher and agent shows no secret to those who print it."""
 
 from rendezvous.credentials import Credential
-from rendezvous.orders import Begin, OutputStream
+from rendezvous.orders import Begin, Look, OutputStream
 
 
 def test_the_repr_of_a_beginning_shows_no_secret() -> None:
@@ -20,6 +20,10 @@ def test_the_repr_of_a_beginning_shows_no_secret() -> None:
     shown = repr(begin)
     assert "train.py" in shown
     assert not any(secret in shown for secret in ("private key", "certificate", "API_TOKEN", "swordfish"))
+
+
+def test_the_repr_of_a_survey_shows_no_secret() -> None:
+    assert "swordfish" not in repr(Look(b"swordfish", "a"))
 
 
 def test_a_stream_is_known_by_its_file_descriptor() -> None:

@@ -1,6 +1,9 @@
 """Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said."""
 
 import asyncio
+import os
+import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -216,3 +219,56 @@ def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
             await relay.close()
 
     run(story())
+
+
+def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+
+    async def story() -> None:
+        async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
+            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+                await in_thread(lambda: liar.join(0))
+            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+                await in_thread(lambda: liar.open_store(1, STORE))
+            with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+                await in_thread(lambda: liar.await_store(1))
+            assert stage.server.state.waiting == 0
+
+    run(story())
+
+
+# Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as somebody else.
+KNOCKS = """
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+try:
+    socket.socket(socket.AF_UNIX).connect(sys.argv[1])
+except OSError as error:
+    print(type(error).__name__)
+else:
+    print("connected")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.parametrize("mode", [0o700, 0o777], ids=["the agent's folder", "a folder that somebody has opened"])
+def test_the_socket_is_its_user_s_alone(mode: int) -> None:
+    async def knock(path: Path) -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-S", "-E", "-c", KNOCKS, str(path), stdout=asyncio.subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        return output.decode().strip()
+
+    async def story(path: Path) -> None:
+        async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as own:
+            assert await knock(path) == "PermissionError"
+            assert (await in_thread(lambda: own.join(0))).generation == 1
+
+    with tempfile.TemporaryDirectory() as around:  # pytest's own folders are closed to others already
+        Path(around).chmod(0o755)
+        folder = Path(around, "hvdrun")
+        folder.mkdir()
+        folder.chmod(mode)
+        run(story(folder / "agent.sock"))

@@ -4,6 +4,7 @@ Long because each promise of the service has a story of its own.
 """
 
 import asyncio
+import resource
 import socket
 import time
 from collections.abc import Coroutine
@@ -18,11 +19,11 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
 from rendezvous.core.effects import Effect, Finish, Launch, Terminate
-from rendezvous.core.events import Exited, HostsChanged, Joined
+from rendezvous.core.events import Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
-from rendezvous.errors import CallRefusedError, ListenError, WireError
+from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.server import Server
 from tests.rendezvous.stage import A0, A1, B0, B1, LIMIT_SECONDS, LOOPBACK, Stage, happen, open_network, open_stage, run
@@ -341,3 +342,136 @@ def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
             assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),))]
 
     run(story())
+
+
+def test_a_server_listens_on_several_addresses_at_once() -> None:
+    async def story() -> None:
+        async with open_stage([Host("a", 2)]) as stage:
+            other = await stage.server.open("127.0.0.2")
+            async with stage.agent("a", address=f"127.0.0.2:{other}") as there, stage.agent("a") as here:
+                await here.report(1, [A0], [], LIMIT_SECONDS)
+                await there.report(2, [A0], [Exited(A1, 0)], LIMIT_SECONDS)
+                assert stage.server.state.ended == 1
+                await there.join(pb.JoinRequest(worker=wire.encode_worker(A0)))
+                (told,) = await read(here, 1)
+                assert isinstance(told, Refused)
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(LOOPBACK, other)
+            await stage.server.close()
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.2", other)
+
+    run(story())
+
+
+def test_an_address_that_is_refused_does_no_harm_to_the_others() -> None:
+    async def story() -> None:
+        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+            with pytest.raises(ListenError):
+                await stage.server.open("192.0.2.1")
+            await a.report(1, [A0], [], LIMIT_SECONDS)
+
+    run(story())
+
+
+class LauncherError(Exception):
+    """What a launcher's part may raise."""
+
+
+def test_what_is_told_while_effects_are_carried_out_happens_after_them() -> None:
+    carried_out: list[str] = []
+
+    def carry_out(effect: Effect) -> None:
+        carried_out.append(f"{type(effect).__name__} {getattr(effect, 'worker', '')}".strip())
+        if carried_out == ["Launch a:0"]:
+            server.tell(Lost("a", "it cannot be reached"))
+            assert carried_out == ["Launch a:0"]
+
+    server = Server(Policy.static(2), carry_out, Authority("job").issue_server())
+
+    async def story() -> None:
+        async with server:
+            await server.open(LOOPBACK)
+            server.tell(HostsChanged((Host("a", 1), Host("b", 1))))
+            assert carried_out == ["Launch a:0", "Launch b:0", "Terminate b:0"]
+
+    run(story())
+
+
+def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried_out() -> None:
+    carried_out: list[Effect] = []
+
+    def carry_out(effect: Effect) -> None:
+        carried_out.append(effect)
+        raise LauncherError(len(carried_out))
+
+    async def story() -> None:
+        async with Server(Policy.static(3), carry_out, Authority("job").issue_server()) as server:
+            await server.open(LOOPBACK)
+            with pytest.raises(LauncherError, match="1"):
+                server.tell(HostsChanged((Host("a", 3),)))
+            assert len(carried_out) == 3
+            with pytest.raises(LauncherError, match="4"):  # nothing is left over, nothing stays shut
+                server.tell(Exited(A0, 1))
+
+    run(story())
+
+
+def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> None:
+    def carry_out(effect: Effect) -> None:
+        if isinstance(effect, Finish):
+            raise LauncherError
+
+    async def report(address: str, authority: Authority) -> None:
+        client = AgentClient(address, "a", authority.issue_agent("a"))
+        try:
+            await client.report(1, [], [Exited(A0, 0)], LIMIT_SECONDS)
+        finally:
+            await client.close()
+
+    async def story() -> None:
+        authority = Authority("job")
+        server = Server(Policy.static(1), carry_out, authority.issue_server())
+        started = time.monotonic()
+        with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
+            async with asyncio.timeout(LIMIT_SECONDS), server:
+                port = await server.open(LOOPBACK)
+                server.tell(HostsChanged((Host("a", 1),)))
+                reporting = asyncio.create_task(report(f"{LOOPBACK}:{port}", authority))
+                await asyncio.Event().wait()
+        assert time.monotonic() - started < LIMIT_SECONDS / 2
+        with pytest.raises((CallRefusedError, UnreachableError)):  # the server may be closed before it has answered
+            await reporting
+
+    run(story())
+
+
+def test_publishing_costs_as_much_as_there_are_workers() -> None:
+    hosts = [Host(f"h{number}", 4) for number in range(500)]
+
+    async def story() -> None:
+        async with open_stage(hosts) as stage:
+            workers = [Worker(Slot(host.name, index), 1) for host in hosts for index in range(4)]
+            for worker in workers[:-1]:
+                stage.server.tell(Joined(worker))
+            started = time.monotonic()
+            stage.server.tell(Joined(workers[-1]))
+            assert time.monotonic() - started < 0.5
+            assert len(stage.server._boards) == len(hosts)
+
+    run(story())
+
+
+def test_the_limit_on_open_files_is_raised_while_it_serves() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+
+        async def story() -> None:
+            async with open_stage():
+                assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(soft, 512), hard)
+
+        run(story())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

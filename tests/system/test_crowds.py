@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.system.launcher import Launcher
+from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent
 
 JOBS = 20
@@ -24,6 +24,7 @@ client.close()
 """
 WORKERS = 16
 MEGABYTES = 200
+CROWD = 200
 CHATTERS = f"""
 import os, sys
 rank = int(os.environ["HOROVOD_RANK"])
@@ -41,6 +42,41 @@ def test_twenty_jobs_at_once_do_not_collide(hvdrun: Launcher) -> None:
         finished = job.wait(100)
         assert (finished.returncode, finished.stderr) == (0, "")
         assert sorted(finished.stdout.splitlines()) == ["[0] 0", "[1] 1"]
+
+
+def sleepers(hvdrun: Launcher) -> int:
+    """How many workers of a crowd live."""
+    return sum(process.command == "sleep 1234" for process in hvdrun.processes("sleep 1234"))
+
+
+def start_crowd(hvdrun: Launcher) -> Running:
+    job = hvdrun.start("-np", str(CROWD), "--grace", "60s", "sleep", "1234")
+    deadline = time.monotonic() + 40
+    while sleepers(hvdrun) < CROWD:
+        assert time.monotonic() < deadline, "the workers were not started"
+        time.sleep(0.1)
+    return job
+
+
+def test_two_hundred_workers_that_heed_a_signal_end_long_before_the_grace(hvdrun: Launcher) -> None:
+    """Each end takes a look at all processes of the machine; they once took 15 seconds."""
+    job = start_crowd(hvdrun)
+    job.send(signal.SIGTERM)
+    assert job.wait(30).returncode == 143
+    assert sleepers(hvdrun) == 0
+
+
+def test_two_hundred_workers_do_not_outlive_a_killed_hvdrun(hvdrun: Launcher) -> None:
+    job = start_crowd(hvdrun)
+    job.send(signal.SIGKILL)
+    job.wait(10)
+    left = hvdrun.watch.settle(5)
+    assert not left, str(left)
+
+
+def test_two_hundred_short_workers_are_over_soon(hvdrun: Launcher) -> None:
+    finished = hvdrun("-np", str(CROWD), "true", limit_seconds=30)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 
 def test_sixteen_workers_that_print_200_megabytes_lose_nothing(hvdrun: Launcher) -> None:

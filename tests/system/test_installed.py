@@ -96,8 +96,8 @@ def test_modules_in_such_a_folder_without_an_init_are_found(hvdrun: Launcher, st
         (hvdrun.directory / name / "own.py").write_text(f"name = {name!r}\n")
     script = hvdrun.write(
         "script.py",
-        "import torch\nfrom protos import own\nimport worker_runtime.torch as hvd\nfrom rendezvous import own as other\n"
-        "hvd.init()\nprint(own.name, other.name, hvd.size())\n",
+        "import torch\nfrom protos import own\nimport worker_runtime.torch as hvd\n"
+        "from rendezvous import own as other\nhvd.init()\nprint(own.name, other.name, hvd.size())\n",
     )
     options = [start] if start == "--no-prefork" else []
     ended = hvdrun("-np", "2", "--no-prefix", *options, "python", script)

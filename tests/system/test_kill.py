@@ -209,6 +209,5 @@ def test_an_agent_that_is_stopped_for_longer_than_its_lease_is_lost(hvdrun: Laun
     assert agent is not None
     os.kill(agent, signal.SIGSTOP)
     running.stderr.wait_for(r"^hvdrun: host localhost was lost: its agent was silent for 1 s \(--lease\)\.$", 30)
-    os.kill(agent, signal.SIGCONT)
-    assert running.wait(20).returncode == 75
+    assert running.wait(20).returncode == 75  # though nobody wakes it: it is killed, and its guardian does the rest
     assert hvdrun.processes("lives") == ()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent import attendance
-from hvdrun.agent.attendance import attend
-from hvdrun.agent.lease import Lease
+from hvdrun.agent.attendance import attend, choose_ends
+from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
 from rendezvous.authority import Authority
 from rendezvous.core.effects import Effect, Finish, Launch
@@ -126,13 +126,24 @@ def test_reports_renew_the_lease_though_nothing_changes() -> None:
     asyncio.run(scenario())
 
 
-def test_without_an_answer_for_the_lease_it_returns() -> None:
+def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_last() -> None:
     async def scenario() -> None:
         async with serving() as (rendezvous, socket):
             await rendezvous.server.close()
             began = asyncio.get_running_loop().time()
-            await attend(rendezvous.begin, socket, Workers(), Lease(0.5))
+            with pytest.raises(LeaseExpiredError, match=r"for the lease of 0\.5 s.*127\.0\.0\.1:.*refused"):
+                await attend(rendezvous.begin, socket, Workers(), Lease(0.5))
             assert 0.5 <= asyncio.get_running_loop().time() - began < 5
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_does_not_believe_this_agent_is_named_as_such() -> None:
+    async def scenario() -> None:
+        async with serving() as (rendezvous, socket):
+            begin = replace(rendezvous.begin, credential=Authority("another job").issue_agent("a"))
+            with pytest.raises(LeaseExpiredError, match="handshake failed"):
+                await attend(begin, socket, Workers(), Lease(1.0))
 
     asyncio.run(scenario())
 
@@ -176,6 +187,51 @@ def test_the_server_orders_what_the_agent_does_not_have() -> None:
             workers.alive = ()
             attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
             while sum(isinstance(effect, Launch) for effect in rendezvous.effects) < 2:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.005)
+            attending.cancel()
+            await asyncio.wait({attending})
+
+    asyncio.run(scenario())
+
+
+def test_many_changes_are_few_reports_and_the_last_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "SECONDS_PER_WORKER", 0.2)
+
+    async def scenario() -> None:
+        async with serving() as (rendezvous, socket):
+            workers = Workers()
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
+                await asyncio.sleep(0.005)
+            for _ in range(100):
+                workers.changed.set()
+                await asyncio.sleep(0)
+            workers.end(0)
+            await rendezvous.finished()
+            assert rendezvous.server._last_reports["a"] <= 3
+            attending.cancel()
+            await asyncio.wait({attending})
+
+    asyncio.run(scenario())
+
+
+def test_ends_with_long_sentences_are_told_in_several_reports() -> None:
+    ends = tuple(Exited(Worker(Slot("a", index), 1), 127, "x" * 400_000) for index in range(5))
+    assert choose_ends(ends) == ends[:2]
+    assert choose_ends(ends[:2]) == ends[:2]
+    assert choose_ends((replace(ends[0], error="x" * 2_000_000), *ends)) != ()
+    assert choose_ends(()) == ()
+
+
+def test_ends_that_were_left_for_the_next_report_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "MAX_ERROR_CHARACTERS", 10)
+
+    async def scenario() -> None:
+        async with serving(lease_seconds=600) as (rendezvous, socket):  # the next report by itself comes in 100 s
+            workers = Workers()
+            workers.ends = (Exited(WORKER, 127, "not found"), Exited(WORKER, 126, "no program"))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            while workers.ended():  # noqa: ASYNC110 - the state has no event
                 await asyncio.sleep(0.005)
             attending.cancel()
             await asyncio.wait({attending})

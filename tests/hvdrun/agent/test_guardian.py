@@ -1,15 +1,19 @@
 """The guardian ends what an agent leaves behind, and nothing else."""
 
+import fcntl
+import os
+import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hvdrun.agent import processes
-from hvdrun.agent.guardian import is_in_one_of
-from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
 
 ORIGIN = "job/a"
 OURS = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
@@ -95,11 +99,57 @@ def test_words_that_it_does_not_know_are_nothing_to_it(guardian: subprocess.Pope
     assert not folder.exists()
 
 
-def test_a_session_outlives_its_leader() -> None:
-    with sleeping("sleep 600 &") as leader:
-        sessions = {leader.pid: start_time(leader.pid)}
-        (child, *_) = [process for process in processes.running() if process.session == leader.pid != process.pid]
-        leader.kill()
-        leader.wait(10)
-        assert is_in_one_of(sessions, child)
-        assert not is_in_one_of({}, child)
+# A stand-in for an agent: it starts a daemon that has nothing of its own but ancestors, and tells who it is.
+HIDES = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.execve("/bin/sleep", ["sleep", "600"], {})
+time.sleep(600)
+"""
+
+
+def start_agent() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", HIDES], start_new_session=True)
+
+
+def find_hidden(agent: int) -> int | None:
+    """The daemon, once it is one."""
+    found = [process.pid for process in processes.descendants(agent) if process.session == process.pid]
+    return found[0] if found and not Path(f"/proc/{found[0]}/environ").read_bytes() else None
+
+
+def test_a_daemon_that_hides_is_known_by_having_been_seen_below_the_agent(guardian: subprocess.Popen[str]) -> None:
+    assert guardian.stdin is not None
+    with start_agent() as agent:
+        wait_until(lambda: find_hidden(agent.pid) is not None)
+        hidden = find_hidden(agent.pid)
+        assert hidden is not None
+        guardian.stdin.write(f"agent {agent.pid} {start_time(agent.pid)}\n")
+        guardian.stdin.flush()
+        wait_until(lambda: has_heard(guardian))
+        agent.kill()
+        agent.wait(10)
+        assert is_alive(hidden)
+        assert tell(guardian) == 0
+        wait_until(lambda: not is_alive(hidden))
+
+
+def has_heard(guardian: subprocess.Popen[str]) -> bool:
+    """It has read all that it was told, done it, and waits for more."""
+    assert guardian.stdin is not None
+    unread = struct.unpack("i", fcntl.ioctl(guardian.stdin, termios.FIONREAD, b"\0" * 4))[0]
+    process = processes.look(guardian.pid)
+    return unread == 0 and process is not None and process.state == "S"
+
+
+def test_an_agent_that_lives_has_only_let_its_guardian_go(guardian: subprocess.Popen[str]) -> None:
+    with start_agent() as agent, sleeping(environment=OURS) as worker:
+        wait_until(lambda: find_hidden(agent.pid) is not None)
+        hidden = find_hidden(agent.pid)
+        assert hidden is not None
+        assert tell(guardian, f"agent {agent.pid} {start_time(agent.pid)}") == 0
+        assert worker.wait(10) == -9
+        assert is_alive(hidden)
+        os.kill(hidden, signal.SIGKILL)
+        agent.kill()

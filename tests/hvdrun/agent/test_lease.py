@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdrun.agent.lease import Lease
+from hvdrun.agent.lease import Lease, LeaseExpiredError
 
 
 class Clock:
@@ -73,3 +73,8 @@ def test_a_held_lease_does_not_expire_and_starts_anew_afterwards(clock: Clock) -
     lease.hold(held=False)
     assert pass_time(lease, clock, 30)
     assert not pass_time(lease, clock, 1)
+
+
+def test_an_expired_lease_is_told_with_its_cause_where_one_is_known() -> None:
+    assert str(LeaseExpiredError(30, None)) == "no report was acknowledged for the lease of 30 s (--lease)"
+    assert str(LeaseExpiredError(0.5, OSError("no way"))).endswith("lease of 0.5 s (--lease): no way")

@@ -5,7 +5,7 @@ import ctypes
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.prefork import Forkserver, ForkserverError
+from hvdrun.errors import LaunchError
 from rendezvous.forking import ForkRequest
 from tests.hvdrun.agent.alone import run_alone
 
@@ -27,7 +28,9 @@ class Room:
     forkserver: Forkserver
     folder: Path
 
-    async def fork(self, *words: str, environment: dict[str, str] | None = None) -> tuple[int, bytes]:
+    async def fork(
+        self, *words: str, environment: dict[str, str] | None = None, prepare: Callable[[int], None] | None = None
+    ) -> tuple[int, bytes]:
         """Fork a worker: how it ended, and what it wrote."""
         null = os.open(os.devnull, os.O_RDWR)
         reader, writer = os.pipe()
@@ -40,7 +43,8 @@ class Room:
             threads=1,
         )
         try:
-            pid = await asyncio.wait_for(self.forkserver.fork(request, (null, writer, writer)), LIMIT_SECONDS)
+            forking = self.forkserver.fork(request, (null, writer, writer), prepare)
+            pid = await asyncio.wait_for(forking, LIMIT_SECONDS)
         finally:
             os.close(null)
             os.close(writer)
@@ -67,6 +71,41 @@ async def forking(script: str, *, preload: str = "", modules: tuple[str, ...] = 
         finally:
             await forkserver.close()
             await asyncio.to_thread(os.waitpid, forkserver.pid, 0)
+
+
+async def prepared() -> None:
+    pids = []
+
+    def prepare(pid: int) -> None:
+        pids.append(pid)
+        os.sched_setaffinity(pid, {min(os.sched_getaffinity(0))})
+
+    script = "import os; print(os.getpid(), len(os.sched_getaffinity(0)))"
+    async with forking(script) as room:
+        code, text = await room.fork(prepare=prepare)
+    assert (code, text) == (0, f"{pids[0]} 1\n".encode())
+
+
+def test_a_worker_is_prepared_before_it_runs_anything() -> None:
+    run_alone(prepared)
+
+
+async def unprepared() -> None:
+    pids = []
+
+    def refuse(pid: int) -> None:
+        pids.append(pid)
+        raise LaunchError("no.")
+
+    async with forking("open('ran', 'w')") as room:
+        with pytest.raises(LaunchError):
+            await room.fork(prepare=refuse)
+        await asyncio.to_thread(os.waitpid, pids[0], 0)
+        assert not (room.folder / "ran").exists()
+
+
+def test_a_worker_that_cannot_be_prepared_never_runs() -> None:
+    run_alone(unprepared)
 
 
 async def many() -> None:

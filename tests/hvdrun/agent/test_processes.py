@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hvdrun.agent import processes
 from hvdrun.agent.processes import Process, comes_from, name_origin, name_worker_origin
 from rendezvous.core.model import Slot, Worker
-from tests.hvdrun.agent.sleepers import sleeping
+from tests.hvdrun.agent.sleepers import sleeping, wait_until
 
 WORKER = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 INNER = {"HVD_JOB": "job/a/0.1/inner", "HVD_SLOT": "localhost:0", "HVD_INCARNATION": "1"}
@@ -55,6 +56,41 @@ def test_who_has_ended_is_dead_though_not_reaped() -> None:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert find(process.pid).is_dead
         assert process.pid not in {other.pid for other in processes.running()}
+
+
+def test_descendants_are_found_below_whoever_forked_them_and_the_dead_are_none() -> None:
+    with sleeping("sh -c 'sleep 600; true' & true & sleep 0.1 & wait $!") as sleeper:
+        wait_until(lambda: len(list(processes.descendants(sleeper.pid))) == 3)
+        found = list(processes.descendants(sleeper.pid))  # the shell, what it runs, and the last sleep
+        parents = {process.pid: process.parent for process in found}
+        assert sorted(parent == sleeper.pid for parent in parents.values()) == [False, True, True]
+        assert all(parent in {sleeper.pid, *parents} for parent in parents.values())
+
+
+def test_children_of_other_threads_are_descendants() -> None:
+    program = """
+import subprocess, threading
+done = threading.Event()
+def start():
+    child = subprocess.Popen(["sleep", "600"])
+    print(child.pid, flush=True)
+    done.wait()
+threading.Thread(target=start).start()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        try:
+            assert [process.pid for process in processes.descendants(parent.pid)] == [child]
+        finally:
+            os.kill(child, signal.SIGKILL)
+            parent.kill()
+
+
+def test_who_has_ended_has_no_descendants() -> None:
+    with sleeping() as sleeper:
+        pass
+    assert list(processes.descendants(sleeper.pid)) == []
 
 
 @pytest.mark.parametrize(
@@ -105,6 +141,21 @@ def test_who_has_ended_comes_from_nowhere() -> None:
     with sleeping(environment=WORKER) as sleeper:
         seen = find(sleeper.pid)
     assert not comes_from(seen, "job")
+
+
+@pytest.mark.parametrize(
+    ("origin", "worker"),
+    [
+        ("job/a/0.1", "job/a/0.1"),
+        ("job/a/0.1/inner/localhost/3.1", "job/a/0.1"),
+        ("job/a/12.2", "job/a/12.2"),
+        ("job/ab/0.1", ""),
+        ("job/a", ""),
+        (None, ""),
+    ],
+)
+def test_an_origin_names_the_agent_s_own_worker(origin: str | None, worker: str) -> None:
+    assert processes.cut_worker_origin(origin, "job/a") == worker
 
 
 def test_a_signal_hits_its_process() -> None:

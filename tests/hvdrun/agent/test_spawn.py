@@ -3,10 +3,12 @@
 import asyncio
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hvdrun.agent.binding import BindTo, choose_cpus, parse_cpus, read_topology
 from hvdrun.agent.spawn import (
     ExecSpawner,
     Spawned,
@@ -40,6 +42,36 @@ def make_begin(directory: Path, *command: str, stdin_rank: int | None = None) ->
     )
 
 
+NETWORKS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+
+def find_networks(begin: Begin) -> dict[str, str]:
+    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500)).of(LAUNCH)
+    found = {name: environment.get(name.encode()) for name in NETWORKS}
+    return {name: os.fsdecode(value) for name, value in found.items() if value is not None}
+
+
+def test_the_libraries_are_told_the_interface_that_was_chosen(tmp_path: Path) -> None:
+    begin = replace(make_begin(tmp_path, "true"), interface="eth1")
+    assert find_networks(begin) == {
+        "NCCL_SOCKET_IFNAME": "=eth1",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "TP_SOCKET_IFNAME": "eth1",
+    }
+
+
+def test_without_an_interface_the_libraries_choose_themselves(tmp_path: Path) -> None:
+    assert find_networks(make_begin(tmp_path, "true")) == {}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_interface_that_the_user_has_set_is_left_alone(name: str, tmp_path: Path) -> None:
+    begin = make_begin(tmp_path, "true")
+    theirs = replace(begin, interface="eth1", environment={**begin.environment, name.encode(): b"ib0"})
+    assert find_networks(theirs)[name] == "ib0"
+    assert all("eth1" in value for other, value in find_networks(theirs).items() if other != name)
+
+
 def spawn(begin: Begin) -> Spawned:
     environment = WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500))
     return asyncio.run(ExecSpawner(begin, environment).spawn(LAUNCH))
@@ -60,6 +92,19 @@ def run(directory: Path, script: str) -> tuple[bytes, bytes, int]:
 
 def test_a_worker_has_both_streams_and_its_exit_code(tmp_path: Path) -> None:
     assert run(tmp_path, "echo out; echo err >&2; exit 7") == (b"out\n", b"err\n", 7)
+
+
+def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Path) -> None:
+    own = os.sched_getaffinity(0)
+    cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
+    assert cpus is not None
+    begin = make_begin(tmp_path, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
+    spawned = spawn(replace(begin, bind_to="core"))
+    text = read(spawned.stdout)
+    os.close(spawned.stderr)
+    os.waitpid(spawned.pid, 0)
+    assert parse_cpus(text.decode().partition(":")[2].strip()) == cpus
+    assert os.sched_getaffinity(0) == own
 
 
 def test_a_worker_runs_in_the_directory_and_leads_a_session(tmp_path: Path) -> None:

@@ -1,15 +1,30 @@
-"""The workers of a host: started once, ended as ordered, and told of when nothing of them is left."""
+"""The workers of a host: started once, ended as ordered, and told of when nothing of them is left.
+
+Long because each scenario is run in a process of its own: it is a function, and a test beside it says what it shows.
+"""
 
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from dataclasses import replace
 
 from hvdrun.agent import processes
+from hvdrun.agent.processes import Process
+from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
 from rendezvous.core.events import Exited
 from tests.hvdrun.agent.alone import run_alone
 from tests.hvdrun.agent.sleepers import is_alive
-from tests.hvdrun.agent.watching import LAUNCHES, WORKERS, FailingSpawner, SlowSpawner, until, watching
+from tests.hvdrun.agent.watching import (
+    LAUNCHES,
+    WORKERS,
+    FailingSpawner,
+    SlowSpawner,
+    make_launches,
+    until,
+    watching,
+)
 
 
 def order(index: int, grace_seconds: float) -> Terminate:
@@ -210,3 +225,84 @@ async def guardian_killed() -> None:
 
 def test_a_killed_guardian_is_replaced_at_once() -> None:
     run_alone(guardian_killed)
+
+
+async def few_at_once() -> None:
+    launches = make_launches(STARTS_AT_ONCE + 4)
+    async with watching("true", wrap=SlowSpawner) as room:
+        spawner = room.watch._spawner
+        assert isinstance(spawner, SlowSpawner)
+        for launch in launches:
+            room.watch.launch(launch)
+        await until(lambda: spawner.begun == STARTS_AT_ONCE)
+        assert len(room.watch.running()) == len(launches)
+        late = launches[-1].worker
+        room.watch.terminate(Terminate(late, 600, "the test wants it"))
+        assert room.watch.ended() == (Exited(late, -signal.SIGTERM, NOT_STARTED),)
+        spawner.may_go_on.set()
+        await room.ended(len(launches))
+        assert spawner.begun == len(launches) - 1
+
+
+def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out() -> None:
+    run_alone(few_at_once)
+
+
+async def close_with_a_queue() -> None:
+    async with watching("sleep", "600", wrap=SlowSpawner) as room:
+        spawner = room.watch._spawner
+        assert isinstance(spawner, SlowSpawner)
+        for launch in make_launches(STARTS_AT_ONCE + 4):
+            room.watch.launch(launch)
+        await until(lambda: spawner.begun == STARTS_AT_ONCE)
+        await room.watch.close()
+        assert spawner.begun == STARTS_AT_ONCE
+
+
+def test_closing_starts_nobody_who_waits_for_a_turn() -> None:
+    run_alone(close_with_a_queue)
+
+
+async def many_ends() -> None:
+    async with watching("sleep", "600") as room:
+        launches = make_launches(60)
+        looks = 0
+        look = processes.running
+
+        def count() -> Iterator[Process]:
+            nonlocal looks
+            looks += 1
+            return look()
+
+        processes.running = count
+        for launch in launches:
+            room.watch.launch(launch)
+        await until(lambda: len(room.watch._pids) == len(launches))
+        for launch in launches:
+            room.watch.terminate(Terminate(launch.worker, 0, "the test wants it"))
+        ends = await room.ended(len(launches))
+        assert {end.returncode for end in ends} == {-signal.SIGKILL}
+        assert looks < len(
+            launches
+        )  # it was three for each, once; a busy machine may need some more than three for all
+
+
+def test_the_looks_at_all_processes_do_not_grow_with_the_workers() -> None:
+    run_alone(many_ends)
+
+
+async def too_many() -> None:
+    async with watching("true") as room:
+        launches = make_launches(3)
+        for launch in launches:
+            too_large = replace(launch.assignment, local_size=10_000_000)
+            room.watch.launch(replace(launch, assignment=too_large))
+        first, *others = room.watch.ended()
+        assert (first.worker, first.returncode) == (launches[0].worker, 125)
+        assert (first.error or "").startswith("the workers on a cannot be started: 10000000 workers ")
+        assert [(end.returncode, end.error) for end in others] == [(125, None)] * 2
+        assert room.watch.running() == ()
+
+
+def test_more_workers_than_the_machine_can_hold_are_not_started_and_it_is_said_once() -> None:
+    run_alone(too_many)

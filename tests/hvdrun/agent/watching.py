@@ -22,8 +22,18 @@ from rendezvous.credentials import Credential
 from rendezvous.orders import Begin
 
 LIMIT_SECONDS = 20.0
-WORKERS = tuple(Worker(Slot("a", index), 1) for index in range(2))
-LAUNCHES = tuple(Launch(worker, Assignment(rank, 2, rank, 2, 0, 1), "placed") for rank, worker in enumerate(WORKERS))
+
+
+def make_launches(count: int) -> tuple[Launch, ...]:
+    """The orders to start so many workers on one host."""
+    workers = (Worker(Slot("a", index), 1) for index in range(count))
+    return tuple(
+        Launch(worker, Assignment(rank, count, rank, count, 0, 1), "placed") for rank, worker in enumerate(workers)
+    )
+
+
+LAUNCHES = make_launches(2)
+WORKERS = tuple(launch.worker for launch in LAUNCHES)
 
 
 @dataclass
@@ -58,9 +68,11 @@ class SlowSpawner:
     def __init__(self, inner: Spawner) -> None:
         self.inner = inner
         self.may_go_on = asyncio.Event()
+        self.begun = 0
 
     async def spawn(self, launch: Launch) -> Spawned:
         """See `Spawner`."""
+        self.begun += 1
         spawned = await self.inner.spawn(launch)
         await self.may_go_on.wait()
         return spawned

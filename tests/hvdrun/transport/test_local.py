@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from hvdrun.transport.local import LocalTransport
 from rendezvous.authority import Authority
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.orders import Begin, Output, OutputStream, Release, Reserved, Telling
+from rendezvous.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
 
 LIMIT_SECONDS = 20.0
 WORKER = Worker(Slot("a", 0), 1)
@@ -70,6 +71,7 @@ def test_orders_go_there_and_output_comes_back(tmp_path: Path) -> None:
             transport.send(make_begin(tmp_path, "echo $HOROVOD_HOSTNAME $HVD_SLOT; exec sleep 600"))
             transport.send(LAUNCH)
             tellings = transport.tellings()
+            assert isinstance(await anext(tellings), Hello)
             assert isinstance(await anext(tellings), Reserved)
             assert await read_line(tellings) == b"a a:0\n"
             transport.send(Terminate(WORKER, 0.0, "the test wants it"))
@@ -148,3 +150,23 @@ def test_an_agent_is_in_a_session_of_its_own_and_holds_no_folder() -> None:
             assert os.readlink(f"/proc/{pid}/cwd") == "/"  # noqa: PTH115 - as short as it gets
 
     asyncio.run(scenario())
+
+
+def test_an_agent_that_is_given_up_is_killed_and_its_tellings_end(tmp_path: Path) -> None:
+    async def scenario() -> int:
+        async with opened() as transport:
+            tellings = transport.tellings()
+            transport.send(make_begin(tmp_path, "echo $$; exec sleep 600"))
+            transport.send(LAUNCH)
+            worker = int(await read_line(tellings))
+            os.kill(find_agent(transport), signal.SIGSTOP)
+            await transport.abandon()
+            assert [telling async for telling in tellings if isinstance(telling, Output)] == []
+            assert await transport.wait() == "its agent ended with signal 9"
+            return worker
+
+    worker = asyncio.run(scenario())
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while Path(f"/proc/{worker}").exists():  # its guardian ends it
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

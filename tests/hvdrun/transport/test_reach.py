@@ -1,13 +1,18 @@
-"""Which hosts are this machine."""
+"""Which hosts are this machine, and which way leads to each."""
 
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from hvdrun.errors import LaunchError
+from hvdrun.jobspec import JobSpec, RemoteSide
 from hvdrun.transport.local import LocalTransport
-from hvdrun.transport.reach import is_local, reach
+from hvdrun.transport.reach import is_local, reach_all
+from hvdrun.transport.ssh.transport import SshTransport
+from rendezvous.core.model import Host
 
 FOREIGN = "192.0.2.1"  # reserved for documentation (RFC 5737)
 
@@ -47,15 +52,32 @@ def test_a_name_that_nobody_knows_is_not_this_machine(monkeypatch: pytest.Monkey
     assert not is_local("no-such-host.invalid")
 
 
+def make_spec(*remote: str) -> JobSpec:
+    hosts = (Host("localhost", 1), *(Host(name, 1) for name in remote))
+    side = RemoteSide(frozenset(remote), ("true",), "/usr/bin/python3")
+    return JobSpec(command=("true",), size=len(hosts), hosts=hosts, directory=Path("/"), remote=side)
+
+
 def test_this_machine_is_reached_directly() -> None:
-    transport = reach("localhost")
-    assert isinstance(transport, LocalTransport)
-    assert transport.host == "localhost"
+    ways = reach_all(["localhost"], make_spec())
+    assert isinstance(ways["localhost"], LocalTransport)
 
 
-def test_another_machine_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        LaunchError, match=rf"the host '{FOREIGN}' is not this machine .* or name localhost\.$"
-    ) as caught:
-        reach(FOREIGN)
-    assert caught.value.exit_code == 125
+def test_other_machines_are_reached_over_ssh_in_the_order_of_the_job() -> None:
+    ways = reach_all(["localhost", FOREIGN], make_spec(FOREIGN))
+    assert list(ways) == ["localhost", FOREIGN]
+    assert isinstance(ways["localhost"], LocalTransport)
+    assert isinstance(ways[FOREIGN], SshTransport)
+
+
+def test_a_job_on_this_machine_alone_does_not_wait_for_paramiko() -> None:
+    script = """
+import sys
+from pathlib import Path
+from hvdrun.jobspec import JobSpec
+from hvdrun.transport.reach import reach_all
+from rendezvous.core.model import Host
+reach_all(["localhost"], JobSpec(("true",), 1, (Host("localhost", 1),), Path("/")))
+sys.exit("paramiko" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=30, check=False).returncode == 0

@@ -4,7 +4,18 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, StoreOpened, Ticked
+from rendezvous.core.events import (
+    Begun,
+    Event,
+    Exited,
+    HostsChanged,
+    Joined,
+    Lost,
+    Reported,
+    Stopped,
+    StoreOpened,
+    Ticked,
+)
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase, Standing, State
 from tests.rendezvous.core.witness import Witness
@@ -89,6 +100,7 @@ class Chance:
             Joined(somebody, self.random.randint(0, 3)),
             Reported(somebody.slot.host, (somebody, stranger)),
             Reported(somebody.slot.host),
+            Begun(somebody.slot.host),
             StoreOpened(somebody, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
             Lost("z", "it never was"),
             Ticked(state.now - 1),

@@ -4,6 +4,7 @@ import pytest
 
 from rendezvous.core.events import Reported
 from rendezvous.core.intent import reconcile
+from rendezvous.core.model import Worker
 from tests.rendezvous.core.transcript import parse_worker, play, show_effect
 
 PLACED = ["policy size=3 failures=1", "tick 0", "hosts a:2 b:1"]
@@ -38,3 +39,17 @@ def test_orders_are_the_difference_between_intent_and_report(
 def test_a_worker_that_should_not_be_is_ended_without_grace() -> None:
     (order,) = reconcile(play(*PLACED), Reported("b", (parse_worker("b:0"), parse_worker("b:1"))))
     assert next(show_effect(order)) == "terminate b:1 grace=0  (it is not intended (any more))"
+
+
+class ReadOnce(tuple[Worker, ...]):
+    """A list of workers that nobody may search again and again: with thousands that would take minutes."""
+
+    __slots__ = ()
+
+    def __contains__(self, worker: object) -> bool:
+        raise AssertionError(f"searched for {worker}")
+
+
+def test_a_report_is_compared_without_searching_it_for_each_worker() -> None:
+    running = ReadOnce([parse_worker("a:1"), parse_worker("a:7")])
+    assert len(reconcile(play(*PLACED), Reported("a", running))) == 2

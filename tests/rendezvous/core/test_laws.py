@@ -11,7 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from rendezvous.core import membership
 from rendezvous.core.effects import Effect, Finish, Publish
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, StoreOpened, Ticked
+from rendezvous.core.events import (
+    Begun,
+    Event,
+    Exited,
+    HostsChanged,
+    Joined,
+    Lost,
+    Reported,
+    Stopped,
+    StoreOpened,
+    Ticked,
+)
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
@@ -99,6 +110,11 @@ class Job(RuleBasedStateMachine):
     def a_store_opens(self, data: st.DataObject, number: int) -> None:
         """By rank 0 or another, of this generation or another."""
         self.witness.tell(StoreOpened(data.draw(self.anybody()), number, Endpoint("10.0.0.1", 4711)))
+
+    @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
+    def a_host_is_begun(self, host: str) -> None:
+        """In use or not, and heard of before or not."""
+        self.witness.tell(Begun(host))
 
     @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
     def a_host_is_lost(self, host: str) -> None:

@@ -7,6 +7,7 @@ from rendezvous.core.leases import (
     advance,
     explain_overdue_start,
     hear,
+    is_lost,
     silent_hosts,
     start_leases,
     unheard_hosts,
@@ -88,3 +89,14 @@ def test_whoever_did_not_join_is_named_when_the_start_is_overdue() -> None:
 def test_a_start_without_joins_is_never_overdue_once_all_agents_have_reported() -> None:
     state = placed("report a running a:0", "report b running b:0", "tick 110", "tick 120", "tick 130", "tick 140")
     assert explain_overdue_start(state) is None
+
+
+def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_after_their_end() -> None:
+    state = placed("report a running a:0", "report b running b:0", "lost b 'its connection broke'", "exit a:0 -15")
+    assert (is_lost(state, "a"), is_lost(state, "b")) == (False, True)
+    assert not is_lost(advance(advance(state, 115), 130), "a")
+    assert is_lost(advance(advance(advance(state, 115), 130), 131), "a")
+
+
+def test_a_host_that_was_never_heard_is_not_lost() -> None:
+    assert not is_lost(advance(advance(advance(placed(), 115), 130), 145), "a")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 
 
 @given(st.text(min_size=1), st.integers(0, 10**6))
@@ -23,6 +23,14 @@ def test_the_host_of_a_slot_may_contain_colons() -> None:
 def test_what_is_no_slot_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a slot; it is written host:index"):
         Slot.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [("10.0.0.1", "10.0.0.1:80"), ("server1", "server1:80"), ("2001:db8::1", "[2001:db8::1]:80")],
+)
+def test_an_endpoint_is_written_so_that_its_port_can_be_told_from_its_address(address: str, shown: str) -> None:
+    assert str(Endpoint(address, 80)) == shown
 
 
 def test_a_worker_shows_its_incarnation_from_the_second_on() -> None:

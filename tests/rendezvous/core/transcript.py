@@ -24,7 +24,18 @@ from typing import assert_never
 from rendezvous.core import membership
 from rendezvous.core.effects import Announce, Depart, Effect, Finish, Launch, Publish, Refuse, Terminate
 from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, StoreOpened, Ticked
+from rendezvous.core.events import (
+    Begun,
+    Event,
+    Exited,
+    HostsChanged,
+    Joined,
+    Lost,
+    Reported,
+    Stopped,
+    StoreOpened,
+    Ticked,
+)
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Outcome
 from rendezvous.core.state import State, WorkerRecord
@@ -103,6 +114,8 @@ def parse_event(words: list[str]) -> Event:
         case ["hosts", *hosts]:
             offers = (host.rpartition(":") for host in hosts)
             return HostsChanged(tuple(Host(name, int(slots)) for name, _, slots in offers))
+        case ["begin", host]:
+            return Begun(host)
         case ["report", host, *running]:
             assert running[:1] in ([], ["running"]), running
             return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))

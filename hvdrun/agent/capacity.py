@@ -1,0 +1,68 @@
+"""Whether this machine can hold so many workers at all: better told in one sentence than found out half-way.
+
+What is counted is what stops the start of thousands for certain. Memory is not: how much a worker takes is its own.
+"""
+
+import os
+import resource
+from pathlib import Path
+
+FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
+_SPARE_FILES = 64  # what the agent itself has open, and needs for a look at a process
+_TASKS_FIELD = 3  # of /proc/loadavg: "running/all" of the machine's processes and threads
+_LIMITS = ("kernel/pid_max", "kernel/threads-max")
+
+
+class Capacity:
+    """What bounds the number of processes here.
+
+    proc: where the kernel tells it.
+    groups: where its control groups are.
+    """
+
+    def __init__(self, proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc = proc
+        self._groups = groups
+
+    def find_shortage(self, workers: int) -> str | None:
+        """Half a sentence about what is too little for so many workers, and what to do; None when nothing is."""
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        needed = FILES_PER_WORKER * workers + _SPARE_FILES
+        if files != resource.RLIM_INFINITY and needed > files:
+            return f"{workers} workers need {needed} open files, and `ulimit -n` allows {files}; raise it, or use fewer"
+        for free, limit in self._free():
+            if workers > free:
+                return (
+                    f"{workers} workers are more processes than the {free} that {limit} leaves; raise it, or use fewer"
+                )
+        return None
+
+    def _free(self) -> list[tuple[int, str]]:
+        """How many more processes each limit allows."""
+        found = []
+        tasks = self._count_tasks()
+        for name in _LIMITS:
+            most = _read_number(self._proc / "sys" / name)
+            if most is not None:
+                found.append((max(0, most - tasks), name.replace("/", ".")))
+        most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        if os.geteuid() != 0 and most != resource.RLIM_INFINITY:  # root is not bound by it
+            found.append((most, "`ulimit -u`"))
+        most, now = (_read_number(self._groups / name) for name in ("pids.max", "pids.current"))
+        if most is not None and now is not None:
+            found.append((max(0, most - now), "this container's pids.max"))
+        return found
+
+    def _count_tasks(self) -> int:
+        try:
+            return int((self._proc / "loadavg").read_text().split()[_TASKS_FIELD].partition("/")[2])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def _read_number(path: Path) -> int | None:
+    """The number in a file; None where there is none (`max`, or no such file)."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None

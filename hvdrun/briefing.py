@@ -1,0 +1,75 @@
+"""What an agent is told of the job that it is to serve."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hvdrun.environment import THREADS, choose_environment
+from hvdrun.jobspec import JobSpec
+from hvdrun.routes import Route
+from rendezvous.core.model import Endpoint
+from rendezvous.core.placement import place
+from rendezvous.orders import Begin
+
+if TYPE_CHECKING:
+    from rendezvous.authority import Authority
+
+
+class Briefing:
+    """Writes the Begin of each host of a job.
+
+    authority: issues each agent's credential.
+    tell: takes sentences for whoever asked hvdrun to be verbose.
+    own: the environment of hvdrun.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        job: str,
+        authority: "Authority",
+        tell: Callable[[str], None],
+        own: Mapping[bytes, bytes] = os.environb,
+    ) -> None:
+        self._spec = spec
+        self._job = job
+        self._authority = authority
+        self._tell = tell
+        self._own = own
+        self._workers = Counter(slot.host for slot in place(spec.hosts, spec.size, spec.size))
+
+    def write(self, host: str, route: Route, master: Endpoint | None) -> Begin:
+        """What the agent of this host needs to know; without a master, it reserves a port for one."""
+        spec = self._spec
+        return Begin(
+            job=self._job,
+            host=host,
+            server=str(route.server),
+            credential=self._authority.issue_agent(host),
+            command=spec.command_on(host),
+            directory=str(spec.directory),
+            environment=self._choose_environment(host),
+            lease_seconds=spec.lease_seconds,
+            start_timeout_seconds=spec.start_timeout_seconds,
+            address=route.address,
+            interface=route.interface,
+            master=master,
+            stdin_rank=spec.stdin_rank,
+            prefork=spec.prefork,
+            bind_to=spec.bind_to,
+            inherits=spec.is_remote(host),
+        )
+
+    def _choose_environment(self, host: str) -> dict[bytes, bytes]:
+        spec, workers = self._spec, self._workers[host]
+        environment = choose_environment(
+            self._own,
+            workers,
+            remote=spec.is_remote(host),
+            prefixed=spec.remote_prefix is not None,
+            forwarded=spec.forwarded,
+        )
+        if environment.get(THREADS) != self._own.get(THREADS):
+            self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+        return environment

@@ -1,0 +1,26 @@
+"""What --help says besides the options."""
+
+ABOUT = """\
+Starts N workers of COMMAND, on this machine or over SSH on several hosts, connects them for training, and ends them
+all when one fails. The exit code is that of the first worker that failed. Options stand before COMMAND; what follows
+is its own. The usual words of mpirun and horovodrun are understood."""
+
+EXAMPLES = (
+    ("hvdrun -np 4 python train.py", "four workers on this machine"),
+    ("hvdrun -np 8 -H server1:4,server2:4 python train.py", "four on each of two hosts"),
+    ("hvdrun -np 8 --hostfile hosts.txt python train.py", "the hosts from a file"),
+    ("hvdrun -np 8 -H me@server1:4,server2:4 -p 2222 -x 'NCCL_*' python train.py", "another user, port, variables"),
+    ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
+)
+
+EXIT_CODES = (
+    ("0", "all workers ended well"),
+    ("1 to 255", "the exit code of the first worker that failed; 128+n when signal n ended it"),
+    ("2", "hvdrun was used wrongly; nothing was started"),
+    ("75", "a host was lost"),
+    ("124", "the job did not start in time"),
+    ("125", "hvdrun itself could not launch"),
+    ("126, 127", "the command is not executable, was not found"),
+    ("129, 130, 143", "ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM"),
+    ("141", "whoever read the output has gone, as with | head"),
+)

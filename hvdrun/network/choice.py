@@ -1,0 +1,209 @@
+"""Chooses, from what a survey has proven, the address of each host that the others are told.
+
+Pure. The rules, in their order:
+1. An address counts only if everybody who was asked to reach it did: that is why docker0 is never chosen, whatever it
+   is called.
+2. All hosts in one subnet are better than all on interfaces of one name, that is better than addresses of one family
+   at least (NCCL wants one), and that is better than any addresses at all.
+3. Among several such networks the one counts that the user names first, then the nearest (in classes of latency, since
+   one measurement is rough), then the fastest, then IPv4, then the one that the first host names first.
+"""
+
+import ipaddress
+import statistics
+from bisect import bisect
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, describe
+from hvdrun.network.findings import LAUNCHER, Findings
+from hvdrun.network.restriction import Restriction
+from rendezvous.orders import Listening
+
+LOOPBACK = "127.0.0.1"
+_LATENCY_CLASSES = (5.0, 50.0)  # in milliseconds: one site, one region, the world
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Where a host is reached.
+
+    interface: the name, there, of the interface that has the address; empty for loopback.
+    reason: one sentence, without a full stop.
+    """
+
+    address: str
+    interface: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where every host is reached by the other hosts, and where the launcher is reached by each.
+
+    launcher: by host; None for one that reaches the launcher nowhere and needs a tunnel.
+    """
+
+    hosts: Mapping[str, Chosen]
+    launcher: Mapping[str, str | None]
+
+
+def choose(findings: Findings, restriction: Restriction | None = None) -> Choice:
+    """The choice for all hosts of a survey.
+
+    restriction: binding for the hosts, and a preference for the launcher, which may be a machine of another kind.
+
+    Raises:
+        NoAllowedAddressError: a host has no address that may be used.
+        NoCommonAddressError: some cannot reach each other, or not at one address.
+    """
+    return Choice(_choose_hosts(findings, restriction), _choose_launcher(findings, restriction))
+
+
+def _choose_hosts(findings: Findings, restriction: Restriction | None) -> dict[str, Chosen]:
+    hosts = findings.hosts
+    if len(hosts) == 1 and restriction is None:
+        return {hosts[0]: Chosen(LOOPBACK, "", "the only host: its workers meet on the loopback interface")}
+    allowed = {
+        host: [entry for entry in findings.addresses(host) if restriction is None or restriction.allows(entry)]
+        for host in hosts
+    }
+    if lacking := {host: findings.addresses(host) for host in hosts if not allowed[host]}:
+        raise NoAllowedAddressError(lacking, restriction)
+    reach = _Reach(findings, restriction)
+    proven = {host: [entry for entry in allowed[host] if reach.is_complete(host, entry)] for host in hosts}
+    if not all(proven.values()):
+        raise _explain(findings, reach, allowed, [host for host in hosts if not proven[host]])
+    chosen, network = _find_network(reach, proven)
+    limits = f", as {restriction} allows" if restriction is not None else ""
+    return {
+        host: Chosen(entry.endpoint.address, entry.interface, f"{describe(entry)}: {network}{limits}")
+        for host, entry in chosen.items()
+    }
+
+
+class _Reach:
+    """Who reaches which address, and how fast."""
+
+    def __init__(self, findings: Findings, restriction: Restriction | None) -> None:
+        self._restriction = restriction
+        self._milliseconds: dict[tuple[str, str], dict[str, float]] = {}
+        for prober, proofs in findings.proofs.items():
+            for proof in proofs:
+                self._milliseconds.setdefault((proof.host, proof.address), {})[prober] = proof.milliseconds
+        self._probers = {host: findings.probers(host) for host in findings.found}
+        self._positions = {
+            (host, entry): position
+            for host in findings.found
+            for position, entry in enumerate(findings.addresses(host))
+        }
+        # Classes of latency of the interfaces, each that of its fastest address: one lost packet decides no family.
+        self._distances: dict[tuple[str, str], int] = {}
+        for host, entry in self._positions:
+            if times := self._milliseconds.get((host, entry.endpoint.address)):
+                distance = bisect(_LATENCY_CLASSES, statistics.median(times.values()))
+                place = host, entry.interface
+                self._distances[place] = min(distance, self._distances.get(place, distance))
+
+    def by(self, host: str, entry: Listening) -> frozenset[str]:
+        """Who has reached this address of this host."""
+        return self._probers[host] & self._milliseconds.get((host, entry.endpoint.address), {}).keys()
+
+    def is_complete(self, host: str, entry: Listening) -> bool:
+        """Everybody who was asked to has reached this address."""
+        return self.by(host, entry) == self._probers[host]
+
+    def rate(self, host: str, entry: Listening) -> tuple[int, int, int, int, int]:
+        """How good an address is, the least being the best: wished, near, fast, IPv4, and named early by its host."""
+        wish = self._restriction.rank(entry) if self._restriction is not None else 0
+        return (
+            wish,
+            self._distances.get((host, entry.interface), 0),
+            -entry.speed,
+            _find_family(entry),
+            self._positions[host, entry],
+        )
+
+    def pick(self, host: str, entries: Sequence[Listening]) -> Listening:
+        """The best of a host's addresses."""
+        return min(entries, key=lambda entry: self.rate(host, entry))
+
+
+def _find_network(reach: _Reach, proven: Mapping[str, Sequence[Listening]]) -> tuple[dict[str, Listening], str]:
+    """One address for each host, and what they have in common."""
+    by_kind = ((_list_networks(kind, proven), describe_network) for kind, describe_network in _KINDS)
+    networks, describe_network = next(pair for pair in by_kind if pair[0])  # the last kind takes any addresses
+    picked = [{host: reach.pick(host, network[host]) for host in proven} for network in networks]
+    best = min(picked, key=lambda network: _rate_network(reach, network))
+    return best, describe_network(next(iter(best.values())))
+
+
+def _list_networks(
+    kind: Callable[[Listening], Hashable], proven: Mapping[str, Sequence[Listening]]
+) -> list[dict[str, list[Listening]]]:
+    """The addresses that have this in common, where every host has one."""
+    networks: dict[Hashable, dict[str, list[Listening]]] = {}
+    for host, entries in proven.items():
+        for entry in entries:
+            networks.setdefault(kind(entry), {}).setdefault(host, []).append(entry)
+    return [network for network in networks.values() if network.keys() == proven.keys()]
+
+
+def _rate_network(reach: _Reach, network: Mapping[str, Listening]) -> tuple[int, ...]:
+    """A network is as good as its worst host, and in the end stands where its first host names it."""
+    rates = [reach.rate(host, entry) for host, entry in network.items()]
+    *parts, _ = zip(*rates, strict=True)
+    return (*map(max, parts), rates[0][-1])
+
+
+def _find_subnet(entry: Listening) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    return ipaddress.ip_network((entry.endpoint.address, entry.prefix), strict=False)
+
+
+def _find_family(entry: Listening) -> int:
+    return 6 if ":" in entry.endpoint.address else 4
+
+
+_KINDS: tuple[tuple[Callable[[Listening], Hashable], Callable[[Listening], str]], ...] = (
+    (_find_subnet, lambda entry: f"all hosts reach each other in the subnet {_find_subnet(entry)}"),
+    (
+        lambda entry: (entry.interface, _find_family(entry)),
+        lambda entry: f"all hosts reach each other on {entry.interface}, in several subnets",
+    ),
+    (_find_family, lambda entry: f"the other hosts reach it, over IPv{_find_family(entry)}"),
+    (lambda _: None, lambda _: "the other hosts reach it"),
+)
+
+
+def _explain(
+    findings: Findings, reach: _Reach, allowed: Mapping[str, Sequence[Listening]], hosts: Sequence[str]
+) -> NoCommonAddressError:
+    """Who does not reach these hosts, which have no address that all reach."""
+    unreached: list[tuple[str, str]] = []
+    divided: dict[str, dict[str, list[str]]] = {}
+    for host in hosts:
+        reached: dict[str, list[str]] = {
+            prober: [entry.endpoint.address for entry in allowed[host] if prober in reach.by(host, entry)]
+            for prober in findings.found  # in their order
+            if prober in findings.probers(host)
+        }
+        missing = [(prober, host) for prober, addresses in reached.items() if not addresses]
+        unreached += missing
+        if not missing:
+            divided[host] = reached
+    return NoCommonAddressError(unreached, divided, allowed)
+
+
+def _choose_launcher(findings: Findings, restriction: Restriction | None) -> dict[str, str | None]:
+    """For each host the address of the launcher that it reaches and that most of the others reach too."""
+    reach = _Reach(findings, restriction)
+
+    def rate(entry: Listening) -> tuple[bool, int, tuple[int, ...]]:
+        forbidden = restriction is not None and not restriction.allows(entry)
+        return forbidden, -len(reach.by(LAUNCHER, entry)), reach.rate(LAUNCHER, entry)
+
+    entries = sorted(findings.addresses(LAUNCHER), key=rate)
+    return {
+        host: next((entry.endpoint.address for entry in entries if host in reach.by(LAUNCHER, entry)), None)
+        for host in findings.hosts
+    }

@@ -1,0 +1,80 @@
+"""What can be wrong with the network between the hosts; each error builds its own sentence."""
+
+from collections.abc import Mapping, Sequence
+
+from hvdrun.errors import LaunchError
+from hvdrun.network.restriction import OPTION, Restriction
+from rendezvous.orders import Listening
+
+_NAMED = 8  # a sentence that names more is not read
+
+
+class NoCommonAddressError(LaunchError):
+    """There are hosts that the others cannot all reach at one address.
+
+    unreached: (a, b): a reaches no address of b that may be used.
+    divided: for a host that each of the others reaches, but not at the same address: who reaches which.
+    tried: the addresses of the hosts that are not reached.
+    """
+
+    def __init__(
+        self,
+        unreached: Sequence[tuple[str, str]],
+        divided: Mapping[str, Mapping[str, Sequence[str]]],
+        tried: Mapping[str, Sequence[Listening]],
+    ) -> None:
+        places = {host: " and ".join(map(describe, listed)) for host, listed in tried.items()}
+        facts = [f"{one} does not reach {other} (tried {places[other]})" for one, other in unreached]
+        for host, reached in divided.items():
+            ways = ", ".join(f"{one} reaches {' and '.join(addresses)}" for one, addresses in reached.items())
+            facts.append(f"no one address of {host} is reached by all the others ({ways})")
+        super().__init__(
+            f"the hosts cannot all reach each other: {_list_some(facts, '; ')}. Let the firewalls between them pass "
+            f"TCP on all ports, or name a network that joins them all with {OPTION}."
+        )
+        self.unreached = tuple(unreached)
+        self.divided = divided
+
+
+class NoAllowedAddressError(LaunchError):
+    """Some hosts have no address that may be used; `hosts` says what each of them has."""
+
+    def __init__(self, hosts: Mapping[str, Sequence[Listening]], restriction: Restriction | None) -> None:
+        if restriction is None:
+            sentence = (
+                f"no address but loopback and link-local ones on {_list_some(list(hosts))}: bring up a network "
+                "interface that the other hosts can reach."
+            )
+        else:
+            facts = [f"{host} (it has {_list_some(list(map(describe, listed)))})" for host, listed in hosts.items()]
+            sentence = (
+                f"{restriction} leaves no address on {_list_some(facts)}: name an interface or a subnet of each host, "
+                "or leave the option away."
+            )
+        super().__init__(sentence)
+        self.hosts = tuple(hosts)
+
+
+class SurveyTimeoutError(LaunchError):
+    """Some hosts did not answer when they were asked for their addresses, or for whom they reach."""
+
+    def __init__(self, hosts: Sequence[str], task: str, limit_seconds: float) -> None:
+        super().__init__(
+            f"{_list_some(hosts)} did not {task} within {limit_seconds:.0f} s: look whether the machine is overloaded "
+            "or its connection stalls, and start again."
+        )
+        self.hosts = tuple(hosts)
+        self.limit_seconds = limit_seconds
+
+
+def describe(listening: Listening) -> str:
+    """An address, and the interface that has it."""
+    return f"{listening.endpoint.address} on {listening.interface}"
+
+
+def _list_some(facts: Sequence[str], separator: str = ", ") -> str:
+    """The first facts, and how many more there are."""
+    if not facts:
+        return "none"
+    more = [f"and {len(facts) - _NAMED} more"] if len(facts) > _NAMED else []
+    return separator.join([*facts[:_NAMED], *more])

@@ -1,0 +1,49 @@
+"""The table of options for people: the lines of --help, and the README's table."""
+
+from collections.abc import Iterator
+
+from hvdrun.options.option import Group, Option
+from hvdrun.options.table import OPTIONS
+
+README_START = "<!-- options -->"
+README_END = "<!-- /options -->"
+
+
+def describe_options() -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """For each group its heading, and its options' spellings and meanings, for --help."""
+    for group in Group:
+        yield group.value, [(_spell(option), _explain(option)) for option in OPTIONS if option.group is group]
+
+
+def _spell(option: Option) -> str:
+    return f"{', '.join(option.flags)} {option.metavar}".rstrip()
+
+
+def _explain(option: Option) -> str:
+    default = f" Default {option.default}" if option.default else ""
+    variable = f", or ${option.environment}" if option.environment else ""
+    return f"{option.help}{default}{variable}{'.' if default else ''}"
+
+
+def readme_table() -> str:
+    """The README's table of options, in Markdown."""
+    lines = ["| option | meaning | default | environment |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        first, *others = option.flags
+        spellings = ", ".join([f"`{f'{first} {option.metavar}'.rstrip()}`", *(f"`{flag}`" for flag in others)])
+        variable = f"`{option.environment}`" if option.environment else ""
+        lines.append(f"| {spellings} | {option.help} | {option.default or ''} | {variable} |")
+    return "\n".join(lines) + "\n"
+
+
+def replace_readme_table(readme: str) -> str:
+    """The README with the table between its markers made anew.
+
+    Raises:
+        ValueError: the markers are not there, once and in order.
+    """
+    before, start, rest = readme.partition(README_START)
+    _, end, after = rest.partition(README_END)
+    if not start or not end:
+        raise ValueError(f"the markers {README_START} and {README_END} are missing")
+    return f"{before}{start}\n{readme_table()}{end}{after}"

@@ -1,0 +1,268 @@
+"""All options, in the order in which they are shown."""
+
+from collections.abc import Mapping
+
+from hvdrun.agent.binding import BindTo
+from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_LEASE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
+from hvdrun.mapping import MapBy
+from hvdrun.options.option import Group, Option
+from hvdrun.options.values import (
+    MAX_PORT,
+    MAX_WORKERS,
+    parse_absolute_path,
+    parse_count,
+    parse_duration,
+    parse_interfaces,
+    parse_limit,
+    parse_path,
+    parse_port,
+    parse_rank,
+    parse_shell_command,
+)
+
+_WORKERS = (
+    Option(
+        flags=("-np", "--num-proc", "-n", "--np"),
+        dest="size",
+        group=Group.WORKERS,
+        help="How many workers to start.",
+        parse=parse_count,
+        metavar="N",
+        wanted=f"a number of workers from 1 to {MAX_WORKERS}, as in -np 2",
+    ),
+    Option(
+        flags=("-map-by", "--map-by"),
+        dest="map_by",
+        group=Group.WORKERS,
+        help="Where fewer workers than slots go: slot fills the hosts one after the other, node gives each host the "
+        "same number. Either way neighbouring ranks share a host.",
+        parse=MapBy,
+        metavar="WHAT",
+        wanted="slot or node, as in -map-by slot",
+        default=MapBy.SLOT.value,
+    ),
+    Option(
+        flags=("-bind-to", "--bind-to"),
+        dest="bind_to",
+        group=Group.WORKERS,
+        help="Which CPUs a worker may use: none leaves it all of them; core, socket or numa (a NUMA node) gives each "
+        "worker of a host the next one, in turn.",
+        parse=BindTo,
+        metavar="WHAT",
+        wanted="none, core, socket or numa, as in -bind-to none",
+        default=BindTo.NONE.value,
+    ),
+    Option(
+        flags=("--oversubscribe", "-oversubscribe"),
+        dest="oversubscribe",
+        group=Group.WORKERS,
+        help="Allow more workers than slots; what exceeds them is spread evenly.",
+    ),
+    Option(
+        flags=("-x",),
+        dest="forwarded",
+        group=Group.WORKERS,
+        help="Give the workers on all hosts a variable: hvdrun's own (-x NAME), several of these (-x 'NCCL_*'), or "
+        "one with this value. May be given several times.",
+        parse=str,
+        repeats=True,
+        metavar="NAME[=VALUE]",
+        wanted="a variable of the environment, as in -x NCCL_DEBUG=INFO",
+    ),
+    Option(
+        flags=("--wdir", "-wdir"),
+        dest="directory",
+        group=Group.WORKERS,
+        help="The workers' working directory, on every host. Without it: that of hvdrun.",
+        parse=parse_path,
+        metavar="DIR",
+        wanted="the name of a folder, as in --wdir /work",
+    ),
+    Option(
+        flags=("--no-prefork",),
+        dest="no_prefork",
+        group=Group.WORKERS,
+        help="Execute every worker, instead of forking Python workers from a process that has imported torch.",
+    ),
+)
+
+_HOSTS = (
+    Option(
+        flags=("-H", "--hosts", "-host", "--host"),
+        dest="hosts",
+        group=Group.HOSTS,
+        help="Where to start them: hosts with their slots, filled in this order. A bare name is one slot, a host "
+        "named twice adds up, user@ may stand before it, an IPv6 address stands in brackets: [2001:db8::1]:4. Without "
+        "it: localhost, N slots.",
+        parse=str,
+        metavar="A:4,B:4",
+        wanted="hosts, as in -H server1:4,server2:4",
+    ),
+    Option(
+        flags=("--hostfile", "-hostfile", "-machinefile", "--machinefile"),
+        dest="hostfile",
+        group=Group.HOSTS,
+        help="The same from a file, one host a line: server1 slots=4, server1:4 or server1.",
+        parse=parse_path,
+        metavar="FILE",
+        wanted="the name of a file, as in --hostfile hosts.txt",
+    ),
+    Option(
+        flags=("--network-interfaces", "--network-interface", "--nics"),
+        dest="interfaces",
+        group=Group.HOSTS,
+        help="The network interfaces to use between the hosts, by name (eth1), pattern (ib*) or subnet (10.1.0.0/16), "
+        "the preferred ones first. Without it: those that the hosts prove to reach each other through.",
+        parse=parse_interfaces,
+        repeats=True,
+        metavar="A,B",
+        wanted="names of interfaces, patterns of them or subnets, as in --network-interfaces eth0,ib*,10.1.0.0/16",
+    ),
+)
+
+_REMOTE = (
+    Option(
+        flags=("-p", "--ssh-port"),
+        dest="ssh_port",
+        group=Group.REMOTE,
+        help="The port of their SSH servers. Without it: as ~/.ssh/config says.",
+        parse=parse_port,
+        metavar="PORT",
+        wanted=f"a port from 1 to {MAX_PORT}, as in -p 2222",
+    ),
+    Option(
+        flags=("-i", "--ssh-identity-file"),
+        dest="ssh_identity_file",
+        group=Group.REMOTE,
+        help="The private key to log in with. Without it: as ~/.ssh/config and the SSH agent say.",
+        parse=parse_path,
+        metavar="FILE",
+        wanted="the name of a private key's file, as in -i ~/.ssh/id_ed25519",
+    ),
+    Option(
+        flags=("--ssh-accept-new",),
+        dest="ssh_accept_new",
+        group=Group.REMOTE,
+        help="Accept the key of a host that known_hosts does not have; a changed one is never accepted.",
+    ),
+    Option(
+        flags=("--remote-python",),
+        dest="remote_python",
+        group=Group.REMOTE,
+        help="The Python there, for the agent and for a bare python in COMMAND. Without it: the path of this "
+        "machine's python.",
+        parse=parse_absolute_path,
+        metavar="PATH",
+        wanted="an absolute path, as in --remote-python /opt/venv/bin/python",
+    ),
+    Option(
+        flags=("--remote-prefix",),
+        dest="remote_prefix",
+        group=Group.REMOTE,
+        help="What the shell there does first, as in --remote-prefix 'source env.sh'. PATH and its like, which "
+        "otherwise come from here, are then left to it.",
+        parse=parse_shell_command,
+        metavar="COMMAND",
+        wanted="a command for the shell there, as in --remote-prefix 'source env.sh'",
+    ),
+)
+
+_TIME = (
+    Option(
+        flags=("--start-timeout",),
+        dest="start_timeout_seconds",
+        group=Group.TIME,
+        help="How long the job may take until all workers have joined.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --start-timeout 2m",
+        default=f"{DEFAULT_START_TIMEOUT_SECONDS:g}s",
+        environment="HOROVOD_START_TIMEOUT",
+    ),
+    Option(
+        flags=("--grace",),
+        dest="grace_seconds",
+        group=Group.TIME,
+        help="How long a worker has between SIGTERM and SIGKILL when the job ends early.",
+        parse=parse_duration,
+        metavar="TIME",
+        wanted="a time, as in --grace 5s",
+        default=f"{DEFAULT_GRACE_SECONDS:g}s",
+    ),
+    Option(
+        flags=("--lease",),
+        dest="lease_seconds",
+        group=Group.TIME,
+        help="How long a host may be silent before it counts as lost.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --lease 30s",
+        default=f"{DEFAULT_LEASE_SECONDS:g}s",
+    ),
+)
+
+_OUTPUT = (
+    Option(
+        flags=("--stdin", "-stdin"),
+        dest="stdin_rank",
+        group=Group.OUTPUT,
+        help="Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); the "
+        "others have none.",
+        parse=parse_rank,
+        metavar="RANK",
+        wanted="the rank of one worker, as in --stdin 0",
+    ),
+    Option(
+        flags=("--no-prefix",),
+        dest="no_prefix",
+        group=Group.OUTPUT,
+        help="Show the workers' lines without [rank] before each.",
+    ),
+    Option(
+        flags=("--prefix-output-with-timestamp", "-prefix-timestamp"),
+        dest="marks_times",
+        group=Group.OUTPUT,
+        help="Show before each line when it came, in local time.",
+    ),
+)
+
+_MPIRUN = (
+    Option(
+        flags=("-mca", "--mca"),
+        dest="mca",
+        group=Group.MPIRUN,
+        help="A setting of Open MPI, which is not underneath.",
+        parse=str,
+        words=2,
+        repeats=True,
+        metavar="NAME VALUE",
+        wanted="two words, a name and a value, as in -mca pml ob1",
+    ),
+    Option(
+        flags=("--tag-output", "-tag-output"),
+        dest="tag_output",
+        group=Group.MPIRUN,
+        help="Lines are tagged already.",
+    ),
+    Option(
+        flags=("--allow-run-as-root", "-allow-run-as-root"),
+        dest="allow_run_as_root",
+        group=Group.MPIRUN,
+        help="Root may use hvdrun as any user may.",
+    ),
+)
+
+_OTHER = (
+    Option(
+        flags=("-v", "--verbose"),
+        dest="verbose",
+        group=Group.OTHER,
+        help="Say what hvdrun itself does.",
+    ),
+    Option(flags=("--dry-run",), dest="dry_run", group=Group.OTHER, help="Start nothing, and show what would be."),
+    Option(flags=("--version",), dest="version", group=Group.OTHER, help="Print hvdrun's version.", acts=True),
+    Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
+)
+
+OPTIONS = (*_WORKERS, *_HOSTS, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
+BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}

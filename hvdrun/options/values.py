@@ -1,0 +1,126 @@
+"""Reads the words that stand after flags; what cannot be read is a ValueError, whose sentence the option has. Pure."""
+
+import re
+from pathlib import Path
+
+from hvdrun.errors import BadValueError
+
+MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
+MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
+MAX_PORT = 65_535
+
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
+
+
+def parse_count(text: str) -> int:
+    """Read a whole number from 1 to MAX_WORKERS.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_WORKERS):
+        raise ValueError(text)
+    return int(text)
+
+
+def parse_rank(text: str) -> int:
+    """Read a whole number from 0 to MAX_WORKERS.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return 0 if text == "0" else parse_count(text)
+
+
+def parse_port(text: str) -> int:
+    """Read a port of TCP, from 1 to MAX_PORT.
+
+    Raises:
+        ValueError: it is none.
+    """
+    port = parse_count(text)
+    if port > MAX_PORT:
+        raise ValueError(text)
+    return port
+
+
+def parse_duration(text: str) -> float:
+    """Read `30`, `30s`, `2m`, `1.5h` or `500ms` as seconds.
+
+    Raises:
+        ValueError: it is no duration, or longer than a year.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    if seconds > MAX_DURATION_SECONDS:
+        raise ValueError(text)
+    return seconds
+
+
+def parse_limit(text: str) -> float:
+    """Read a duration longer than 0, as seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def parse_path(text: str) -> Path:
+    """Read the name of a file or a folder; a leading `~`, which a shell leaves in `--flag=~/x`, is the home folder.
+
+    Raises:
+        ValueError: it is empty, or no path can have such a name.
+    """
+    if not text or "\0" in text:
+        raise ValueError(text)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user, or one without a home folder
+        raise ValueError(text) from error
+
+
+def parse_absolute_path(text: str) -> str:
+    """Read a path that means the same in every directory, and on every host.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.startswith("/") or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+def parse_shell_command(text: str) -> str:
+    """Read a command for a shell.
+
+    Raises:
+        ValueError: it is empty.
+    """
+    if not text.strip() or "\0" in text:
+        raise ValueError(text)
+    return text
+
+
+def parse_interfaces(text: str) -> tuple[str, ...]:
+    """Read `eth0,ib*,10.0.0.0/8`: names of network interfaces, patterns of them, and subnets.
+
+    Raises:
+        ValueError: a piece between commas can be none of these.
+    """
+    from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - most jobs name none
+
+    try:
+        pieces = Restriction.parse(text).pieces
+    except BadValueError as error:
+        raise ValueError(text) from error
+    if not all("/" in piece or ":" in piece or _INTERFACE.fullmatch(piece) for piece in pieces):
+        raise ValueError(text)
+    return pieces

@@ -1,0 +1,108 @@
+"""What a request means on this machine, found out before anything starts.
+
+That is: which hosts are remote, and which program the workers on either side execute. What this machine lacks is told
+here, but only where workers are to run on it.
+"""
+
+import getpass
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import accumulate
+
+from hvdrun.command import (
+    Surroundings,
+    choose_agent_interpreter,
+    find_on_path,
+    is_plain_python,
+    pin_python,
+    resolve_command,
+)
+from hvdrun.discovery import LOCALHOST
+from hvdrun.errors import DirectoryNotFoundError, OtherUserError
+from hvdrun.jobspec import JobSpec, RemoteSide
+
+_LOOKUPS = 32  # at once: a name that no server knows takes seconds
+
+IsLocal = Callable[[str], bool]
+
+
+def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None) -> tuple[JobSpec, tuple[str, ...]]:
+    """The job with its commands and its remote side, and what to say of it to whoever asked hvdrun to be verbose.
+
+    Args:
+        spec: the job as it was asked for.
+        around: where commands are looked for.
+        is_local: whether a host is this machine; `hvdrun.transport.reach.is_local` unless given.
+
+    Raises:
+        HvdrunError: on this machine something is missing that its workers need.
+    """
+    used = find_used(spec)
+    remote = find_remote(used, is_local)
+    local = [host for host in used if host not in remote]
+    if not remote:
+        check_here(spec, local)
+        command = resolve_command(spec.command, around)
+        return replace(spec, command=command), explain_interpreter(spec, command, around)
+    command = pin_python(spec.command, around)
+    if local:
+        check_here(spec, local)
+        command = resolve_command(command, around)
+    replaces = spec.remote_python is not None and is_plain_python(spec.command)
+    side = RemoteSide(
+        hosts=remote,
+        command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
+        interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
+    )
+    names = ", ".join(host for host in used if host in remote)
+    remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
+    forwarded = {b"PWD": os.fsencode(spec.directory), **spec.forwarded}  # that of a login there is its home folder
+    prepared = replace(spec, command=command, remote=side, forwarded=forwarded)
+    return prepared, (*explain_interpreter(spec, command, around), remark)
+
+
+def find_used(spec: JobSpec) -> tuple[str, ...]:
+    """The hosts that get workers, in order."""
+    before = accumulate((host.slots for host in spec.hosts), initial=0)
+    return tuple(host.name for host, count in zip(spec.hosts, before, strict=False) if count < spec.size)
+
+
+def find_remote(hosts: Iterable[str], is_local: IsLocal | None = None) -> frozenset[str]:
+    """Those that are not this machine. Names are looked up, all of them at once."""
+    named = [host for host in hosts if host != LOCALHOST]  # the usual case, for which nothing need be imported
+    if not named:
+        return frozenset()
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - see above
+
+    if is_local is None:
+        from hvdrun.transport import reach  # noqa: PLC0415 - see above
+
+        is_local = reach.is_local
+    with ThreadPoolExecutor(min(_LOOKUPS, len(named))) as lookups:
+        answers = lookups.map(is_local, named)
+        return frozenset(host for host, is_here in zip(named, answers, strict=True) if not is_here)
+
+
+def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
+    """Refuse what workers on this machine, by these names, cannot have.
+
+    Raises:
+        DirectoryNotFoundError: the working directory does not exist.
+        OtherUserError: they are to run as another user.
+    """
+    for host in hosts:
+        user = spec.users.get(host)
+        if user is not None and user != (own := getpass.getuser()):
+            raise OtherUserError(host, user, own)
+    if not spec.directory.is_dir():
+        raise DirectoryNotFoundError(spec.directory)
+
+
+def explain_interpreter(spec: JobSpec, command: tuple[str, ...], around: Surroundings) -> tuple[str, ...]:
+    """Which Python stands for the one that was typed, in at most one sentence."""
+    if command[0] == spec.command[0]:
+        return ()
+    if command[0] == around.interpreter and find_on_path(spec.command[0], around) is None:
+        return (f"PATH has no {spec.command[0]}: the workers use hvdrun's own interpreter, {command[0]}",)
+    return (f"{spec.command[0]} is {command[0]}",)

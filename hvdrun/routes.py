@@ -1,0 +1,113 @@
+"""How the hosts of a job reach each other, and the rendezvous: on this machine alone, or as a survey has proven."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from hvdrun import __version__
+from hvdrun.errors import LaunchError, raise_failures
+from hvdrun.fleet import Fleet
+from hvdrun.jobspec import JobSpec
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Hello
+
+LOOPBACK = "127.0.0.1"
+HELLO_SECONDS = 30.0  # an agent speaks as soon as Python has started, on whatever busy host
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The ways of one host.
+
+    address: where the workers of the other hosts reach this one, and interface: what has it there; "" for loopback.
+    server: where this host reaches the rendezvous.
+    """
+
+    address: str
+    interface: str
+    server: Endpoint
+
+
+class Doors(Protocol):
+    """Opens ways in (`rendezvous.server.Server`)."""
+
+    async def open(self, address: str) -> int:
+        """Listen on a free port of this address; the port."""
+
+
+async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable[[str], None]) -> dict[str, Route]:
+    """The ways of every host of the fleet, by host.
+
+    A job on this machine alone needs none but loopback. Otherwise all hosts and the launcher are surveyed, and the
+    rendezvous is opened at each address of this machine that some host has reached; a host that reaches none of them
+    comes through a tunnel of its ssh connection.
+
+    Args:
+        spec: the job.
+        fleet: agents that have been started, and have not been told of the job.
+        server: the rendezvous.
+        tell: takes sentences for whoever asked hvdrun to be verbose.
+
+    Raises:
+        LaunchError: there are no such ways, or an agent did not answer.
+    """
+    inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
+    if not spec.remote.hosts:
+        return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
+    from hvdrun.network.choice import choose  # noqa: PLC0415 - a job on this machine alone needs none of it
+    from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
+    from hvdrun.network.survey import survey  # noqa: PLC0415 - the same
+
+    await check_versions(spec, fleet)
+    findings = await survey(fleet.hosts, fleet.send, fleet.hear)
+    choice = choose(findings, Restriction(spec.interfaces) if spec.interfaces else None)
+    remote = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
+    doors = {
+        address: Endpoint(address, await server.open(address)) for address in dict.fromkeys(remote.values()) if address
+    }
+
+    async def lead(host: str) -> Endpoint | LaunchError:
+        address = remote.get(host)
+        if address is not None:
+            return doors[address]
+        try:
+            return Endpoint(LOOPBACK, await fleet.tunnel(host, inside.port))
+        except LaunchError as error:
+            return error
+
+    answers = await asyncio.gather(*map(lead, fleet.hosts))
+    raise_failures([answer for answer in answers if isinstance(answer, LaunchError)], len(answers))
+    ends = [answer for answer in answers if isinstance(answer, Endpoint)]
+    for host, end in zip(fleet.hosts, ends, strict=True):
+        way = "through its ssh connection" if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
+        tell(f"{host}: {choice.hosts[host].reason}; it reaches the rendezvous {way}")
+    return {
+        host: Route(choice.hosts[host].address, choice.hosts[host].interface, end)
+        for host, end in zip(fleet.hosts, ends, strict=True)
+    }
+
+
+async def check_versions(spec: JobSpec, fleet: Fleet) -> None:
+    """Refuse agents of another version, which would not understand each other.
+
+    Raises:
+        LaunchError: there are some, or they said nothing; all of them are named.
+    """
+    from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
+
+    async def check(host: str) -> LaunchError | None:
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                while not isinstance(hello := await fleet.hear(host), Hello):
+                    pass
+        except TimeoutError:
+            return LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.")
+        except LaunchError as error:
+            return error
+        if hello.version == __version__:
+            return None
+        return VersionMismatchError(host, spec.remote.interpreter, hello.version, __version__)
+
+    answers = await asyncio.gather(*map(check, fleet.hosts))
+    raise_failures([failure for failure in answers if failure is not None], len(fleet.hosts))

@@ -1,0 +1,211 @@
+"""Connects to a host, directly, through jump hosts or through a command, and tries again where the server was busy.
+
+sshd drops connections at random, without a word, when too many are not yet logged in (MaxStartups, 10 by default):
+those are tried again after a pause that grows and differs from attempt to attempt, until the limit.
+"""
+
+import asyncio
+import errno
+import functools
+import random
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import paramiko
+
+from hvdrun.errors import LaunchError
+from hvdrun.transport.ssh.failures import (
+    ConnectionDroppedError,
+    ConnectionRefusedError,  # noqa: A004 - see there
+    JumpFailedError,
+    TimedOutError,
+    UnknownHostError,
+    UnreachableError,
+)
+from hvdrun.transport.ssh.handshake import DroppedError, shake_hands
+from hvdrun.transport.ssh.known_hosts import list_names
+from hvdrun.transport.ssh.proxy_command import ProxyCommand
+from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.threads import in_thread
+
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 3.0
+_UNACKNOWLEDGED_SECONDS = 20  # what we sent and nobody confirmed: the peer, or the way to it, is gone
+_LIKENESS = 0.75
+
+Address = tuple[socket.AddressFamily, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A host that we are logged in to, and what leads there."""
+
+    client: paramiko.Transport
+    via: "Connection | None" = None
+    proxy: ProxyCommand | None = None
+
+    def close(self) -> None:
+        """End it, and what leads there. May block for a moment."""
+        self.client.close()
+        self.client.sock.close()
+        if self.proxy is not None:
+            self.proxy.close()
+        if self.via is not None:
+            self.via.close()
+
+
+async def dial(target: Target, limit_seconds: float) -> Connection:
+    """Connect and log in.
+
+    Raises:
+        LaunchError: it cannot be; one of the classes in `failures`.
+    """
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    deadline = started + limit_seconds
+    via = await _dial_jump(target, target.via, limit_seconds) if target.via is not None else None
+    try:
+        attempts = 0
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            attempts += 1
+            try:
+                return await _try(target, via, deadline, limit_seconds)
+            except DroppedError as error:
+                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; nothing to guess
+                if loop.time() + wait >= deadline:
+                    raise ConnectionDroppedError(
+                        target.host,
+                        target.address,
+                        target.port,
+                        attempts=attempts,
+                        seconds=loop.time() - started,
+                        reason=str(error),
+                    ) from error
+            await asyncio.sleep(wait)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+    except BaseException:
+        if via is not None:
+            via.close()
+        raise
+
+
+async def _dial_jump(target: Target, jump: Target, limit_seconds: float) -> Connection:
+    try:
+        return await dial(jump, limit_seconds)
+    except JumpFailedError as error:
+        raise JumpFailedError(target.host, error.jump, error.reason) from error
+    except LaunchError as error:
+        raise JumpFailedError(target.host, f"the jump host {jump.host!r}", str(error)) from error
+
+
+async def _try(target: Target, via: Connection | None, deadline: float, limit_seconds: float) -> Connection:
+    """One attempt.
+
+    Raises:
+        DroppedError: the server ended it; worth another.
+    """
+    proxy: ProxyCommand | None = None
+    connected: Any
+    if via is not None:
+        connected = await _pass_through(target, via, deadline)
+    elif target.proxy_command is not None:
+        proxy = ProxyCommand(target.host, target.proxy_command)
+        connected = proxy.socket
+    else:
+        connected = await _connect(target, deadline, limit_seconds)
+    try:
+        work = functools.partial(shake_hands, connected, target, deadline, limit_seconds)
+        client = await in_thread(work, abort=connected.close)
+    except BaseException as error:
+        connected.close()
+        if proxy is None:
+            raise
+        said = await in_thread(proxy.close)
+        if isinstance(error, DroppedError | TimedOutError) and proxy.has_failed:
+            raise JumpFailedError(target.host, "its ProxyCommand", said) from error
+        raise
+    return Connection(client, via, proxy)
+
+
+async def _connect(target: Target, deadline: float, limit_seconds: float) -> socket.socket:
+    """A TCP connection to the first of the host's addresses that answers."""
+    loop = asyncio.get_running_loop()
+    addresses = await _look_up(target, limit_seconds)
+    failures: list[OSError] = []
+    for left, (family, address) in zip(range(len(addresses), 0, -1), addresses, strict=True):
+        share = max(deadline - loop.time(), 0.0) / left  # an address that swallows everything leaves time for the next
+        connected = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            async with asyncio.timeout(share):
+                await loop.sock_connect(connected, address)
+        except OSError as error:  # TimeoutError is one
+            failures.append(error)
+            connected.close()
+        except BaseException:
+            connected.close()
+            raise
+        else:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            milliseconds = _UNACKNOWLEDGED_SECONDS * 1000
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+            return connected
+    raise _explain(target, failures, limit_seconds)
+
+
+async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
+    work = functools.partial(
+        socket.getaddrinfo, target.address, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+    )
+    try:
+        async with asyncio.timeout(limit_seconds):
+            found = await in_thread(work)
+    except TimeoutError as error:
+        raise TimedOutError(
+            target.host, target.address, target.port, limit_seconds, "looking up its address"
+        ) from error
+    except (socket.gaierror, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise UnknownHostError(target.host, target.address, str(reason).lower(), _suggest(target)) from error
+    return [(info[0], info[4]) for info in found]
+
+
+def _suggest(target: Target) -> str | None:
+    """A name that is known and close; anything else would be a guess."""
+    known = (list_names(target.known_hosts) | target.configured_names) - {target.host}
+    close = get_close_matches(target.host, sorted(known), n=1, cutoff=_LIKENESS)
+    return close[0] if close else None
+
+
+def _explain(target: Target, failures: Sequence[OSError], limit_seconds: float) -> Exception:
+    """The failure that says most, of those of all addresses."""
+    where = (target.host, target.address, target.port)
+    for failure in failures:
+        if isinstance(failure, ConnectionResetError | ConnectionAbortedError):
+            return DroppedError("it reset the connection")
+    if any(failure.errno == errno.ECONNREFUSED for failure in failures):
+        return ConnectionRefusedError(*where)
+    if any(isinstance(failure, TimeoutError) for failure in failures):
+        return TimedOutError(*where, limit_seconds, "connecting")
+    reason = failures[-1].strerror if failures else None
+    return UnreachableError(*where, (reason or "it has no address").lower())
+
+
+async def _pass_through(target: Target, via: Connection, deadline: float) -> paramiko.Channel:
+    """A way to the host through a jump host that we are logged in to."""
+    jump = f"the jump host {target.via.host!r}" if target.via is not None else "the jump host"
+    remaining = max(deadline - asyncio.get_running_loop().time(), 0.1)
+    work = functools.partial(
+        via.client.open_channel, "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0), timeout=remaining
+    )
+    try:
+        return await in_thread(work)
+    except paramiko.ChannelException as error:
+        reason = f"from there, {target.address} port {target.port} cannot be connected to ({error.text.lower()})"
+        raise JumpFailedError(target.host, jump, reason) from error
+    except (paramiko.SSHException, OSError, EOFError) as error:
+        reason = f"the connection to it ended, or it did not answer in time ({error})"
+        raise JumpFailedError(target.host, jump, reason) from error

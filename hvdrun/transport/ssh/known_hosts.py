@@ -1,0 +1,152 @@
+"""Reads known_hosts files and adds to them: which keys a host may show.
+
+Read here and not by paramiko, which knows neither wildcards nor markers, and could not name the line that is at odds.
+"""
+
+import base64
+import binascii
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+_DEFAULT_PORT = 22
+_FIELDS = 3  # names, kind of key, key
+_HASHED_FIELDS = 4  # an empty one, 1, salt, hash
+
+
+class Marker(StrEnum):
+    """What a line says of its key, other than that the host may show it."""
+
+    REVOKED = "@revoked"
+    AUTHORITY = "@cert-authority"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKey:
+    """One line of a known_hosts file."""
+
+    file: Path
+    line: int
+    marker: Marker | None
+    names: str
+    kind: str
+    blob: bytes
+
+    def is_for(self, name: str) -> bool:
+        """The line speaks of this host."""
+        if self.names.startswith("|"):
+            return _matches_hash(self.names, name)
+        patterns = self.names.lower().split(",")
+        if any(fnmatchcase(name, _escape(pattern[1:])) for pattern in patterns if pattern.startswith("!")):
+            return False
+        return any(fnmatchcase(name, _escape(pattern)) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHost:
+    """What the files know of one host.
+
+    keys: those that it may show. revoked: those that nobody may show.
+    """
+
+    name: str
+    keys: tuple[KnownKey, ...]
+    revoked: tuple[KnownKey, ...]
+
+
+def name_host(address: str, port: int) -> str:
+    """The name under which known_hosts files have a host."""
+    return address.lower() if port == _DEFAULT_PORT else f"[{address.lower()}]:{port}"
+
+
+def find_known(files: Iterable[Path], name: str) -> KnownHost:
+    """What these files know of a host; files that are not there know nothing."""
+    lines = [key for file in files for key in _read(file)]
+    keys = tuple(key for key in lines if key.marker is None and key.is_for(name))
+    revoked = tuple(key for key in lines if key.marker is Marker.REVOKED and key.is_for(name))
+    return KnownHost(name, keys, revoked)
+
+
+def list_names(files: Iterable[Path]) -> set[str]:
+    """The host names that stand in these files in plain text."""
+    names = {name for file in files for key in _read(file) for name in key.names.split(",")}
+    return {name for name in names if not set(name) & set("|*?![")}
+
+
+def add_known(file: Path, name: str, kind: str, blob: bytes, *, hashed: bool = False) -> None:
+    """Add a host's key to a file, unless it is there already; other processes may do the same.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "r+b") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # until the stream is closed
+        before = stream.read()
+        if any(key.blob == blob and key.is_for(name) for key in _parse(file, before.decode(errors="replace"))):
+            return
+        shown = _hash(name, secrets.token_bytes(hashlib.sha1(usedforsecurity=False).digest_size)) if hashed else name
+        newline = b"" if before.endswith(b"\n") or not before else b"\n"
+        stream.write(newline + f"{shown} {kind} {base64.b64encode(blob).decode()}\n".encode())
+
+
+def fingerprint(blob: bytes) -> str:
+    """A key's fingerprint, as ssh shows it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _read(file: Path) -> Sequence[KnownKey]:
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(_parse(file, text))
+
+
+def _parse(file: Path, text: str) -> Iterator[KnownKey]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        marker = None
+        if fields[0].startswith("@"):
+            try:
+                marker = Marker(fields.pop(0))
+            except ValueError:
+                continue
+        if len(fields) < _FIELDS:
+            continue
+        names, kind, key = fields[:_FIELDS]
+        try:
+            yield KnownKey(file, number, marker, names, kind, base64.b64decode(key, validate=True))
+        except (binascii.Error, ValueError):
+            continue
+
+
+def _matches_hash(hashed: str, name: str) -> bool:
+    fields = hashed.split("|")
+    if len(fields) != _HASHED_FIELDS or fields[1] != "1":
+        return False
+    try:
+        salt = base64.b64decode(fields[2], validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return hmac.compare_digest(_hash(name, salt), hashed)
+
+
+def _hash(name: str, salt: bytes) -> str:
+    digest = hmac.digest(salt, name.encode(), "sha1")
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def _escape(pattern: str) -> str:
+    """Only * and ? are special here; the brackets around an address with a port are not."""
+    return pattern.replace("[", "[[]")

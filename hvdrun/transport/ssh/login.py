@@ -1,0 +1,166 @@
+"""Logs in with keys: those that were asked for, the ssh agent's, and those that ssh would try unasked.
+
+Never with a password: hundreds of hosts cannot each ask for one.
+"""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import paramiko
+from paramiko.agent import AgentSSH
+from paramiko.pkey import PublicBlob
+
+from hvdrun.transport.ssh.login_failures import AuthenticationFailedError
+from hvdrun.transport.ssh.target import Target
+
+_AGENT_SECONDS = 10.0  # an ssh agent that asks its user to confirm a key may take a moment
+
+
+class SshAgent(AgentSSH):
+    """The ssh agent at a socket of the configuration's choice; paramiko's own class knows only SSH_AUTH_SOCK."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(_AGENT_SECONDS)
+        try:
+            self._socket.connect(path)
+            self._connect(self._socket)  # type: ignore[attr-defined]  # the stubs lack it; there is no other way in
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        """Leave the agent."""
+        self._socket.close()
+
+
+class Login:
+    """One attempt to log in over one connection."""
+
+    def __init__(self, client: paramiko.Transport, target: Target) -> None:
+        self._client = client
+        self._target = target
+        self._methods: list[str] = []
+        self._tried: list[str] = []
+        self._unusable: list[str] = []
+        self._offered: set[bytes] = set()
+
+    def run(self) -> None:
+        """Log in.
+
+        Raises:
+            AuthenticationFailedError: the server refused all there was.
+        """
+        if self._needs_no_key():
+            return
+        if self._methods and "publickey" not in self._methods:
+            raise self._fail()
+        agent = self._open_agent()
+        if agent is None:
+            self._try_all(self._list_keys(()))
+            return
+        with closing(agent):
+            self._try_all(self._list_keys(agent.get_keys()))
+
+    def _needs_no_key(self) -> bool:
+        """The server lets everybody in; else what it allows has been learned."""
+        try:
+            remaining = self._client.auth_none(self._target.user)
+        except paramiko.BadAuthenticationType as error:
+            self._methods = list(error.allowed_types)
+            return False
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise self._fail(_describe(error)) from error
+        self._methods = list(remaining)
+        return not remaining
+
+    def _try_all(self, keys: Iterator[tuple[str, paramiko.PKey]]) -> None:
+        for name, key in keys:
+            if key.asbytes() in self._offered:
+                continue
+            self._offered.add(key.asbytes())
+            try:
+                remaining = self._client.auth_publickey(self._target.user, key)
+            except paramiko.BadAuthenticationType as error:
+                self._methods = list(error.allowed_types)
+                raise self._fail() from error
+            except (paramiko.SSHException, OSError, EOFError, ValueError) as error:
+                self._tried.append(name)
+                if not self._client.is_active():
+                    raise self._fail("then the server ended the connection; name the one right key with -i") from error
+                continue
+            self._tried.append(name)
+            if not remaining:
+                return
+            self._methods = list(remaining)
+            raise self._fail("a key alone is not enough there")
+        raise self._fail()
+
+    def _list_keys(self, held: tuple[paramiko.AgentKey, ...]) -> Iterator[tuple[str, paramiko.PKey]]:
+        """All keys in the order in which to try them: a server hangs up after a few wrong ones."""
+        agent_keys = {key.asbytes(): key for key in held}
+        for path in self._target.keys:
+            public = _read_public(path)
+            if public in agent_keys:
+                yield f"{path} (from the ssh agent)", agent_keys[public]
+            elif (key := self._load(path)) is not None:
+                yield str(path), key
+        if not self._target.identities_only:
+            for key in held:
+                yield f"{key.comment or key.get_name()} (from the ssh agent)", key
+        for path in self._target.default_keys:
+            if path.exists() and (key := self._load(path)) is not None:
+                yield str(path), key
+
+    def _load(self, path: Path) -> paramiko.PKey | None:
+        try:
+            key: paramiko.PKey = paramiko.PKey.from_path(path)
+        except FileNotFoundError:
+            self._unusable.append(f"{path} (does not exist)")
+        except OSError as error:
+            self._unusable.append(f"{path} ({error.strerror})")
+        except (paramiko.PasswordRequiredException, TypeError):  # the latter is cryptography's word for the same
+            self._unusable.append(f"{path} (encrypted)")
+        except Exception:  # noqa: BLE001 - what the libraries raise for a file that is no key has many names
+            self._unusable.append(f"{path} (no private key that can be read)")
+        else:
+            return key
+        return None
+
+    def _open_agent(self) -> SshAgent | None:
+        if self._target.agent_socket is None:
+            return None
+        try:
+            return SshAgent(self._target.agent_socket)
+        except (OSError, paramiko.SSHException) as error:
+            self._unusable.append(f"the ssh agent at {self._target.agent_socket} ({_describe(error)})")
+            return None
+
+    def _fail(self, reason: str | None = None) -> AuthenticationFailedError:
+        target = self._target
+        return AuthenticationFailedError(
+            target.host,
+            target.user,
+            methods=self._methods,
+            tried=self._tried,
+            unusable=self._unusable,
+            reason=reason,
+        )
+
+
+def _read_public(path: Path) -> bytes | None:
+    """The public half that lies beside a private key, or is all there is: the agent may hold the rest."""
+    for name in (path.with_name(f"{path.name}.pub"), path):
+        try:
+            blob = PublicBlob.from_file(str(name))
+        except (OSError, ValueError):
+            continue
+        return bytes(blob.key_blob)
+    return None
+
+
+def _describe(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error).strip().rstrip(".") or type(error).__name__

@@ -1,0 +1,67 @@
+"""The user's ProxyCommand: a program whose standard input and output are the connection to the host."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+
+from hvdrun.transport.ssh.failures import JumpFailedError
+
+_CLOSE_SECONDS = 2.0
+_ERROR_TAIL_BYTES = 4096
+
+
+class ProxyCommand:
+    """A running command; `socket` is its other end.
+
+    A real socket, so that paramiko's limits hold; paramiko's own class for this knows no limit for a write.
+    """
+
+    def __init__(self, host: str, command: str) -> None:
+        ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        try:
+            self._process = subprocess.Popen(  # ssh runs it so as well; in a session of its own, to be ended as a whole
+                ["/bin/sh", "-c", f"exec {command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            self._errors.close()
+            raise JumpFailedError(host, "its ProxyCommand", str(error)) from error
+        finally:
+            theirs.close()
+        self.socket = ours
+        self.has_failed = False
+        self._said = ""
+
+    def close(self) -> str:
+        """End the command; what it had to say, if it ended by itself. Blocks for a moment."""
+        self.socket.close()
+        if self._errors.closed:
+            return self._said
+        try:
+            code: int | None = self._process.wait(_CLOSE_SECONDS / 10)
+        except subprocess.TimeoutExpired:
+            code = None
+            self._end()
+        self.has_failed = code is not None and code != 0
+        size = self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, size - _ERROR_TAIL_BYTES))
+        last = self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        self._errors.close()
+        self._said = last or f"it ended with exit code {code}"
+        return self._said
+
+    def _end(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CLOSE_SECONDS)
+                return

@@ -1,0 +1,37 @@
+"""The ways to the remote hosts of a job, as its options and the ssh configuration have them."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from hvdrun.jobspec import JobSpec
+from hvdrun.transport.ssh.config import SshConfig
+from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.ssh.target import resolve_target
+from hvdrun.transport.ssh.transport import MAX_AT_ONCE, SshTransport
+
+
+def reach_remote(hosts: Iterable[str], spec: JobSpec) -> dict[str, SshTransport]:
+    """The transports for these hosts, by host; none is open.
+
+    Raises:
+        BadSshConfigError, JumpFailedError: what is configured for one of them cannot be understood.
+    """
+    config = SshConfig.read(Path.home())
+    agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.lease_seconds)
+    gate = asyncio.Semaphore(MAX_AT_ONCE)
+    return {
+        host: SshTransport(
+            resolve_target(
+                host,
+                config=config,
+                user=spec.users.get(host),
+                port=spec.ssh.port,
+                identity_file=spec.ssh.identity_file,
+                accept_new=spec.ssh.accept_new,
+            ),
+            agent,
+            gate,
+        )
+        for host in hosts
+    }

@@ -1,0 +1,100 @@
+"""Starts an agent on a host that we are logged in to, and finds out why it did not start.
+
+The command line is constant text: the interpreter's path and the user's prefix come after it on standard input, where
+nobody else on the host can see them. What the user's shell or the prefix prints is skipped: the agent's own output
+begins behind a mark.
+"""
+
+import shlex
+from dataclasses import dataclass
+
+from hvdrun import __version__
+from hvdrun.transport.ssh.failures import (
+    AgentStartError,
+    DirectoryMissingError,
+    HvdrunMissingError,
+    PythonMissingError,
+    PythonTooOldError,
+    RemotePrefixError,
+    SshError,
+)
+
+# Understood by every login shell, csh and fish too. bash where there is one, since prefixes are written for it.
+COMMAND = (
+    "exec sh -c 's=sh; command -v bash >/dev/null 2>&1 && s=bash; exec $s -c \"$0\"' "
+    "'IFS= read -r line; eval \"$line\"'"
+)
+MARK = b"\x01hvdrun-agent\x02"
+_OCTAL_MARK = "".join(f"\\{byte:03o}" for byte in MARK)
+_PREFIX_FAILED = 121  # an exit code that nothing else has
+_DIRECTORY_MISSING = 122  # the same
+_NOT_EXECUTABLE = 126
+_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAgent:
+    """How to start an agent.
+
+    python: the interpreter there. prefix: shell commands that prepare its environment; for bash, if there is one.
+    directory: what the workers need to exist there; it may be the prefix that brings it.
+    patience_seconds: how long it may hear nothing before it has been told of the job; None: without a limit.
+    """
+
+    python: str
+    prefix: str | None = None
+    directory: str | None = None
+    patience_seconds: float | None = None
+
+    def script(self) -> bytes:
+        """The line for the shell that COMMAND starts."""
+        python = self.python
+        word = f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
+        parts = []
+        if self.prefix is not None:
+            parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
+            parts.append(
+                f"eval \"$p\" </dev/null || {{ s=$?; printf '{_OCTAL_MARK}%s' $s >&2; exit {_PREFIX_FAILED}; }}"
+            )
+        if self.directory is not None:
+            parts.append(f"[ -d \"$(printf '{_write_octal(self.directory)}')\" ] || exit {_DIRECTORY_MISSING}")
+        parts.append(f"printf '{_OCTAL_MARK}' >&2; printf '{_OCTAL_MARK}'")
+        parts.append(f"exec {word} -P -m hvdrun.agent")
+        return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
+
+    def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> SshError:
+        """Why the agent did not start.
+
+        exit_code: of the shell or the interpreter, -1 where there is none.
+        errors: the end of standard error. before: what came on standard output before the mark.
+        """
+        before_mark, mark, after_mark = errors.rpartition(MARK)
+        said = _last_line(after_mark) or _last_line(before_mark) or _last_line(before)
+        if exit_code == _PREFIX_FAILED and self.prefix is not None:
+            return RemotePrefixError(host, self.prefix, int(after_mark or b"1"), _last_line(before_mark))
+        if exit_code == _DIRECTORY_MISSING and self.directory is not None and not mark:
+            return DirectoryMissingError(host, self.directory)
+        if mark and exit_code == _NOT_FOUND:
+            return PythonMissingError(host, self.python, "no such file")
+        if mark and exit_code == _NOT_EXECUTABLE:
+            return PythonMissingError(host, self.python, "it cannot be executed")
+        if b"No module named 'hvdrun" in after_mark or b"No module named hvdrun" in after_mark:
+            return HvdrunMissingError(host, self.python, __version__)
+        if b"Unknown option: -P" in after_mark:
+            return PythonTooOldError(host, self.python)
+        how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
+        return AgentStartError(host, how, said)
+
+
+def last_words(errors: bytes) -> str:
+    """What an agent that had started said last on standard error."""
+    return _last_line(errors.rpartition(MARK)[2])
+
+
+def _write_octal(text: str) -> str:
+    """For printf: the text may hold newlines, and what is sent is one line."""
+    return "".join(f"\\{byte:03o}" for byte in text.encode(errors="surrogateescape"))
+
+
+def _last_line(data: bytes) -> str:
+    return data.decode(errors="replace").strip().rpartition("\n")[2].strip()

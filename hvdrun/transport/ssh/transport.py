@@ -1,0 +1,192 @@
+"""The way to an agent on another machine: one ssh connection, whose one session is the agent."""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import paramiko
+
+from hvdrun.transport.ssh import start
+from hvdrun.transport.ssh.dial import Connection, dial
+from hvdrun.transport.ssh.failures import AgentStartError, TunnelRefusedError
+from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.ssh.streams import Pump, Stream
+from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.threads import in_thread
+from hvdrun.transport.ssh.tunnel import Tunnels
+from rendezvous import wire
+from rendezvous.orders import Order, Telling, Wait
+
+# Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
+# little, and a jump host that all of them pass through counts each against its MaxStartups.
+MAX_AT_ONCE = 32
+_CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
+_DISCONNECT_SECONDS = 5.0
+_GARBAGE_BYTES = 16 * 1024
+_WINDOW_BYTES = 512 * 1024  # of output on its way to us: what comes through a tunnel has to wait behind it
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long to wait: for a login, all attempts included, and for an agent that starts on a busy host."""
+
+    connect_seconds: float = 30.0
+    start_seconds: float = 60.0
+
+
+class SshTransport:
+    """Starts an agent on another machine; see `Transport`.
+
+    gate: shared by all transports of a job, it bounds how many log in at the same time.
+    """
+
+    def __init__(
+        self, target: Target, agent: RemoteAgent, gate: asyncio.Semaphore | None = None, limits: Limits | None = None
+    ) -> None:
+        self.host = target.host
+        self._target = target
+        self._agent = agent
+        self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
+        self._limits = limits or Limits()
+        self._connection: Connection | None = None
+        self._pump: Pump | None = None
+        self._stream: Stream | None = None
+        self._tunnels: Tunnels | None = None
+        self._first = b""  # what came right behind the mark
+        self._has_started = False  # the agent has started
+        self._closing = False
+
+    async def open(self) -> None:
+        """Log in and start the agent; see `Transport`.
+
+        Raises:
+            LaunchError: one of the classes in `failures`.
+        """
+        limit = self._target.connect_timeout_seconds or self._limits.connect_seconds
+        async with self._gate:
+            self._connection = await dial(self._target, limit)
+        try:
+            async with asyncio.timeout(self._limits.start_seconds):
+                await self._start(self._connection)
+        except TimeoutError as error:
+            said = start.last_words(self._stream.errors) if self._stream is not None else ""
+            raise AgentStartError(self.host, f"no sign of it within {self._limits.start_seconds:g} s", said) from error
+
+    def send(self, order: Order) -> None:
+        """Send an order; see `Transport`."""
+        if self._stream is not None:
+            self._stream.write(wire.encode_order(order))
+
+    async def tellings(self) -> AsyncIterator[Telling]:
+        """What the agent tells; see `Transport`."""
+        if self._stream is None:
+            return
+        frames = wire.FrameReader()
+        chunk, self._first = self._first, b""
+        while chunk:
+            for data in frames.feed(chunk):
+                yield wire.decode_telling(data)
+            chunk = await self._stream.read()
+
+    async def wait(self) -> str:
+        """Wait for the agent's end; see `Transport`."""
+        if self._stream is None or self._connection is None:
+            return "it was never started"
+        await self._stream.wait_closed()
+        code = self._exit_code()
+        last = start.last_words(self._stream.errors)
+        if code >= 0:
+            how = f"its agent ended with exit code {code}"
+        elif self._connection.client.is_active() or self._closing:
+            how = "its agent was killed by a signal"
+        else:
+            how = "its ssh connection was lost"
+        return f"{how}: {last}" if last else how
+
+    async def tunnel(self, port: int) -> int:
+        """Let the host reach a port of this machine's loopback; the port on its own loopback that leads here.
+
+        Ends with this transport.
+
+        Raises:
+            TunnelRefusedError: the ssh server opens none.
+        """
+        if self._tunnels is None:
+            raise TunnelRefusedError(self.host, "there is no connection to it")
+        return await self._tunnels.open(port)
+
+    async def abandon(self) -> None:
+        """Close the connection; see `Transport`."""
+        if self._connection is not None:
+            self._closing = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DISCONNECT_SECONDS):
+                    await in_thread(functools.partial(_disconnect, self._connection, self._pump))
+
+    async def close(self) -> None:
+        """End the agent; see `Transport`."""
+        if self._connection is None:
+            return
+        if self._stream is not None and self._has_started:
+            self._stream.end_writing()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await self._discard_output(self._stream)
+                    await self._stream.wait_closed()
+        if self._tunnels is not None:
+            await self._tunnels.close()
+        await self.abandon()
+
+    async def _start(self, connection: Connection) -> None:
+        session = await self._open_session(connection)
+        self._pump = Pump()
+        self._tunnels = Tunnels(self.host, connection, self._pump)
+        self._stream = self._pump.add(session)
+        # In one piece, so that no agent can be left to wait for its first order for ever.
+        self._stream.write(self._agent.script() + wire.encode_order(Wait(self._agent.patience_seconds)))
+        before, self._first = await self._find_mark(self._stream)
+        if not self._first:
+            self._first = await self._stream.read()
+        self._has_started = bool(self._first)
+        if not self._first:
+            await self._stream.wait_closed()
+            raise self._agent.explain(self.host, self._exit_code(), self._stream.errors, before)
+
+    def _exit_code(self) -> int:
+        code = self._stream.exit_code if self._stream is not None else None
+        return -1 if code is None else code
+
+    async def _open_session(self, connection: Connection) -> paramiko.Channel:
+        def work() -> paramiko.Channel:
+            session = connection.client.open_session(_WINDOW_BYTES, timeout=self._limits.start_seconds)
+            session.settimeout(self._limits.start_seconds)
+            session.exec_command(start.COMMAND)
+            return session
+
+        try:
+            return await in_thread(work)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
+
+    async def _find_mark(self, stream: Stream) -> tuple[bytes, bytes]:
+        """What came before the agent's own output, and the beginning of that."""
+        seen = b""
+        while chunk := await stream.read():
+            seen += chunk
+            before, mark, after = seen.partition(start.MARK)
+            if mark:
+                return before, after
+            seen = seen[-_GARBAGE_BYTES:]
+        return seen, b""
+
+    async def _discard_output(self, stream: Stream) -> None:
+        while await stream.read():
+            pass
+
+
+def _disconnect(connection: Connection, pump: Pump | None) -> None:
+    connection.close()
+    if pump is not None:
+        pump.stop()

@@ -1,0 +1,40 @@
+"""Proto messages <-> the values the rest of the project speaks in; nothing else knows how they look on the wire.
+
+`WireError` is raised for a message that lacks what it must have.
+"""
+
+from rendezvous.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
+from rendezvous.wire.membership import (
+    decode_assignment,
+    decode_endpoint,
+    decode_exited,
+    decode_notice,
+    decode_worker,
+    encode_assignment,
+    encode_endpoint,
+    encode_exited,
+    encode_notice,
+    encode_worker,
+)
+from rendezvous.wire.orders import decode_order, encode_order
+from rendezvous.wire.tellings import decode_telling, encode_telling
+
+__all__ = [
+    "MAX_FRAME_BYTES",
+    "FrameReader",
+    "decode_assignment",
+    "decode_endpoint",
+    "decode_exited",
+    "decode_notice",
+    "decode_order",
+    "decode_telling",
+    "decode_worker",
+    "encode_assignment",
+    "encode_endpoint",
+    "encode_exited",
+    "encode_notice",
+    "encode_order",
+    "encode_telling",
+    "encode_worker",
+    "frame",
+]

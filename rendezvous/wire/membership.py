@@ -1,0 +1,112 @@
+"""Messages of membership: workers, assignments, endpoints, ends, and what members are told."""
+
+from protos import rendezvous_pb2 as pb
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.errors import WireError
+from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+
+_LAST_PORT = 65_535
+
+
+def encode_worker(worker: Worker) -> pb.WorkerId:
+    """The message of a worker."""
+    return pb.WorkerId(host=worker.slot.host, slot=worker.slot.index, incarnation=worker.incarnation)
+
+
+def decode_worker(message: pb.WorkerId) -> Worker:
+    """The worker of a message."""
+    if not message.host or not message.incarnation:
+        raise WireError("a worker without host or incarnation")
+    return Worker(Slot(message.host, message.slot), message.incarnation)
+
+
+def encode_assignment(assignment: Assignment) -> pb.Assignment:
+    """The message of an assignment."""
+    return pb.Assignment(
+        rank=assignment.rank,
+        size=assignment.size,
+        local_rank=assignment.local_rank,
+        local_size=assignment.local_size,
+        cross_rank=assignment.cross_rank,
+        cross_size=assignment.cross_size,
+    )
+
+
+def decode_assignment(message: pb.Assignment) -> Assignment:
+    """The assignment of a message."""
+    if message.rank >= message.size:
+        raise WireError(f"rank {message.rank} in a generation of {message.size}")
+    return Assignment(
+        message.rank,
+        message.size,
+        message.local_rank,
+        message.local_size,
+        message.cross_rank,
+        message.cross_size,
+    )
+
+
+def encode_endpoint(endpoint: Endpoint) -> pb.Endpoint:
+    """The message of an endpoint."""
+    return pb.Endpoint(address=endpoint.address, port=endpoint.port)
+
+
+def decode_endpoint(message: pb.Endpoint) -> Endpoint:
+    """The endpoint of a message."""
+    if not message.address or not 0 < message.port <= _LAST_PORT:
+        raise WireError(f"an endpoint without address, or with port {message.port}")
+    return Endpoint(message.address, message.port)
+
+
+def encode_exited(event: Exited) -> pb.Ended:
+    """The message of a worker's end."""
+    return pb.Ended(worker=encode_worker(event.worker), returncode=event.returncode, error=encode_text(event.error))
+
+
+def decode_exited(message: pb.Ended) -> Exited:
+    """A worker's end, as the core is told."""
+    return Exited(decode_worker(message.worker), message.returncode, message.error or None)
+
+
+def encode_notice(notice: Notice) -> pb.Notice:
+    """The message of a notice."""
+    match notice:
+        case Published(generation, members):
+            listed = [
+                pb.Member(worker=encode_worker(worker), assignment=encode_assignment(assignment))
+                for worker, assignment in members
+            ]
+            return pb.Notice(published=pb.Published(generation=generation, members=listed))
+        case StoreOpened(generation, endpoint):
+            return pb.Notice(store_opened=pb.StoreOpened(generation=generation, endpoint=encode_endpoint(endpoint)))
+        case Refused(worker, reason):
+            return pb.Notice(refused=pb.Refused(worker=encode_worker(worker), reason=encode_text(reason)))
+        case Departed(generation, worker, rank):
+            departed = pb.Departed(generation=generation, worker=encode_worker(worker), rank=rank)
+            return pb.Notice(departed=departed)
+
+
+def decode_notice(message: pb.Notice) -> Notice:
+    """The notice of a message."""
+    match message.WhichOneof("notice"):
+        case "published":
+            members = tuple(
+                (decode_worker(member.worker), decode_assignment(member.assignment))
+                for member in message.published.members
+            )
+            return Published(message.published.generation, members)
+        case "store_opened":
+            return StoreOpened(message.store_opened.generation, decode_endpoint(message.store_opened.endpoint))
+        case "refused":
+            return Refused(decode_worker(message.refused.worker), message.refused.reason)
+        case "departed":
+            departed = message.departed
+            return Departed(departed.generation, decode_worker(departed.worker), departed.rank)
+        case _:
+            raise WireError("a notice of no known kind")
+
+
+def encode_text(sentence: str | None) -> str:
+    """A sentence for people, in UTF-8; the command or path it speaks of may hold what is none (os.fsdecode)."""
+    return "" if sentence is None else sentence.encode(errors="backslashreplace").decode()

@@ -1,0 +1,76 @@
+"""A host that cannot hold so many workers says which limit is in the way."""
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from hvdrun.agent.capacity import Capacity
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+@pytest.fixture(autouse=True)
+def limits(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """This process' soft limits, which a test may change."""
+    limits = {resource.RLIMIT_NOFILE: UNLIMITED, resource.RLIMIT_NPROC: UNLIMITED}
+    monkeypatch.setattr(resource, "getrlimit", lambda number: (limits[number], UNLIMITED))
+    return limits
+
+
+@pytest.fixture
+def capacity(tmp_path: Path) -> Capacity:
+    """A machine with 300 processes of at most 1,000, and a container with 10 of at most 500."""
+    files = {
+        "proc/loadavg": "0.1 0.2 0.3 2/300 4711",
+        "proc/sys/kernel/pid_max": "1000",
+        "proc/sys/kernel/threads-max": "90000",
+        "groups/pids.max": "500",
+        "groups/pids.current": "10",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n", encoding="utf-8")
+    return Capacity(tmp_path / "proc", tmp_path / "groups")
+
+
+def test_what_fits_is_no_shortage(capacity: Capacity) -> None:
+    assert capacity.find_shortage(490) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [(701, "more processes than the 700 that kernel.pid_max leaves"), (491, "the 490 that this container's pids.max")],
+)
+def test_the_limit_that_is_in_the_way_is_named(capacity: Capacity, workers: int, words: str) -> None:
+    assert words in (capacity.find_shortage(workers) or "")
+
+
+def test_a_machine_that_tells_nothing_has_no_known_limit(tmp_path: Path) -> None:
+    assert Capacity(tmp_path, tmp_path).find_shortage(100_000) is None
+
+
+def test_a_container_without_a_limit_has_none(capacity: Capacity, tmp_path: Path) -> None:
+    (tmp_path / "groups" / "pids.max").write_text("max\n", encoding="utf-8")
+    assert capacity.find_shortage(700) is None
+
+
+def test_each_worker_needs_two_files_of_the_agent(capacity: Capacity, limits: dict[int, int]) -> None:
+    limits[resource.RLIMIT_NOFILE] = 300
+    assert capacity.find_shortage(100) is None
+    assert "200 workers need 464 open files, and `ulimit -n` allows 300" in (capacity.find_shortage(200) or "")
+
+
+@pytest.mark.parametrize(("user", "shortage"), [(0, False), (1000, True)])
+def test_the_limit_of_a_user_binds_everybody_but_root(
+    capacity: Capacity, limits: dict[int, int], monkeypatch: pytest.MonkeyPatch, user: int, *, shortage: bool
+) -> None:
+    limits[resource.RLIMIT_NPROC] = 50
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert ("`ulimit -u`" in (capacity.find_shortage(51) or "")) is shortage
+
+
+def test_this_machine_can_hold_one_worker() -> None:
+    assert Capacity().find_shortage(1) is None

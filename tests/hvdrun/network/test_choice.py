@@ -1,0 +1,291 @@
+"""Which addresses are chosen: by tables for what people have, by laws for whatever else there is."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdrun.network.choice import Choice, Chosen, choose
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError
+from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
+from hvdrun.network.restriction import Restriction
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Found, Listening, Proof
+
+Machines = dict[str, list[str]]  # per host: "interface address/prefix speed"
+
+
+def read_listening(text: str) -> Listening:
+    interface, subnet, *speed = text.split()
+    address, _, prefix = subnet.partition("/")
+    return Listening(interface, Endpoint(address, 4711), int(prefix), int(*speed))
+
+
+def make_findings(machines: Machines, *unreached: str, slow: tuple[str, ...] = ()) -> Findings:
+    """A survey in which everybody reached everything, but for `address`, or `host>address`; slow ones take 9 ms."""
+    found = {host: Found(tuple(map(read_listening, listed)), 4) for host, listed in machines.items()}
+    pairs = plan_pairs([host for host in machines if host != LAUNCHER])
+    proofs = {
+        prober: [
+            Proof(host, address, "10.0.0.99", 9.0 if address in slow else 0.2)
+            for host, entry in found.items()
+            if (prober, host) in pairs
+            for address in (listening.endpoint.address for listening in entry.addresses)
+            if not {address, f"{prober}>{address}"} & {*unreached}
+        ]
+        for prober in found
+        if prober != LAUNCHER
+    }
+    return Findings(found, pairs, proofs)
+
+
+def list_addresses(choice: Choice) -> dict[str, str]:
+    return {host: f"{chosen.interface} {chosen.address}" for host, chosen in choice.hosts.items()}
+
+
+DOCKER = "docker0 172.17.0.1/16"
+PLAIN: Machines = {"a": ["eth0 10.0.0.1/24", DOCKER], "b": ["eth0 10.0.0.2/24", DOCKER]}
+TWO_NETWORKS: Machines = {
+    "a": ["eth0 10.0.0.1/24 1000", "eth1 10.1.0.1/24 25000", "ib0 10.2.0.1/24"],
+    "b": ["eth0 10.0.0.2/24 1000", "eth1 10.1.0.2/24 25000", "ib0 10.2.0.2/24"],
+}
+
+
+@pytest.mark.parametrize(
+    ("machines", "unreached", "restriction", "expected"),
+    [
+        pytest.param(PLAIN, ["172.17.0.1"], None, ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="docker0 leads nowhere"),
+        pytest.param(
+            {"a": [DOCKER, "eth0 10.0.0.1/24"], "b": ["eth0 172.17.0.2/16"]},
+            ["10.0.0.1"],
+            None,
+            ["docker0 172.17.0.1", "eth0 172.17.0.2"],
+            id="an interface called docker0 that serves is chosen",
+        ),
+        pytest.param(TWO_NETWORKS, [], None, ["eth1 10.1.0.1", "eth1 10.1.0.2"], id="the fastest"),
+        pytest.param(TWO_NETWORKS, ["10.1.0.2"], None, ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the fastest that works"),
+        pytest.param(TWO_NETWORKS, [], "ib*", ["ib0 10.2.0.1", "ib0 10.2.0.2"], id="the user's"),
+        pytest.param(TWO_NETWORKS, [], "ib0,eth*", ["ib0 10.2.0.1", "ib0 10.2.0.2"], id="the user's first"),
+        pytest.param(
+            TWO_NETWORKS, ["10.2.0.1"], "ib0,eth0,*", ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the user's second"
+        ),
+        pytest.param(TWO_NETWORKS, [], "10.0.0.0/16", ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the user's subnet"),
+        pytest.param(
+            {"a": ["enp1 10.0.0.1/24"], "b": ["eth0 10.0.0.2/24"]},
+            [],
+            None,
+            ["enp1 10.0.0.1", "eth0 10.0.0.2"],
+            id="names differ",
+        ),
+        pytest.param(
+            {"a": ["eth0 10.0.1.1/24", "wan 5.0.0.1/24 9000"], "b": ["eth0 10.0.2.2/24", "up 6.0.0.1/24 9000"]},
+            [],
+            None,
+            ["eth0 10.0.1.1", "eth0 10.0.2.2"],
+            id="routed, on interfaces of one name",
+        ),
+        pytest.param(
+            {"a": ["x 2001:db8::1/64", "x 10.0.1.1/24"], "b": ["y 10.0.2.2/24", "y 2001:db8:1::1/64"]},
+            [],
+            None,
+            ["x 10.0.1.1", "y 10.0.2.2"],
+            id="routed, in one family",
+        ),
+        pytest.param(
+            {"a": ["x 2001:db8::1/64"], "b": ["y 10.0.2.2/24"]},
+            [],
+            None,
+            ["x 2001:db8::1", "y 10.0.2.2"],
+            id="whatever is there",
+        ),
+        pytest.param(
+            {"a": ["x 2001:db8::1/64", "x 10.0.0.1/24"], "b": ["x 2001:db8::2/64", "x 10.0.0.2/24"]},
+            [],
+            None,
+            ["x 10.0.0.1", "x 10.0.0.2"],
+            id="IPv4 where both are equal",
+        ),
+        pytest.param(
+            {"a": ["x 2001:db8::1/64", "x 10.0.0.1/24"], "b": ["x 2001:db8::2/64", "x 10.0.0.2/24"]},
+            ["a>10.0.0.2"],
+            None,
+            ["x 2001:db8::1", "x 2001:db8::2"],
+            id="IPv6 where that works",
+        ),
+        pytest.param(
+            {"a": ["x 10.0.0.1/24", "x 10.0.0.3/24"], "b": ["x 10.0.0.4/24", "x 10.0.0.2/24"]},
+            [],
+            None,
+            ["x 10.0.0.1", "x 10.0.0.4"],
+            id="the one that the host names first",
+        ),
+        pytest.param({"a": ["eth0 10.0.0.1/24"]}, [], None, [" 127.0.0.1"], id="one host"),
+        pytest.param({"a": ["eth0 10.0.0.1/24"]}, [], "eth0", ["eth0 10.0.0.1"], id="one host, and the user's wish"),
+        pytest.param({"a": []}, [], None, [" 127.0.0.1"], id="one host without a network"),
+    ],
+)
+def test_the_choice(machines: Machines, unreached: list[str], restriction: str | None, expected: list[str]) -> None:
+    limits = None if restriction is None else Restriction.parse(restriction)
+    choice = choose(make_findings(machines, *unreached), limits)
+    assert list(list_addresses(choice).values()) == expected
+
+
+def test_a_near_network_is_better_than_a_fast_one() -> None:
+    choice = choose(make_findings(TWO_NETWORKS, slow=("10.1.0.1",)))
+    assert list_addresses(choice) == {"a": "eth0 10.0.0.1", "b": "eth0 10.0.0.2"}
+
+
+def test_the_choice_says_why() -> None:
+    choice = choose(make_findings(PLAIN, "172.17.0.1"), Restriction.parse("eth*"))
+    assert choice.hosts["a"] == Chosen(
+        "10.0.0.1",
+        "eth0",
+        "10.0.0.1 on eth0: all hosts reach each other in the subnet 10.0.0.0/24, as --network-interfaces eth* allows",
+    )
+
+
+def test_who_cannot_reach_whom_is_said_with_what_was_tried_and_what_to_do() -> None:
+    with pytest.raises(NoCommonAddressError) as caught:
+        choose(make_findings(PLAIN, "172.17.0.1", "a>10.0.0.2"))
+    assert caught.value.unreached == (("a", "b"),)
+    assert str(caught.value) == (
+        "the hosts cannot all reach each other: a does not reach b (tried 10.0.0.2 on eth0 and 172.17.0.1 on docker0). "
+        "Let the firewalls between them pass TCP on all ports, or name a network that joins them all with "
+        "--network-interfaces."
+    )
+
+
+def test_a_host_that_each_reaches_elsewhere_is_named_with_the_ways() -> None:
+    machines: Machines = {
+        "a": ["eth0 10.0.0.1/24"],
+        "b": ["eth0 10.0.0.2/24", "eth1 10.1.0.2/24"],
+        "c": ["eth0 10.0.0.3/24"],
+    }
+    with pytest.raises(NoCommonAddressError) as caught:
+        choose(make_findings(machines, "a>10.1.0.2", "c>10.0.0.2"))
+    assert caught.value.unreached == ()
+    assert "no one address of b is reached by all the others (a reaches 10.0.0.2, c reaches 10.1.0.2)" in str(
+        caught.value
+    )
+
+
+def test_a_restriction_that_leaves_a_host_nothing_says_what_the_host_has() -> None:
+    with pytest.raises(NoAllowedAddressError) as caught:
+        choose(make_findings({"a": ["ib0 10.0.0.1/24"], "b": ["eth0 10.0.0.2/24"]}), Restriction.parse("ib0"))
+    assert caught.value.hosts == ("b",)
+    assert str(caught.value) == (
+        "--network-interfaces ib0 leaves no address on b (it has 10.0.0.2 on eth0): name an interface or a subnet of "
+        "each host, or leave the option away."
+    )
+
+
+def test_a_host_without_a_network_is_named() -> None:
+    with pytest.raises(NoAllowedAddressError, match="no address but loopback and link-local ones on b: "):
+        choose(make_findings({"a": ["ib0 10.0.0.1/24"], "b": []}))
+
+
+LAPTOP: Machines = {**PLAIN, LAUNCHER: ["wlan0 192.168.0.7/24", "tun0 10.0.0.9/24", DOCKER]}
+
+
+@pytest.mark.parametrize(
+    ("unreached", "restriction", "expected"),
+    [
+        (["172.17.0.1", "192.168.0.7"], None, ["10.0.0.9", "10.0.0.9"]),
+        (["172.17.0.1", "a>192.168.0.7"], None, ["10.0.0.9", "10.0.0.9"]),
+        (["172.17.0.1", "a>192.168.0.7", "b>10.0.0.9"], None, ["10.0.0.9", "192.168.0.7"]),
+        (["172.17.0.1", "192.168.0.7", "b>10.0.0.9"], None, ["10.0.0.9", None]),
+        (["172.17.0.1", "192.168.0.7", "10.0.0.9"], None, [None, None]),
+        (["172.17.0.1"], "eth*,tun0", ["10.0.0.9", "10.0.0.9"]),
+        (["172.17.0.1"], "eth*", ["192.168.0.7", "192.168.0.7"]),
+    ],
+)
+def test_each_host_is_told_an_address_of_the_launcher_that_it_reaches(
+    unreached: list[str], restriction: str | None, expected: list[str | None]
+) -> None:
+    limits = None if restriction is None else Restriction.parse(restriction)
+    choice = choose(make_findings(LAPTOP, *unreached), limits)
+    assert list(choice.launcher.values()) == expected
+
+
+interfaces = st.sampled_from(["eth0", "eth1", "ib0"])
+addresses = st.builds("{} 10.{}.0.{}/{}".format, interfaces, st.integers(0, 2), st.integers(1, 250), st.just(16))
+hosts = st.lists(addresses, min_size=1, max_size=4, unique_by=lambda text: text.split()[1])
+networks = st.integers(2, 5).flatmap(
+    lambda count: st.fixed_dictionaries({f"host{index}": hosts for index in range(count)})
+)
+
+
+@st.composite
+def surveys(draw: st.DrawFn) -> Findings:
+    """Hosts with some addresses each, and who reached which."""
+    findings = make_findings(draw(networks))
+    proofs = {
+        host: [proof for proof in listed if draw(st.integers(0, 5))] for host, listed in sorted(findings.proofs.items())
+    }
+    return Findings(findings.found, findings.pairs, proofs)
+
+
+def find_complete(findings: Findings) -> dict[str, set[str]]:
+    """The addresses of each host that all others have proven."""
+    return {
+        host: {
+            entry.endpoint.address
+            for entry in findings.addresses(host)
+            if all(
+                any((proof.host, proof.address) == (host, entry.endpoint.address) for proof in findings.proofs[prober])
+                for prober in findings.hosts
+                if prober != host
+            )
+        }
+        for host in findings.hosts
+    }
+
+
+@given(surveys())
+def test_what_is_chosen_was_proven_by_all_and_there_is_a_choice_whenever_there_can_be(findings: Findings) -> None:
+    complete = find_complete(findings)
+    try:
+        choice = choose(findings)
+    except NoCommonAddressError as error:
+        assert {host for _, host in error.unreached} | error.divided.keys()  # noqa: PT017 - a survey at random
+        assert not all(complete.values())
+    else:
+        for host, chosen in choice.hosts.items():
+            assert chosen.address in complete[host]
+            assert (chosen.interface, chosen.address) in {
+                (entry.interface, entry.endpoint.address) for entry in findings.addresses(host)
+            }
+
+
+@given(surveys(), st.randoms())
+def test_the_order_of_proofs_is_of_no_importance(findings: Findings, random: Random) -> None:
+    shuffled = {host: random.sample(list(listed), len(listed)) for host, listed in findings.proofs.items()}
+    other = Findings(findings.found, findings.pairs, dict(reversed(shuffled.items())))
+    assert describe_choice(findings) == describe_choice(other)
+
+
+@given(surveys(), addresses)
+def test_an_address_that_nobody_has_reached_changes_nothing(findings: Findings, decoy: str) -> None:
+    entry = read_listening(decoy.replace("10.", "172.", 1))
+    found = {host: Found((entry, *there.addresses), there.cores) for host, there in findings.found.items()}
+    try:
+        expected = choose(findings)
+    except NoCommonAddressError:
+        with pytest.raises(NoCommonAddressError):
+            choose(Findings(found, findings.pairs, findings.proofs))
+    else:
+        assert choose(Findings(found, findings.pairs, findings.proofs)) == expected
+
+
+def describe_choice(findings: Findings) -> Choice | str:
+    try:
+        return choose(findings)
+    except NoCommonAddressError as error:
+        return str(error)
+
+
+def test_one_slow_answer_does_not_decide_the_family_of_an_interface() -> None:
+    machines: Machines = {"a": ["x 10.0.0.1/24", "x 2001:db8::1/64"], "b": ["x 10.0.0.2/24", "x 2001:db8::2/64"]}
+    choice = choose(make_findings(machines, slow=("10.0.0.2",)))
+    assert list_addresses(choice) == {"a": "x 10.0.0.1", "b": "x 10.0.0.2"}

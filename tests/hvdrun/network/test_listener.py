@@ -1,0 +1,189 @@
+"""A listener answers the probes of its survey, and whoever else connects can do it no harm."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from hvdrun.network.handshake import QUESTION_BYTES, Identity
+from hvdrun.network.interfaces import InterfaceAddress
+from hvdrun.network.listener import MAX_VISITORS, Listener
+from hvdrun.network.probe import probe
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Listening, ProbeTarget
+from tests.hvdrun.network.loopback import ADDRESSES
+
+TOKEN = b"token"
+LIMIT_SECONDS = 20.0
+LONG_SECONDS = 600.0  # a silence that only counting can end
+
+
+@asynccontextmanager
+async def listening(
+    *addresses: str, silence_seconds: float = LONG_SECONDS
+) -> AsyncIterator[tuple[Listener, tuple[Listening, ...]]]:
+    """A listener of host a on these addresses."""
+    listener = Listener(TOKEN, "a", silence_seconds=silence_seconds)
+    try:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            yield listener, await listener.open([InterfaceAddress("lo", address, 8, 10) for address in addresses])
+    finally:
+        listener.close()
+
+
+async def is_proven(endpoint: Endpoint) -> bool:
+    return bool(await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS))
+
+
+async def connect(endpoint: Endpoint, stack: AsyncExitStack) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(endpoint.address, endpoint.port)
+
+    async def close() -> None:
+        writer.transport.abort()
+
+    stack.push_async_callback(close)
+    return reader, writer
+
+
+async def read_rest(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the connection is ended, in whatever way."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+def test_each_address_has_a_listener_of_its_own_and_no_other_address_has() -> None:
+    async def scenario() -> None:
+        async with listening(*ADDRESSES) as (_, opened):
+            assert [(entry.endpoint.address, entry.prefix, entry.speed) for entry in opened] == [
+                (address, 8, 10) for address in ADDRESSES
+            ]
+            assert all([await is_proven(entry.endpoint) for entry in opened])
+            assert not await is_proven(Endpoint("127.0.0.3", opened[0].endpoint.port))
+
+    asyncio.run(scenario())
+
+
+def test_an_address_that_is_not_there_is_left_out() -> None:
+    async def scenario() -> tuple[Listening, ...]:
+        async with listening("192.0.2.77", "127.0.0.1") as (_, opened):
+            return opened
+
+    assert [entry.endpoint.address for entry in asyncio.run(scenario())] == ["127.0.0.1"]
+
+
+def test_a_closed_listener_is_not_reached_and_keeps_nobody() -> None:
+    async def scenario() -> None:
+        async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
+            reader, _ = await connect(entry.endpoint, stack)
+            await is_proven(entry.endpoint)  # by now the first one has been let in
+            listener.close()
+            assert await read_rest(reader) == b""
+            assert not await is_proven(entry.endpoint)
+
+    asyncio.run(scenario())
+
+
+async def speak(endpoint: Endpoint, data: bytes) -> bytes:
+    """What a stranger gets for this."""
+    async with AsyncExitStack() as stack:
+        reader, writer = await connect(endpoint, stack)
+        writer.write(data)
+        return await read_rest(reader)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: a scanner with a long name\r\n\r\n",
+        b"\x16\x03\x01" + b"\x00" * 200,
+        b"\x00" * QUESTION_BYTES,
+        os.urandom(1 << 20),
+        Identity(TOKEN, "a", Endpoint("127.0.0.1", 1)).ask(),
+        Identity(b"another", "a", Endpoint("127.0.0.1", 1)).ask(),
+    ],
+    ids=["http", "tls", "zeros", "much", "another port", "another survey"],
+)
+def test_a_stranger_gets_no_answer_and_is_let_go_at_once(data: bytes) -> None:
+    async def scenario() -> tuple[bytes, bool]:
+        async with listening("127.0.0.1") as (_, (entry,)):
+            return await speak(entry.endpoint, data), await is_proven(entry.endpoint)
+
+    assert asyncio.run(scenario()) == (b"", True)
+
+
+def test_a_question_is_understood_in_whatever_pieces_it_comes() -> None:
+    async def scenario() -> bool:
+        async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
+            identity = Identity(TOKEN, "a", entry.endpoint)
+            question = identity.ask()
+            reader, writer = await connect(entry.endpoint, stack)
+            for byte in question:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            return identity.has_answered(question, await reader.read())
+
+    assert asyncio.run(scenario())
+
+
+def test_a_question_with_something_behind_it_is_none() -> None:
+    async def scenario() -> bytes:
+        async with listening("127.0.0.1") as (_, (entry,)):
+            return await speak(entry.endpoint, Identity(TOKEN, "a", entry.endpoint).ask() + b"x")
+
+    assert asyncio.run(scenario()) == b""
+
+
+async def say_nothing(_: asyncio.StreamWriter) -> None:
+    """Be there."""
+
+
+async def say_half(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"x" * (QUESTION_BYTES - 1))
+    await writer.drain()
+
+
+async def say_no_more(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"x")
+    writer.write_eof()
+
+
+@pytest.mark.parametrize("behave", [say_nothing, say_half, say_no_more])
+def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
+    async def scenario() -> bytes:
+        async with listening("127.0.0.1", silence_seconds=0.05) as (listener, (entry,)), AsyncExitStack() as stack:
+            reader, writer = await connect(entry.endpoint, stack)
+            await behave(writer)
+            rest = await read_rest(reader)
+            assert not listener._visitors
+            return rest
+
+    assert asyncio.run(scenario()) == b""
+
+
+def test_five_hundred_who_only_stay_keep_no_prober_out() -> None:
+    async def scenario() -> None:
+        async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
+            for _ in range(500):
+                await connect(entry.endpoint, stack)
+            proofs = await asyncio.gather(*(is_proven(entry.endpoint) for _ in range(50)))
+            assert all(proofs)
+            assert len(listener._visitors) <= MAX_VISITORS
+
+    asyncio.run(scenario())
+
+
+def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only_stay() -> None:
+    async def scenario() -> list[int]:
+        async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
+            for _ in range(200):
+                await connect(entry.endpoint, stack)
+            targets = [ProbeTarget("a", entry.endpoint)] * 100
+            probes = [probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS) for _ in range(3)]
+            return [len(proofs) for proofs in await asyncio.gather(*probes)]
+
+    assert asyncio.run(scenario()) == [100, 100, 100]

@@ -1,0 +1,173 @@
+"""A prober believes nobody but who it asks for, and is done in time whatever the others do."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from hvdrun.network.handshake import ANSWER_BYTES, QUESTION_BYTES, Identity
+from hvdrun.network.interfaces import InterfaceAddress
+from hvdrun.network.listener import Listener
+from hvdrun.network.probe import CONCURRENCY, bound_seconds, probe
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import ProbeTarget, Proof
+from tests.hvdrun.network.loopback import ADDRESSES
+
+TOKEN = b"token"
+LIMIT_SECONDS = 20.0
+SHORT_SECONDS = 0.2
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def listening(host: str, address: str, token: bytes = TOKEN) -> AsyncIterator[Endpoint]:
+    listener = Listener(token, host)
+    try:
+        (entry,) = await listener.open([InterfaceAddress("lo", address, 8, 0)])
+        yield entry.endpoint
+    finally:
+        listener.close()
+
+
+@asynccontextmanager
+async def impostor(behave: Behaviour) -> AsyncIterator[Endpoint]:
+    """Somebody else, who behaves in this way towards whoever connects."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await behave(reader, writer)
+        except OSError:
+            pass  # the prober has had enough
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_listener_is_proven_with_the_way_to_it(address: str) -> None:
+    async def scenario() -> tuple[Proof, ...]:
+        async with listening("a", address) as endpoint:
+            return await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS)
+
+    (proof,) = asyncio.run(scenario())
+    assert (proof.host, proof.address) == ("a", address)
+    assert proof.source in {address, "127.0.0.1"}
+    assert 0 < proof.milliseconds < LIMIT_SECONDS * 1000
+
+
+def test_the_same_address_on_another_host_is_not_the_one_asked_for() -> None:
+    async def scenario() -> tuple[Proof, ...]:
+        async with listening("a", "127.0.0.1") as own:
+            return await probe(TOKEN, [ProbeTarget("b", own)], limit_seconds=LIMIT_SECONDS)
+
+    assert asyncio.run(scenario()) == ()
+
+
+def test_a_listener_of_another_survey_is_not_believed() -> None:
+    async def scenario() -> tuple[Proof, ...]:
+        async with listening("a", "127.0.0.1", b"another") as endpoint:
+            return await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS)
+
+    assert asyncio.run(scenario()) == ()
+
+
+async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(await reader.readexactly(QUESTION_BYTES))
+    await writer.drain()
+
+
+async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n" * 1000)
+    await writer.drain()
+    await reader.read()
+
+
+async def guess(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    question = await reader.readexactly(QUESTION_BYTES)
+    writer.write(Identity(b"", "a", Endpoint("127.0.0.1", 1))._sign(b"answer", question[:16]))
+    await writer.drain()
+
+
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accept, and end it."""
+
+
+async def stop_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readexactly(QUESTION_BYTES)
+    writer.write(b"x" * (ANSWER_BYTES - 1))
+    await writer.drain()
+
+
+@pytest.mark.parametrize("behave", [send_back, greet, guess, hang_up, stop_short])
+def test_an_impostor_is_not_believed(behave: Behaviour) -> None:
+    async def scenario() -> tuple[Proof, ...]:
+        async with impostor(behave) as endpoint:
+            return await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS)
+
+    assert asyncio.run(scenario()) == ()
+
+
+async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001 - a Behaviour
+    await reader.read()
+
+
+async def dribble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001 - a Behaviour
+    while True:
+        writer.write(b"x")
+        await writer.drain()
+        await asyncio.sleep(SHORT_SECONDS / 4)
+
+
+@pytest.mark.parametrize("behave", [stay_silent, dribble])
+def test_who_does_not_answer_costs_no_more_than_the_limit_and_hides_nobody(behave: Behaviour) -> None:
+    async def scenario() -> tuple[tuple[Proof, ...], float]:
+        async with impostor(behave) as silent, listening("b", "127.0.0.1") as endpoint:
+            targets = [ProbeTarget("a", silent), ProbeTarget("b", endpoint)]
+            began = time.monotonic()
+            return await probe(TOKEN, targets, limit_seconds=SHORT_SECONDS), time.monotonic() - began
+
+    proofs, seconds = asyncio.run(scenario())
+    assert [proof.host for proof in proofs] == ["b"]
+    assert SHORT_SECONDS <= seconds < LIMIT_SECONDS
+
+
+def test_a_peer_that_never_accepts_is_given_up() -> None:
+    async def scenario() -> tuple[Proof, ...]:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+            endpoint = Endpoint("127.0.0.1", full.getsockname()[1])
+            return await probe(TOKEN, [ProbeTarget("a", endpoint)] * 5, limit_seconds=SHORT_SECONDS)
+
+    assert asyncio.run(scenario()) == ()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "240.0.0.1", "fe80::1"])
+def test_where_nobody_listens_nothing_is_proven(address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    proofs = asyncio.run(probe(TOKEN, [ProbeTarget("a", Endpoint(address, port))], limit_seconds=SHORT_SECONDS))
+    assert proofs == ()
+
+
+def test_no_target_is_no_proof() -> None:
+    assert asyncio.run(probe(TOKEN, [])) == ()
+
+
+def test_more_targets_than_fit_at_once_are_all_tried_and_come_in_their_order() -> None:
+    async def scenario() -> list[str]:
+        async with listening("a", "127.0.0.1") as one, listening("b", "127.0.0.2") as two:
+            targets = [ProbeTarget("a", one), ProbeTarget("b", two)] * CONCURRENCY
+            return [proof.host for proof in await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)]
+
+    assert asyncio.run(scenario()) == ["a", "b"] * CONCURRENCY
+
+
+@pytest.mark.parametrize(("count", "rounds"), [(0, 0), (1, 1), (CONCURRENCY, 1), (CONCURRENCY + 1, 2)])
+def test_the_time_that_probing_takes_is_known_before(count: int, rounds: int) -> None:
+    assert bound_seconds(count, 2.0) == 2.0 * rounds

@@ -1,0 +1,128 @@
+"""A survey of real listeners on this machine, each of them a host of its own name."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import pytest
+
+from hvdrun.network.choice import choose
+from hvdrun.network.errors import SurveyTimeoutError
+from hvdrun.network.findings import LAUNCHER, Findings
+from hvdrun.network.participant import Participant
+from hvdrun.network.survey import survey
+from rendezvous.orders import Look, Order, Probe, Remark, Telling
+
+LIMIT_SECONDS = 20.0
+SHORT_SECONDS = 0.2
+
+
+class Agents:
+    """What the agents of some hosts do when they are surveyed; `ignore` says what they do not even hear."""
+
+    def __init__(self, hosts: Sequence[str], ignore: Callable[[str, Order], bool] = lambda *_: False) -> None:
+        self._tellings: dict[str, asyncio.Queue[Telling]] = {host: asyncio.Queue() for host in hosts}
+        self._participants: dict[str, Participant] = {}
+        self._work: set[asyncio.Task[None]] = set()
+        self._ignore = ignore
+        self.tokens: set[bytes] = set()
+
+    def send(self, host: str, order: Order) -> None:
+        """An order comes to a host."""
+        if not self._ignore(host, order):
+            task = asyncio.create_task(self._obey(host, order))
+            self._work.add(task)
+            task.add_done_callback(self._work.discard)
+
+    async def receive(self, host: str) -> Telling:
+        """What a host tells next."""
+        return await self._tellings[host].get()
+
+    def close(self) -> None:
+        """All agents go."""
+        for participant in self._participants.values():
+            participant.close()
+
+    async def _obey(self, host: str, order: Order) -> None:
+        match order:
+            case Look(token, name):
+                self.tokens.add(token)
+                self._participants[host] = Participant(token, name, loopback=True)
+                self._tellings[host].put_nowait(Remark("what nobody waits for"))
+                self._tellings[host].put_nowait(await self._participants[host].look())
+            case Probe(targets):
+                self._tellings[host].put_nowait(await self._participants[host].probe(targets))
+            case _:
+                raise AssertionError(order)
+
+
+def run_survey(
+    hosts: Sequence[str],
+    ignore: Callable[[str, Order], bool] = lambda *_: False,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Findings:
+    async def run() -> Findings:
+        with ExitStack() as stack:
+            agents = Agents(hosts, ignore)
+            stack.callback(agents.close)
+            async with asyncio.timeout(LIMIT_SECONDS):
+                findings = await survey(hosts, agents.send, agents.receive, limit_seconds=limit_seconds, loopback=True)
+            assert [len(token) for token in agents.tokens] == [32]
+            return findings
+
+    return asyncio.run(run())
+
+
+def test_every_host_proves_all_that_it_was_asked_for() -> None:
+    findings = run_survey(("b", "a", "c"))
+    assert findings.hosts == ("b", "a", "c")
+    for host in findings.hosts:
+        proven = {(proof.host, proof.address) for proof in findings.proofs[host]}
+        assert proven == {
+            (other, entry.endpoint.address)
+            for other in (*findings.hosts, LAUNCHER)
+            if other != host
+            for entry in findings.addresses(other)
+        }
+    choice = choose(findings)
+    assert [*choice.hosts] == ["b", "a", "c"]
+    assert None not in choice.launcher.values()
+
+
+def test_one_host_proves_the_launcher() -> None:
+    findings = run_survey(("a",))
+    assert {proof.host for proof in findings.proofs["a"]} == {LAUNCHER}
+    assert choose(findings).hosts["a"].address == "127.0.0.1"
+
+
+def test_no_host_is_no_survey() -> None:
+    assert run_survey_of_nobody().proofs == {}
+
+
+def run_survey_of_nobody() -> Findings:
+    async def run() -> Findings:
+        agents = Agents(())
+        return await survey((), agents.send, agents.receive)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("kind", "task"), [(Look, "tell its addresses"), (Probe, "tell whom it reaches")])
+def test_hosts_that_do_not_answer_in_time_are_named(kind: type[Order], task: str) -> None:
+    with pytest.raises(SurveyTimeoutError, match=f"b, d did not {task}") as caught:
+        run_survey(("a", "b", "c", "d"), lambda host, order: host in "bd" and isinstance(order, kind), SHORT_SECONDS)
+    assert caught.value.hosts == ("b", "d")
+
+
+def test_an_agent_that_is_lost_ends_the_survey_with_its_own_error() -> None:
+    async def run() -> None:
+        async def receive(host: str) -> Telling:
+            if host == "b":
+                raise ConnectionError("b is gone")
+            return await asyncio.Future[Telling]()
+
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await survey(("a", "b"), lambda *_: None, receive)
+
+    with pytest.raises(ConnectionError, match="b is gone"):
+        asyncio.run(run())

@@ -1,0 +1,26 @@
+"""One option: its value, and what is said of one that it cannot have."""
+
+import pytest
+
+from hvdrun.errors import BadValueError
+from hvdrun.options import BY_FLAG
+
+
+def test_a_bad_value_says_where_it_came_from_and_what_was_wanted() -> None:
+    with pytest.raises(BadValueError, match=r"^\$HOROVOD_START_TIMEOUT takes a time .* not 'soon'\.$"):
+        BY_FLAG["--start-timeout"].read("soon", "$HOROVOD_START_TIMEOUT")
+
+
+def test_one_of_few_words_names_all_of_them() -> None:
+    with pytest.raises(BadValueError, match=r"^-bind-to takes none, core, socket or numa, .* not 'hwthread'\.$"):
+        BY_FLAG["-bind-to"].read("hwthread", "-bind-to")
+
+
+def test_a_switch_has_no_value_to_read() -> None:
+    with pytest.raises(TypeError, match="-v"):
+        BY_FLAG["-v"].read("1", "-v")
+
+
+@pytest.mark.parametrize(("flag", "arity"), [("-v", 0), ("-np", 1), ("-x", 1), ("-mca", 2)])
+def test_an_option_knows_how_many_words_follow_it(flag: str, arity: int) -> None:
+    assert BY_FLAG[flag].arity == arity

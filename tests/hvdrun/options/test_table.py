@@ -1,0 +1,29 @@
+"""The one table of options."""
+
+from hvdrun.agent.binding import BindTo
+from hvdrun.mapping import MapBy
+from hvdrun.options import OPTIONS
+
+
+def test_every_default_is_what_its_option_reads() -> None:
+    defaults = {option.dest: option.read(option.default, "default") for option in OPTIONS if option.default}
+    assert defaults == {
+        "start_timeout_seconds": 120.0,
+        "grace_seconds": 5.0,
+        "lease_seconds": 30.0,
+        "bind_to": BindTo.NONE,
+        "map_by": MapBy.SLOT,
+    }
+
+
+def test_no_flag_and_no_name_is_given_twice() -> None:
+    flags = [flag for option in OPTIONS for flag in option.flags]
+    assert len(set(flags)) == len(flags)
+    assert len({option.dest for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_every_option_that_takes_a_value_says_which() -> None:
+    for option in OPTIONS:
+        assert bool(option.wanted) == bool(option.metavar) == option.takes_value
+        assert len(option.metavar.split()) == option.arity
+        assert option.help.endswith(".")

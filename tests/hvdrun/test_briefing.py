@@ -1,0 +1,73 @@
+"""What the agents of a job are told: what is the same for all, and what is each host's own."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.agent.binding import BindTo
+from hvdrun.briefing import Briefing
+from hvdrun.jobspec import JobSpec, RemoteSide
+from hvdrun.routes import Route
+from rendezvous.authority import Authority
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.orders import Begin
+
+OWN = {b"PATH": b"/mine", b"HOME": b"/home/me", b"COLOUR": b"green"}
+ROUTE = Route("192.0.2.1", "eth0", Endpoint("192.0.2.250", 4000))
+MASTER = Endpoint("192.0.2.1", 5000)
+
+
+@pytest.fixture
+def spec() -> JobSpec:
+    """Two workers here, and one on `far`."""
+    return JobSpec(
+        command=("/mine/python", "train.py"),
+        size=3,
+        hosts=(Host("localhost", 2), Host("far", 4)),
+        directory=Path("/data"),
+        remote=RemoteSide(frozenset({"far"}), ("/theirs/python", "train.py"), "/theirs/python"),
+        forwarded={b"SHAPE": b"round"},
+        bind_to=BindTo.CORE,
+        stdin_rank=1,
+        lease_seconds=7,
+    )
+
+
+def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None) -> Begin:
+    return Briefing(spec, "job", Authority("job"), tell, OWN).write(host, ROUTE, MASTER)
+
+
+@pytest.mark.parametrize("host", ["localhost", "far"])
+def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
+    begin = write(spec, host)
+    assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
+    assert (begin.bind_to, begin.stdin_rank, begin.prefork, begin.master) == ("core", 1, True, MASTER)
+    assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
+    assert begin.credential.private_key
+
+
+def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environment(spec: JobSpec) -> None:
+    begin = write(spec, "far")
+    assert begin.command == ("/theirs/python", "train.py")
+    assert begin.inherits
+    assert begin.environment[b"SHAPE"] == b"round"
+    assert begin.environment.keys().isdisjoint({b"HOME", b"COLOUR"})
+
+
+def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> None:
+    begin = write(spec, "localhost")
+    assert begin.command == ("/mine/python", "train.py")
+    assert not begin.inherits
+    assert begin.environment.items() >= {**OWN, b"SHAPE": b"round"}.items()
+
+
+def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: JobSpec) -> None:
+    said: list[str] = []
+    assert write(spec, "localhost", said.append).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert said == ["2 workers share localhost: OMP_NUM_THREADS=1, unless you set it"]
+    said.clear()
+    assert b"OMP_NUM_THREADS" not in write(spec, "far", said.append).environment
+    assert b"OMP_NUM_THREADS" not in write(replace(spec, size=1, stdin_rank=None), "localhost", said.append).environment
+    assert said == []

@@ -1,0 +1,139 @@
+"""What a request means on this machine."""
+
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.command import Surroundings
+from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
+from hvdrun.jobspec import JobSpec, RemoteSide
+from hvdrun.preparation import find_remote, find_used, prepare
+from rendezvous.core.model import Host
+
+OWN_PYTHON = sys.executable
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """The python on PATH."""
+    path = tmp_path / "bin" / "python"
+    path.parent.mkdir()
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def around(tmp_path: Path, python: str) -> Surroundings:
+    return Surroundings(tmp_path, str(Path(python).parent), OWN_PYTHON)
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    """A job with two workers here and two elsewhere."""
+    (tmp_path / "train.py").touch()
+    return JobSpec(("python", "train.py"), 4, (Host("here", 2), Host("there", 2)), tmp_path)
+
+
+def is_here(host: str) -> bool:
+    return host == "here"
+
+
+def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, around: Surroundings) -> None:
+    local = replace(spec, hosts=(Host("here", 4),))
+    assert prepare(local, around, is_here) == (local, ())
+
+
+def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
+    spec: JobSpec, around: Surroundings, python: str
+) -> None:
+    prepared, details = prepare(spec, around, is_here)
+    assert prepared.command == (python, "train.py")
+    assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), python)
+    assert prepared.forwarded == {b"PWD": os.fsencode(spec.directory)}
+    assert any(python in detail for detail in details)
+
+
+def test_where_path_has_no_python_all_hosts_use_hvdruns_own(spec: JobSpec, around: Surroundings) -> None:
+    prepared, details = prepare(spec, replace(around, search_path="/nowhere"), is_here)
+    assert prepared.command == prepared.remote.command == (OWN_PYTHON, "train.py")
+    assert any("PATH has no python" in detail for detail in details)
+
+
+def test_another_python_may_be_given_for_the_other_hosts(spec: JobSpec, around: Surroundings, python: str) -> None:
+    prepared, _ = prepare(replace(spec, remote_python="/there/python"), around, is_here)
+    assert prepared.command == (python, "train.py")
+    assert prepared.remote == RemoteSide(frozenset({"there"}), ("/there/python", "train.py"), "/there/python")
+
+
+def test_a_python_that_was_typed_with_its_path_is_used_everywhere(
+    spec: JobSpec, around: Surroundings, python: str
+) -> None:
+    typed = replace(spec, command=(python, "train.py"), remote_python="/there/python")
+    prepared, _ = prepare(typed, around, is_here)
+    assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), "/there/python")
+
+
+def test_agents_of_another_program_are_started_with_hvdruns_own_python(spec: JobSpec, around: Surroundings) -> None:
+    elsewhere = replace(spec, hosts=(Host("there", 4),), command=("./program",))
+    prepared, _ = prepare(elsewhere, around, is_here)
+    assert prepared.remote == RemoteSide(frozenset({"there"}), ("./program",), OWN_PYTHON)
+
+
+@pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-program",), ("python", "missing.py")])
+def test_what_is_missing_here_matters_only_where_workers_run_here(
+    command: tuple[str, ...], spec: JobSpec, around: Surroundings
+) -> None:
+    asked = replace(spec, command=command)
+    with pytest.raises((CommandNotFoundError, ScriptNotFoundError)):
+        prepare(asked, around, is_here)
+    prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
+
+
+def test_a_working_directory_that_is_missing_here_matters_only_where_workers_run_here(
+    spec: JobSpec, around: Surroundings
+) -> None:
+    asked = replace(spec, directory=spec.directory / "missing")
+    with pytest.raises(DirectoryNotFoundError, match="missing"):
+        prepare(asked, around, is_here)
+    prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
+
+
+def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surroundings) -> None:
+    with pytest.raises(OtherUserError, match=r"no-such-user@here is this machine, .* leave no-such-user@ out"):
+        prepare(replace(spec, users={"here": "no-such-user"}), around, is_here)
+    prepare(replace(spec, users={"there": "no-such-user"}), around, is_here)
+
+
+def test_hosts_that_get_no_worker_are_not_asked_for(spec: JobSpec, around: Surroundings) -> None:
+    def refuse(host: str) -> bool:
+        pytest.fail(f"{host} was looked up")
+
+    small = replace(spec, hosts=(Host("localhost", 4), Host("b", 1)))
+    assert find_used(small) == ("localhost",)
+    assert prepare(small, around, refuse)[0] == small
+
+
+@pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
+def test_the_hosts_that_get_workers_are_the_first_ones(size: int, used: str, spec: JobSpec) -> None:
+    hosts = (Host("a", 2), Host("b", 1), Host("c", 5))
+    assert find_used(replace(spec, size=size, hosts=hosts)) == tuple(used)
+
+
+def test_names_are_looked_up_all_at_once() -> None:
+    hosts = [f"h{number}" for number in range(8)]
+    together = threading.Barrier(len(hosts), timeout=30)
+
+    def look_up(host: str) -> bool:
+        together.wait()
+        return host == "h3"
+
+    assert find_remote(hosts, look_up) == frozenset(hosts) - {"h3"}
+
+
+def test_this_machine_is_known_by_its_addresses() -> None:
+    assert find_remote(["localhost", "127.0.0.1", "::1", "no-such-host.invalid"]) == {"no-such-host.invalid"}

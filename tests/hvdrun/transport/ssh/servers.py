@@ -1,0 +1,148 @@
+"""Real OpenSSH servers on this machine's loopback, with test keys, and a home directory that knows them."""
+
+import getpass
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hvdrun.transport.ssh.config import SshConfig
+from hvdrun.transport.ssh.target import Target, resolve_target
+
+SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB") == "1"
+needs_sshd = pytest.mark.skipif(SSHD is None and not REQUIRED, reason="no OpenSSH server (apt install openssh-server)")
+USER = getpass.getuser()
+
+
+def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
+    """A new key pair; the private half's file."""
+    bits = ["-b", "2048"] if kind == "rsa" else []
+    command = ["ssh-keygen", "-q", "-t", kind, *bits, "-N", passphrase, "-C", path.name, "-f", str(path)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    return path
+
+
+def read_public(key: Path) -> str:
+    """Kind and key, without the comment."""
+    return " ".join(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8").split()[:2])
+
+
+@dataclass
+class SshServer:
+    """A running server."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    host_keys: dict[str, Path]
+    authorized: Path
+
+    def authorize(self, *keys: Path) -> None:
+        """Let these keys in."""
+        self.authorized.write_text("".join(f"{read_public(key)}\n" for key in keys), encoding="utf-8")
+
+    def known_line(self, kind: str = "ed25519") -> str:
+        """What a known_hosts file has of it."""
+        return f"[127.0.0.1]:{self.port} {read_public(self.host_keys[kind])}\n"
+
+
+@contextmanager
+def serving(
+    folder: Path, *, kinds: tuple[str, ...] = ("ed25519",), options: tuple[str, ...] = ()
+) -> Iterator[SshServer]:
+    """A server that runs meanwhile."""
+    assert SSHD is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd, as root, locks itself in
+    host_keys = {kind: make_key(folder / f"host_{kind}", kind) for kind in kinds}
+    authorized = folder / "authorized"
+    authorized.touch()
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    lines = [
+        *options,
+        f"Port {port}",
+        "ListenAddress 127.0.0.1",
+        *(f"HostKey {path}" for path in host_keys.values()),
+        f"AuthorizedKeysFile {authorized}",
+        "PidFile none",
+        "UsePAM no",
+        "StrictModes no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "LogLevel VERBOSE",
+        "MaxStartups 100",
+    ]
+    config = folder / "sshd_config"
+    config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    log = folder / "sshd.log"
+    with log.open("wb") as errors, subprocess.Popen([SSHD, "-D", "-e", "-f", str(config)], stderr=errors) as process:
+        try:
+            _await_listening(process, log)
+            yield SshServer(port, process, host_keys, authorized)
+        finally:
+            process.terminate()
+            process.wait(10)
+
+
+def _await_listening(process: subprocess.Popen[bytes], log: Path) -> None:
+    while not re.search(r"Server listening", log.read_text(encoding="utf-8", errors="replace")):
+        try:
+            process.wait(0.01)
+        except subprocess.TimeoutExpired:
+            continue
+        raise RuntimeError(log.read_text(encoding="utf-8"))
+
+
+@dataclass
+class Home:
+    """A user's home directory, and what ssh keeps there."""
+
+    path: Path
+    key: Path
+
+    @property
+    def known_hosts(self) -> Path:
+        """The user's known_hosts file."""
+        return self.path / ".ssh" / "known_hosts"
+
+    def trust(self, *servers: SshServer) -> None:
+        """Note the servers' keys."""
+        self.known_hosts.write_text("".join(server.known_line() for server in servers), encoding="utf-8")
+
+    def configure(self, text: str) -> None:
+        """Write the user's ssh configuration."""
+        (self.path / ".ssh" / "config").write_text(text, encoding="utf-8")
+
+    def target(
+        self,
+        server: SshServer | None = None,
+        *,
+        host: str = "127.0.0.1",
+        user: str | None = None,
+        identity_file: Path | None = None,
+        accept_new: bool = False,
+    ) -> Target:
+        """Where a name leads for this user."""
+        return resolve_target(
+            host,
+            config=SshConfig.read(self.path, system=self.path / "no_such_file"),
+            user=user,
+            port=server.port if server is not None else None,
+            identity_file=identity_file,
+            accept_new=accept_new,
+        )
+
+
+def make_home(path: Path) -> Home:
+    """A home with a key of the default name."""
+    (path / ".ssh").mkdir(mode=0o700, parents=True)
+    return Home(path, make_key(path / ".ssh" / "id_ed25519"))

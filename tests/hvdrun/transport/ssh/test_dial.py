@@ -1,0 +1,218 @@
+"""Connecting to real OpenSSH servers, and to what is none."""
+
+import asyncio
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.transport.ssh.dial import dial
+from hvdrun.transport.ssh.failures import (
+    ConnectionDroppedError,
+    ConnectionRefusedError,  # noqa: A004 - see there
+    JumpFailedError,
+    SshError,
+    TimedOutError,
+    UnknownHostError,
+)
+from hvdrun.transport.ssh.target import Target
+from hvdrun.transport.ssh.threads import in_thread
+from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving
+
+pytestmark = needs_sshd
+
+LIMIT_SECONDS = 20.0
+
+
+async def reach(target: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Log in, and out."""
+    connection = await dial(target, limit_seconds)
+    assert connection.client.is_authenticated()
+    await in_thread(connection.close)
+
+
+@contextmanager
+def listening(answer: bytes | None) -> Iterator[int]:
+    """A server that is no ssh server: answers and closes, or, with None, says nothing; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                kept.append(connection)
+                if answer is not None:
+                    connection.sendall(answer)
+                    connection.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+            for connection in kept:
+                connection.close()
+
+
+def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(home: Home, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        with serving(tmp_path / "busy", options=("MaxStartups 2:100:2",)) as server:
+            server.authorize(home.key)
+            home.trust(server)
+            target = home.target(server)
+            await asyncio.gather(*(reach(target) for _ in range(10)))
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_always_hangs_up_is_told_when_the_limit_is_over(home: Home) -> None:
+    with listening(b"") as port, pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught:
+        asyncio.run(reach(replace(home.target(), port=port), 1.0))
+    assert caught.value.attempts > 1
+
+
+def test_a_server_that_says_nothing_is_told_when_the_limit_is_over(home: Home) -> None:
+    with listening(None) as port, pytest.raises(TimedOutError, match=r"no answer within 0\.5 s \(.*silent\)"):
+        asyncio.run(reach(replace(home.target(), port=port), 0.5))
+
+
+def test_a_port_where_nobody_listens_refuses(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}: .*--ssh-port"):
+        asyncio.run(reach(replace(home.target(), port=port)))
+
+
+def test_a_connection_that_is_not_taken_times_out(home: Home) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        waiting = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(4)]
+        for client in waiting:
+            client.connect_ex(full.getsockname())
+        with pytest.raises(TimedOutError, match=r"within 0\.3 s \(connecting\)"):
+            asyncio.run(reach(replace(home.target(), port=full.getsockname()[1]), 0.3))
+        for client in waiting:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "advice"),
+    [
+        ("sever1.invalid", "did you mean server1.invalid"),
+        ("clutser.invalid", "did you mean cluster.invalid"),
+        ("quite-another.invalid", "check its spelling"),
+        ("x" * 300, "check its spelling"),
+    ],
+)
+def test_an_unknown_name_is_told_with_a_close_one_if_there_is_one(home: Home, host: str, advice: str) -> None:
+    home.known_hosts.write_text("server1.invalid ssh-rsa a2V5\n", encoding="utf-8")
+    home.configure("Host cluster.invalid\n")
+    with pytest.raises(UnknownHostError, match=advice):
+        asyncio.run(reach(home.target(host=host)))
+
+
+def test_a_way_through_jump_hosts(home: Home, server: SshServer, tmp_path: Path) -> None:
+    with serving(tmp_path / "jump") as jump:
+        jump.authorize(home.key)
+        home.trust(server, jump)
+        user = home.target().user
+        home.configure(
+            f"Host far\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump {user}@127.0.0.1:{jump.port},near\n"
+            f"Host near\n HostName 127.0.0.1\n Port {server.port}\n"
+        )
+        target = home.target(host="far")
+        assert target.via is not None
+        assert target.via.via is not None
+        asyncio.run(reach(target))
+
+
+def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        closed = probe.getsockname()[1]
+    with serving(tmp_path / "jump", options=("AllowTcpForwarding no",)) as jump:
+        home.trust(server, jump)
+        home.configure(
+            f"Host closed\n HostName 127.0.0.1\n Port {closed}\n ProxyJump good\n"
+            f"Host far\n HostName 127.0.0.1\n Port {server.port}\n ProxyJump bad\n"
+            f"Host good\n HostName 127.0.0.1\n Port {server.port}\n"
+            f"Host bad\n HostName 127.0.0.1\n Port {jump.port}\n"
+        )
+
+        async def scenario() -> None:
+            with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*let .* log in"):
+                await reach(home.target(host="far"))
+            jump.authorize(home.key)
+            with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*prohibited"):
+                await reach(home.target(host="far"))
+            with pytest.raises(JumpFailedError, match=r"'closed' through the jump host 'good' .*cannot be connected"):
+                await reach(home.target(host="closed"))
+
+        asyncio.run(scenario())
+
+
+RELAY = """
+import select, socket, sys, os
+peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+while True:
+    for ready in select.select([0, peer], [], [])[0]:
+        data = os.read(0, 65536) if ready == 0 else peer.recv(65536)
+        if not data:
+            sys.exit()
+        peer.sendall(data) if ready == 0 else os.write(1, data)
+"""
+
+
+def test_a_way_through_a_command(home: Home, server: SshServer, tmp_path: Path) -> None:
+    relay = tmp_path / "relay.py"
+    relay.write_text(RELAY, encoding="utf-8")
+    home.configure(
+        f"Host far\n HostName 127.0.0.1\n Port {server.port}\n ProxyCommand {sys.executable} {relay} %h %p\n"
+    )
+    asyncio.run(reach(home.target(host="far")))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [("sh -c 'echo no way >&2; exit 1'", "no way"), ("/no/such/command", "not found"), ("false", "exit code 1")],
+)
+def test_a_command_that_fails_is_told_with_its_words(home: Home, command: str, words: str) -> None:
+    home.configure(f"Host far\n ProxyCommand {command}\n")
+    with pytest.raises(JumpFailedError, match=f"'far' through its ProxyCommand failed: .*{words}"):
+        asyncio.run(reach(home.target(host="far"), 2.0))
+
+
+def test_a_command_that_hangs_is_ended(home: Home) -> None:
+    home.configure("Host far\n ProxyCommand sleep 600\n")
+    with pytest.raises(TimedOutError, match="silent"):
+        asyncio.run(reach(home.target(host="far"), 0.5))
+
+
+def test_a_login_that_is_given_up_ends_at_once(home: Home) -> None:
+    async def scenario(port: int) -> None:
+        dialling = asyncio.create_task(dial(replace(home.target(), port=port), 600))
+        await asyncio.sleep(0.1)  # long enough to be somewhere in the middle; anywhere is right
+        dialling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dialling
+
+    with listening(None) as port:
+        asyncio.run(scenario(port))
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(5)
+    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+
+
+def test_every_failure_knows_its_host(home: Home) -> None:
+    with pytest.raises(SshError) as caught:
+        asyncio.run(reach(home.target(host="nobody.invalid")))
+    assert caught.value.host == "nobody.invalid"

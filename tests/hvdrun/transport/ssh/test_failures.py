@@ -1,0 +1,37 @@
+"""The sentences: what happened, where, and what to do."""
+
+import pytest
+
+from hvdrun.errors import CANNOT_LAUNCH
+from hvdrun.transport.ssh.failures import (
+    AgentStartError,
+    ConnectionDroppedError,
+    DirectoryMissingError,
+    HvdrunMissingError,
+    SshError,
+    UnknownHostError,
+    VersionMismatchError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (UnknownHostError("sever1", "sever1", "unknown", "server1"), ["'sever1'", "did you mean server1?"]),
+        (UnknownHostError("a", "b.example", "unknown"), ["'a' (b.example by the ssh configuration)", "spelling"]),
+        (
+            ConnectionDroppedError("a", "10.0.0.1", 22, attempts=3, seconds=30.1, reason="at once"),
+            ["3 times in 30 s", "MaxStartups"],
+        ),
+        (DirectoryMissingError("a", "/work"), ["'/work'", "--wdir"]),
+        (HvdrunMissingError("a", "/py", "1.2"), ["/py -m pip install hvdrun==1.2"]),
+        (VersionMismatchError("a", "/py", "1.1", "1.2"), ["1.1", "1.2", "/py -m pip install hvdrun==1.2"]),
+        (AgentStartError("a", "exit code 3", "boom."), ["did not start (exit code 3): boom."]),
+    ],
+)
+def test_a_failure_names_its_host_and_the_remedy(error: SshError, words: list[str]) -> None:
+    assert error.exit_code == CANNOT_LAUNCH
+    assert repr(error.host) in str(error)
+    for word in words:
+        assert word in str(error)
+    assert "\n" not in str(error)

@@ -1,0 +1,50 @@
+"""The sentences about keys: what happened, where, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdrun.transport.ssh.failures import SshError
+from hvdrun.transport.ssh.login_failures import (
+    AuthenticationFailedError,
+    HostKeyChangedError,
+    HostKeyRevokedError,
+    HostKeyUnknownError,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            HostKeyChangedError("a", "[a]:2222", "ssh-rsa", "SHA256:x", file=Path("/k"), line=7),
+            ["line 7 of /k", "ssh-keygen -f /k -R '[a]:2222'"],
+        ),
+        (HostKeyRevokedError("a", "ssh-rsa", "SHA256:x", Path("/k"), 7), ["line 7 of /k", "revoked"]),
+        (
+            HostKeyUnknownError("a", "[a]:2222", "ssh-rsa", "SHA256:x"),
+            ["[a]:2222: ssh-rsa SHA256:x", "--ssh-accept-new"],
+        ),
+    ],
+)
+def test_a_failure_names_its_host_and_the_remedy(error: SshError, words: list[str]) -> None:
+    assert repr(error.host) in str(error)
+    for word in words:
+        assert word in str(error)
+
+
+@pytest.mark.parametrize(
+    ("methods", "unusable", "advice"),
+    [
+        (["publickey"], [], "ssh-copy-id"),
+        (["password"], [], "keys only"),
+        (["publickey"], ["/k (encrypted)"], "ssh-add"),
+        ([], [], "ssh-copy-id"),
+    ],
+)
+def test_advice_about_a_login_fits_what_was_found(methods: list[str], unusable: list[str], advice: str) -> None:
+    error = AuthenticationFailedError("a", "ada", methods=methods, tried=["/one"], unusable=unusable)
+    assert advice in str(error)
+    assert "keys tried: /one" in str(error)
+    for word in (*methods, *unusable):
+        assert word in str(error)

@@ -1,0 +1,55 @@
+"""The user's ProxyCommand as a process."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdrun.transport.ssh.proxy_command import ProxyCommand
+
+
+def test_its_input_and_output_are_the_socket() -> None:
+    proxy = ProxyCommand("a", "tr a-z A-Z")
+    proxy.socket.sendall(b"hello")
+    proxy.socket.shutdown(1)
+    assert proxy.socket.recv(100) == b"HELLO"
+    proxy.close()
+    assert not proxy.has_failed
+
+
+def test_what_it_said_at_last_is_kept() -> None:
+    proxy = ProxyCommand("a", "sh -c 'echo first >&2; echo last >&2; exit 3'")
+    assert proxy.socket.recv(1) == b""
+    assert proxy.close() == "last"
+    assert proxy.has_failed
+    assert proxy.close() == "last"
+
+
+def test_one_that_ended_in_silence_is_told_by_its_code() -> None:
+    proxy = ProxyCommand("a", "false")
+    assert proxy.socket.recv(1) == b""
+    assert proxy.close() == "it ended with exit code 1"
+
+
+def test_one_that_goes_on_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    proxy = ProxyCommand("a", f"sh -c 'sleep 600 & echo $! $$ >{pids}; echo up; wait'")
+    assert proxy.socket.recv(3) == b"up\n"
+    proxy.close()
+    assert not proxy.has_failed
+    assert all(not is_alive(pid) for pid in pids.read_text(encoding="utf-8").split())
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        state = Path("/proc", pid, "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.parametrize("command", ["no-such-command-anywhere", "exit 4"])
+def test_one_that_cannot_run_has_failed(command: str) -> None:
+    proxy = ProxyCommand("a", command)
+    assert proxy.socket.recv(1) == b""
+    proxy.close()
+    assert proxy.has_failed

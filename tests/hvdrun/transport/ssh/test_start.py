@@ -1,0 +1,127 @@
+"""The line that starts an agent, in real shells, and what is made of its failures."""
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hvdrun import __version__
+from hvdrun.transport.ssh.failures import (
+    AgentStartError,
+    DirectoryMissingError,
+    HvdrunMissingError,
+    PythonMissingError,
+    PythonTooOldError,
+    RemotePrefixError,
+    SshError,
+)
+from hvdrun.transport.ssh.start import COMMAND, MARK, RemoteAgent, last_words
+
+SHELLS = ("sh", "bash", "dash", "csh", "tcsh", "fish", "zsh")
+
+
+def run(
+    agent: RemoteAgent, shell: str = "sh", orders: bytes = b"", **environment: str
+) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [shell, "-c", COMMAND],
+        input=agent.script() + orders,
+        env={"PATH": "/usr/bin:/bin", "HOME": "/no/home", **environment},
+        capture_output=True,
+        timeout=20,
+        check=False,
+    )
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """A program in Python's place, with a difficult name: shows its arguments, its variable and its input."""
+    path = tmp_path / "it's a $python!"
+    path.write_text('#!/bin/sh\necho "$@" "$COLOUR"\nexec cat\n', encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    done = run(RemoteAgent(python, "echo 'it''s' \"$HOME\" !\nexport COLOUR=blue"), shell, b"orders\nmore")
+    before, mark, after = done.stdout.partition(MARK)
+    assert before == b"its /no/home !\n"
+    assert mark
+    assert after == b"-P -m hvdrun.agent blue\norders\nmore"
+    assert done.stderr.endswith(MARK)
+
+
+def test_without_bash_sh_does(python: str, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "cat"):
+        (tools / name).symlink_to(shutil.which("dash" if name == "sh" and shutil.which("dash") else name) or name)
+    done = run(RemoteAgent(python, "COLOUR=${BASH_VERSION:-none}; export COLOUR"), PATH=str(tools))
+    assert done.stdout == MARK + b"-P -m hvdrun.agent none\n"
+    assert b"bash" not in done.stderr
+
+
+def test_with_bash_a_prefix_may_use_its_words(python: str, tmp_path: Path) -> None:
+    (tmp_path / "env.sh").write_text("words=(a blue)\nexport COLOUR=${words[1]}\n", encoding="utf-8")
+    done = run(RemoteAgent(python, f"source '{tmp_path}/env.sh'"))
+    assert done.stdout == MARK + b"-P -m hvdrun.agent blue\n"
+
+
+def test_a_home_directory_is_the_one_there(tmp_path: Path, python: str) -> None:
+    done = run(RemoteAgent(f"~/{Path(python).name}"), HOME=str(tmp_path))
+    assert done.stdout.startswith(MARK + b"-P")
+
+
+@pytest.mark.parametrize("name", ["data", "it's\na $HOME"])
+def test_the_directory_is_looked_for_behind_the_prefix(tmp_path: Path, python: str, name: str) -> None:
+    missing = str(tmp_path / name)
+    done = run(RemoteAgent(python, directory=missing))
+    assert (done.returncode, done.stdout) == (122, b"")
+    assert run(RemoteAgent(python, f"mkdir {shlex.quote(missing)}", missing)).stdout.startswith(MARK)
+
+
+def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
+    path = tmp_path / b"caf\xe9".decode(errors="surrogateescape")
+    path.write_text("#!/bin/sh\necho up\n", encoding="utf-8")
+    path.chmod(0o755)
+    assert run(RemoteAgent(str(path), b"# \xe9".decode(errors="surrogateescape"))).stdout == MARK + b"up\n"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "errors", "error", "words"),
+    [
+        (127, MARK + b"sh: 1: exec: /py: not found\n", PythonMissingError, "no such file"),
+        (126, MARK + b"sh: 1: exec: /py: Permission denied\n", PythonMissingError, "cannot be executed"),
+        (1, MARK + b"/py: Error while finding module ... No module named 'hvdrun'\n", HvdrunMissingError, __version__),
+        (1, MARK + b"/py: No module named hvdrun.agent\n", HvdrunMissingError, "pip install"),
+        (2, MARK + b"Unknown option: -P\nusage: ...\n", PythonTooOldError, "3.11"),
+        (1, MARK + b"ModuleNotFoundError: No module named 'google'\n", AgentStartError, "No module named 'google'"),
+        (1, b"loading\n" + MARK, AgentStartError, r"exit code 1\): loading"),
+        (1, b"This account is not available.\n", AgentStartError, "not available"),
+        (127, b"exec: sh: not found\n", AgentStartError, "sh: not found"),
+        (-1, b"", AgentStartError, r"without an exit code\)\."),
+        (121, b"why\n" + MARK + b"7", RemotePrefixError, r"exit code 7 \(why\)"),
+        (122, b"loading\n", DirectoryMissingError, "'/data' does not exist on the host 'a'"),
+        (122, MARK + b"the agent's own\n", AgentStartError, "exit code 122"),
+    ],
+)
+def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[SshError], words: str) -> None:
+    agent = RemoteAgent("/py", "load" if error is RemotePrefixError else None, "/data")
+    failure = agent.explain("a", exit_code, errors, b"")
+    with pytest.raises(error, match=words):
+        raise failure
+
+
+def test_what_a_shell_printed_is_told_when_nothing_else_was_said() -> None:
+    failure = RemoteAgent("/py").explain("a", 1, b"", b"Your password has expired.\n")
+    assert str(failure).endswith("(exit code 1): Your password has expired.")
+
+
+def test_an_agent_s_last_words_are_not_those_of_the_prefix() -> None:
+    assert last_words(b"loading\n" + MARK) == ""
+    assert last_words(b"loading\n" + MARK + b"first\nlast\n") == "last"

@@ -1,0 +1,101 @@
+"""Every message that the project's wire can carry, as Hypothesis strategies."""
+
+import os
+
+from hypothesis import strategies as st
+
+from rendezvous import wire
+from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.credentials import Credential
+from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.orders import (
+    Begin,
+    Found,
+    Hello,
+    Hold,
+    Input,
+    Listening,
+    Look,
+    Order,
+    Output,
+    OutputStream,
+    Probe,
+    Probed,
+    ProbeTarget,
+    Proof,
+    Release,
+    Remark,
+    Reserved,
+    Taken,
+    Telling,
+    Wait,
+)
+
+UNDECODABLE = "cannot find /data/caf\udce9"
+READABLE = "cannot find /data/caf\\udce9"
+WORKER = Worker(Slot("a", 0), 1)
+
+texts = st.text()
+names = st.text(min_size=1)
+words = st.binary().map(os.fsdecode)  # whatever an operating system may hold, as Python shows it
+numbers = st.integers(0, 2**32 - 1)
+generations = st.integers(0, 2**64 - 1)
+seconds = st.floats(min_value=0, allow_nan=False)
+workers = st.builds(Worker, st.builds(Slot, names, numbers), st.integers(1, 2**32 - 1))
+assignments = st.builds(Assignment, st.integers(0, 2**31), st.just(2**31 + 1), numbers, numbers, numbers, numbers)
+endpoints = st.builds(Endpoint, names, st.integers(1, 65_535))
+exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names)
+notices: st.SearchStrategy[Notice] = st.one_of(
+    st.builds(Published, generations, st.lists(st.tuples(workers, assignments), max_size=3).map(tuple)),
+    st.builds(StoreOpened, generations, endpoints),
+    st.builds(Refused, workers, texts),
+    st.builds(Departed, generations, workers, numbers),
+)
+begins = st.builds(
+    Begin,
+    job=names,
+    host=names,
+    server=names,
+    credential=st.builds(Credential, st.binary(), st.binary(), st.binary()),
+    command=st.lists(words, min_size=1, max_size=4).map(tuple),
+    directory=words,
+    environment=st.dictionaries(st.binary(), st.binary(), max_size=4),
+    lease_seconds=seconds,
+    start_timeout_seconds=seconds,
+    address=texts,
+    master=st.none() | endpoints,
+    stdin_rank=st.none() | numbers,
+    prefork=st.booleans(),
+    bind_to=texts,
+    interface=words,
+)
+orders: st.SearchStrategy[Order] = st.one_of(
+    begins,
+    st.builds(Launch, workers, assignments, texts),
+    st.builds(Terminate, workers, seconds, texts),
+    st.builds(Release),
+    st.builds(Hold, st.booleans()),
+    st.builds(Input, st.binary()),
+    st.builds(Wait, st.none() | seconds),
+    st.builds(Look, st.binary(min_size=1), names),
+    st.builds(Probe, st.lists(st.builds(ProbeTarget, names, endpoints), max_size=3).map(tuple)),
+)
+listenings = st.builds(Listening, words, endpoints, numbers, numbers)
+proofs = st.builds(Proof, names, names, names, seconds)
+tellings: st.SearchStrategy[Telling] = st.one_of(
+    st.builds(Output, workers, st.sampled_from(OutputStream), st.binary()),
+    st.builds(Remark, texts),
+    st.builds(Reserved, endpoints),
+    st.builds(Taken),
+    st.builds(Hello, texts, texts, texts),
+    st.builds(Found, st.lists(listenings, max_size=3).map(tuple), numbers),
+    st.builds(Probed, st.lists(proofs, max_size=3).map(tuple)),
+)
+
+
+def unframe(data: bytes) -> bytes:
+    """The one message of a frame."""
+    (message,) = wire.FrameReader().feed(data)
+    return message

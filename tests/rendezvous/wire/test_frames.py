@@ -1,0 +1,43 @@
+"""A stream is cut into the messages that it was made of."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rendezvous import wire
+from rendezvous.errors import WireError
+
+
+@given(st.lists(st.binary(max_size=40)), st.data())
+def test_frames_arrive_whole_in_whatever_chunks_they_come(frames: list[bytes], data: st.DataObject) -> None:
+    stream = b"".join(map(wire.frame, frames))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    reader = wire.FrameReader()
+    arrived = [
+        frame
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True)
+        for frame in reader.feed(stream[start:end])
+    ]
+    assert arrived == frames
+
+
+def test_a_frame_is_told_with_its_last_byte_and_not_before() -> None:
+    reader = wire.FrameReader()
+    frame = wire.frame(b"abc")
+    assert list(reader.feed(frame[:-1])) == []
+    assert list(reader.feed(frame[-1:])) == [b"abc"]
+
+
+def test_a_frame_that_is_too_long_is_refused_before_its_bytes_have_come() -> None:
+    reader = wire.FrameReader()
+    with pytest.raises(WireError, match=f"a frame of {wire.MAX_FRAME_BYTES + 1} bytes"):
+        list(reader.feed((wire.MAX_FRAME_BYTES + 1).to_bytes(4, "big")))
+    with pytest.raises(WireError):  # and what comes after it is not taken for a frame
+        list(reader.feed(wire.frame(b"abc")))
+
+
+def test_frames_before_one_that_is_too_long_have_been_told() -> None:
+    arrived: list[bytes] = []
+    with pytest.raises(WireError):
+        arrived.extend(wire.FrameReader().feed(wire.frame(b"abc") + b"HTTP/1.1 400 Bad Request"))
+    assert arrived == [b"abc"]

@@ -1,0 +1,115 @@
+"""A random fault on a random host at a random moment of a job: when the lease has run out, nothing is left anywhere.
+
+Eight seeded runs belong to the suite; `make soak` makes 100 (HVDRUN_SOAK_RUNS).
+"""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tests.lab.host import Host
+from tests.lab.network import Direction
+from tests.lab.process import HostProcess
+from tests.system.hosts.cluster import BuildCluster, Cluster
+from tests.system.hosts.roles import await_end, end_sessions, find_agents, find_guardians, find_workers
+from tests.system.launcher import Running
+
+RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
+LEASE_SECONDS = 2.0
+SLACK_SECONDS = 6.0  # for a busy machine, and for a guardian to look three times
+# Before the agents are told of the job there is no lease; each step of the start has a limit of its own.
+START_SECONDS = 60.0
+HOSTS = ("host1", "host2", "host3")
+# The job has succeeded; a worker has lost its peers; a host was lost; the start timed out, or failed; a worker was
+# killed; somebody pressed Ctrl-C, perhaps before hvdrun knew of signals; it was killed itself.
+ENDINGS = {0, 1, 75, 124, 125, 128 + signal.SIGKILL, 128 + signal.SIGINT, -signal.SIGINT, -signal.SIGKILL}
+# About two seconds: workers with a child each, in the one case in and out of collectives all the time.
+TRAINS = """
+import subprocess, sys, time
+subprocess.Popen(["sh", "-c", "sleep 600; true"])
+subprocess.Popen(["sh", "-c", "sleep 601; true"], start_new_session=True)
+ends = time.monotonic() + 2
+if sys.argv[1] == "train":
+    import torch
+    import worker_runtime.torch as hvd
+    hvd.init()
+    for step in range(300):
+        hvd.allreduce(torch.ones(1000), name="gradient")
+time.sleep(max(0, ends - time.monotonic()))
+"""
+
+
+def kill_one(processes: Iterable[HostProcess], chance: random.Random) -> None:
+    """`kill -9` one of them, if there is one yet, or still."""
+    for process in chance.sample(list(processes), k=1) if processes else ():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def freeze(host: Host) -> None:
+    """For as long as it takes to be given up."""
+    host.freeze()
+    time.sleep(LEASE_SECONDS + 1)  # it is this time that is tested
+    host.thaw()
+
+
+FAULTS: dict[str, Callable[[Host, random.Random], None]] = {
+    "kill the agent": lambda host, chance: kill_one(find_agents(host), chance),
+    "kill the guardian": lambda host, chance: kill_one(find_guardians(host), chance),
+    "kill a worker": lambda host, chance: kill_one(find_workers(host, "job.py"), chance),
+    "kill sshd's sessions": lambda host, _: host.sshd.kill_sessions(),
+    "kill sshd": lambda host, _: host.sshd.kill(),
+    "destroy": lambda host, _: host.destroy(),
+    "cut": lambda host, _: host.network.cut(),
+    "cut what comes in": lambda host, _: host.network.cut(Direction.IN),
+    "cut what goes out": lambda host, _: host.network.cut(Direction.OUT),
+    "unplug": lambda host, _: host.network.unplug(),
+    "freeze": lambda host, _: freeze(host),
+}
+LAUNCHER_FAULTS: dict[str, Callable[[Cluster, Running], None]] = {
+    "kill hvdrun": lambda _, running: running.send(signal.SIGKILL),
+    "destroy the launcher": lambda cluster, _: cluster.lab.launcher.destroy(),
+    "cut the launcher": lambda cluster, _: cluster.lab.launcher.network.cut(),
+    "press Ctrl-C": lambda _, running: running.send_to_terminal(signal.SIGINT),
+}
+
+
+def attack(cluster: Cluster, running: Running, fault: str, host: str, chance: random.Random) -> None:
+    """Let the fault happen."""
+    if fault in LAUNCHER_FAULTS:
+        LAUNCHER_FAULTS[fault](cluster, running)
+    else:
+        FAULTS[fault](cluster[host], chance)
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
+    chance = random.Random(seed)  # noqa: S311 - a story, not a secret
+    kind = "train" if seed % 2 else "sleep"
+    fault = chance.choice([*FAULTS, *LAUNCHER_FAULTS])
+    host = chance.choice(HOSTS)
+    moment_seconds = chance.uniform(0, 5.0 if kind == "train" else 3.5)
+    cluster = build(len(HOSTS))
+    cluster.configure_ssh("Host *\n  ConnectTimeout 5\n")
+    cluster.write("job.py", TRAINS)
+    words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--lease", f"{LEASE_SECONDS:g}s", "--grace", "1s")
+    running = cluster.start(*words, "python", "job.py", kind)
+    time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
+    attack(cluster, running, fault, host, chance)
+    began = time.monotonic()
+    finished = running.wait(LEASE_SECONDS + SLACK_SECONDS + START_SECONDS)
+    took = time.monotonic() - began
+    left = await_end(cluster, LEASE_SECONDS + SLACK_SECONDS)
+    end_sessions(cluster)
+    happened = f"{kind}, {fault} ({host}) after {moment_seconds:.2f} s"
+    story = f"seed {seed}: {happened}; {finished.returncode} {took:.1f} s later"
+    print(story, "\n", finished.stderr)  # noqa: T201 - pytest shows it when the test fails, and to who wants to see it
+    assert not left, f"{story}\n" + "\n".join(left)
+    own_words = [line for line in finished.stderr.splitlines() if not line.startswith(("[", "  "))]
+    assert all(line.startswith("hvdrun: ") for line in own_words), f"{story}\n{finished.stderr}"
+    assert finished.returncode in ENDINGS, f"{story}\n{finished.stderr}"

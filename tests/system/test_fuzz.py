@@ -1,0 +1,96 @@
+"""A real job under fire: strangers at the rendezvous' port change neither its result nor what its user sees."""
+
+import asyncio
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.rendezvous.fire import Fire, burning
+from tests.system.launcher import Finished, Launcher, Running
+
+SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
+IDLE = 1000
+STRANGERS = 8
+FILES = 1024  # the usual soft limit: not enough for so many connections
+STEPS = 300  # some seconds of training
+
+TRAINS = f"""
+import os, resource, sys, time
+print("files", resource.getrlimit(resource.RLIMIT_NOFILE)[0], flush=True)
+import torch
+import worker_runtime.torch as hvd
+
+for _ in range(3):  # each time a new generation is formed, through the port that is under fire
+    hvd.init()
+    for step in range({STEPS} // 3):
+        total = hvd.allreduce(torch.ones(100), op=hvd.Sum)
+        time.sleep(0.01)
+    hvd.shutdown()
+print("sum", int(total[0]), flush=True)
+sys.exit(int(os.environ["EXIT_CODE"]) if os.environ["RANK"] == "1" else 0)
+"""
+
+
+@contextmanager
+def few_files() -> Iterator[None]:
+    """What is started meanwhile may open only so many files, unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4 * FILES:
+        pytest.skip(f"only {hard} files may be open here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4 * FILES), hard))
+
+
+def run_under_fire(hvdrun: Launcher, exit_code: int) -> tuple[Finished, Fire]:
+    """How the job ended, and what the strangers did."""
+
+    async def story(running: Running) -> tuple[Finished, Fire]:
+        found = await asyncio.to_thread(running.stderr.wait_for, r"the rendezvous listens on .*127\.0\.0\.1:(\d+)", 30)
+        port = int(found[1])
+        async with burning("127.0.0.1", port, seed=SEED, strangers=STRANGERS, idle=IDLE) as fire:
+            return await asyncio.to_thread(running.wait), fire
+
+    hvdrun.write("train.py", TRAINS)
+    with few_files():
+        running = hvdrun.start("-np", "2", "-v", "python", "train.py", environment={"EXIT_CODE": str(exit_code)})
+    return asyncio.run(story(running))
+
+
+def own_words(finished: Finished) -> list[str]:
+    """What the launcher says, without what -v makes it say; nothing else writes to standard error in this job."""
+    return [line for line in finished.stderr.splitlines() if not line.startswith("hvdrun: ")]
+
+
+def test_a_job_joins_trains_and_ends_well_under_fire(hvdrun: Launcher) -> None:
+    finished, fire = run_under_fire(hvdrun, 0)
+    assert finished.returncode == 0, finished.stderr
+    lines = [f"[{rank}] {line}" for rank in range(2) for line in (f"files {FILES}", "sum 2")]
+    assert sorted(finished.stdout.splitlines()) == sorted(lines)
+    assert own_words(finished) == []
+    assert len(fire.done) == 6, fire.done
+
+
+def test_a_failure_is_told_as_ever_under_fire(hvdrun: Launcher) -> None:
+    finished, _ = run_under_fire(hvdrun, 7)
+    assert finished.returncode == 7
+    assert "rank 1 on localhost (slot 1) failed first" in finished.stderr
+    assert "handshake" not in finished.stderr.lower()
+
+
+def test_strangers_do_not_keep_a_job_from_being_interrupted(hvdrun: Launcher) -> None:
+    async def story(running: Running) -> Finished:
+        found = await asyncio.to_thread(running.stderr.wait_for, r"the rendezvous listens on .*127\.0\.0\.1:(\d+)", 30)
+        async with burning("127.0.0.1", int(found[1]), seed=SEED, strangers=STRANGERS, idle=IDLE):
+            running.send(signal.SIGINT)
+            return await asyncio.to_thread(running.wait)
+
+    with few_files():
+        running = hvdrun.start("-np", "2", "-v", "sleep", "600")
+    assert asyncio.run(story(running)).returncode == 130
