@@ -36,6 +36,8 @@ class Family:
     def find(self) -> list[Process]:
         """Its members that live now, and what descends from them; not this process.
 
+        The oldest come first: a shell whose child is killed before it would go on with its next command.
+
         Who was only seen below the agent is no member while the agent lives: it has let go of its guardian then.
         """
         others = {process.pid: process for process in processes.running() if process.pid != os.getpid()}
@@ -55,7 +57,7 @@ class Family:
             new = set(children[waiting.pop()]) - found
             found |= new
             waiting += new
-        return [others[pid] for pid in found]
+        return sorted((others[pid] for pid in found), key=lambda process: (process.started, process.pid))
 
 
 def is_in_one_of(sessions: dict[int, int], process: Process) -> bool:

@@ -1,6 +1,5 @@
 """Forming the group of a generation: where it listens, and what it leaves alone."""
 
-import gc
 import os
 import socket
 from datetime import timedelta
@@ -69,14 +68,13 @@ class Announcements:
 def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
     membership = Membership(7, Assignment(0, 2, 0, 2, 0, 1))
     descriptors = []
-    for _ in range(2):
+    for _ in range(4):
         announcements = Announcements()
         with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"):
             form(membership, announcements, "127.0.0.1", timedelta(seconds=0.6))
         assert announcements.heard[0].address == "127.0.0.1"
-        gc.collect()  # the error's traceback holds the store
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
-    assert descriptors[0] == descriptors[1]
+    assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
 
 
 def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -101,6 +102,15 @@ def test_who_has_ended_is_forgotten(family: Family, agent: subprocess.Popen[byte
 def test_the_guardian_is_no_member_though_it_is_below_the_agent(family: Family) -> None:
     family.sessions[os.getsid(0)] = start_time(os.getsid(0))
     assert os.getpid() not in pids(family.find())
+
+
+def test_the_oldest_come_first_so_that_no_shell_goes_on_when_its_child_is_killed(family: Family) -> None:
+    with ExitStack() as stack:
+        shells = [stack.enter_context(sleeping()) for _ in range(5)]
+        family.sessions.update({shell.pid: start_time(shell.pid) for shell in shells})
+        found = family.find()
+    assert [process.started for process in found] == sorted(process.started for process in found)
+    assert len(found) == 2 * len(shells)
 
 
 def test_a_session_outlives_its_leader() -> None:
