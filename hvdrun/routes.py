@@ -55,13 +55,14 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
     if not spec.remote.hosts:
         return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
-    from hvdrun.network.choice import choose  # noqa: PLC0415 - a job on this machine alone needs none of it
+    from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - a job on this machine alone needs none of it
     from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
     from hvdrun.network.survey import survey  # noqa: PLC0415 - the same
 
     await check_versions(spec, fleet)
     findings = await survey(fleet.hosts, fleet.send, fleet.hear)
     choice = choose(findings, Restriction(spec.interfaces) if spec.interfaces else None)
+    check_machines(choice)
     remote = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
     doors = {
         address: Endpoint(address, await server.open(address)) for address in dict.fromkeys(remote.values()) if address

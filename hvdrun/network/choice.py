@@ -15,7 +15,7 @@ from bisect import bisect
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, describe
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, describe
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.restriction import Restriction
 from rendezvous.orders import Listening
@@ -58,6 +58,20 @@ def choose(findings: Findings, restriction: Restriction | None = None) -> Choice
         NoCommonAddressError: some cannot reach each other, or not at one address.
     """
     return Choice(_choose_hosts(findings, restriction), _choose_launcher(findings, restriction))
+
+
+def check_machines(choice: Choice) -> None:
+    """Refuse names that lead to one machine: both have answered at one address, each with a proof of its own.
+
+    Raises:
+        SameMachineError: there are such names.
+    """
+    names: dict[str, list[str]] = {}
+    for name, chosen in choice.hosts.items():
+        names.setdefault(chosen.address, []).append(name)
+    for address, alike in names.items():
+        if len(alike) > 1:
+            raise SameMachineError(alike, address)
 
 
 def _choose_hosts(findings: Findings, restriction: Restriction | None) -> dict[str, Chosen]:

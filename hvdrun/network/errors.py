@@ -55,6 +55,18 @@ class NoAllowedAddressError(LaunchError):
         self.hosts = tuple(hosts)
 
 
+class SameMachineError(LaunchError):
+    """Some names of the job's hosts lead to one machine."""
+
+    def __init__(self, names: Sequence[str], address: str) -> None:
+        super().__init__(
+            f"{' and '.join(names)} are one machine, the one at {address}: as several hosts each would count its "
+            f"local ranks, and so its devices, from 0. Name it once, with all its slots, as in -H {names[0]}:4."
+        )
+        self.names = tuple(names)
+        self.address = address
+
+
 class SurveyTimeoutError(LaunchError):
     """Some hosts did not answer when they were asked for their addresses, or for whom they reach."""
 

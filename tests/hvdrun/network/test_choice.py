@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.network.choice import Choice, Chosen, choose
-from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError
+from hvdrun.network.choice import Choice, Chosen, check_machines, choose
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
@@ -289,3 +289,12 @@ def test_one_slow_answer_does_not_decide_the_family_of_an_interface() -> None:
     machines: Machines = {"a": ["x 10.0.0.1/24", "x 2001:db8::1/64"], "b": ["x 10.0.0.2/24", "x 2001:db8::2/64"]}
     choice = choose(make_findings(machines, slow=("10.0.0.2",)))
     assert list_addresses(choice) == {"a": "x 10.0.0.1", "b": "x 10.0.0.2"}
+
+
+def test_two_names_of_one_machine_are_refused() -> None:
+    check_machines(choose(make_findings(PLAIN, "172.17.0.1")))
+    one_machine: Machines = {"a": PLAIN["a"], "alias": PLAIN["a"], "b": PLAIN["b"]}
+    with pytest.raises(
+        SameMachineError, match=r"^a and alias are one machine, the one at 10\.0\.0\.1: .* as in -H a:4\.$"
+    ):
+        check_machines(choose(make_findings(one_machine, "172.17.0.1")))

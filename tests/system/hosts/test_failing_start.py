@@ -129,3 +129,8 @@ def test_a_host_that_is_busy_is_tried_again(build: BuildCluster) -> None:
     for _ in range(2):
         finished = cluster(*JOB, "hostname")
         assert finished.returncode == 0, finished.stderr
+
+
+def test_a_machine_that_has_two_names_in_the_job_is_told(pair: Cluster) -> None:
+    finished = pair("-np", "3", "-H", "host1:1,HOST1:1,host2:1", "hostname")
+    check_failure(finished, r"hvdrun: host1 and HOST1 are one machine, the one at 10\..*Name it once, .* -H host1:4\.")
