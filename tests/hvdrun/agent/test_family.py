@@ -108,9 +108,9 @@ def test_the_oldest_come_first_so_that_no_shell_goes_on_when_its_child_is_killed
     with ExitStack() as stack:
         shells = [stack.enter_context(sleeping()) for _ in range(5)]
         family.sessions.update({shell.pid: start_time(shell.pid) for shell in shells})
+        wait_until(lambda: len(family.find()) == 2 * len(shells))  # each has started its sleep
         found = family.find()
     assert [process.started for process in found] == sorted(process.started for process in found)
-    assert len(found) == 2 * len(shells)
 
 
 def test_a_session_outlives_its_leader() -> None:
