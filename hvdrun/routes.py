@@ -1,7 +1,7 @@
 """How the hosts of a job reach each other, and the rendezvous: on this machine alone, or as a survey has proven."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,13 +63,23 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     findings = await survey(fleet.hosts, fleet.send, fleet.hear)
     choice = choose(findings, Restriction(spec.interfaces) if spec.interfaces else None)
     check_machines(choice)
-    remote = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
-    doors = {
-        address: Endpoint(address, await server.open(address)) for address in dict.fromkeys(remote.values()) if address
-    }
+    reached = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
+    ends = await _open_ways(fleet, server, inside, reached)
+    for host, end in ends.items():
+        way = "through its ssh connection" if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
+        tell(f"{host}: {choice.hosts[host].reason}; it reaches the rendezvous {way}")
+    return {host: Route(choice.hosts[host].address, choice.hosts[host].interface, end) for host, end in ends.items()}
+
+
+async def _open_ways(
+    fleet: Fleet, server: Doors, inside: Endpoint, reached: Mapping[str, str | None]
+) -> dict[str, Endpoint]:
+    """Where each host reaches the rendezvous; `reached` has the address of this machine that a remote one reaches."""
+    addresses = [address for address in dict.fromkeys(reached.values()) if address]
+    doors = {address: Endpoint(address, await server.open(address)) for address in addresses}
 
     async def lead(host: str) -> Endpoint | LaunchError:
-        address = remote.get(host)
+        address = reached.get(host)
         if address is not None:
             return doors[address]
         try:
@@ -77,16 +87,9 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
         except LaunchError as error:
             return error
 
-    answers = await asyncio.gather(*map(lead, fleet.hosts))
-    raise_failures([answer for answer in answers if isinstance(answer, LaunchError)], len(answers))
-    ends = [answer for answer in answers if isinstance(answer, Endpoint)]
-    for host, end in zip(fleet.hosts, ends, strict=True):
-        way = "through its ssh connection" if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
-        tell(f"{host}: {choice.hosts[host].reason}; it reaches the rendezvous {way}")
-    return {
-        host: Route(choice.hosts[host].address, choice.hosts[host].interface, end)
-        for host, end in zip(fleet.hosts, ends, strict=True)
-    }
+    answers = dict(zip(fleet.hosts, await asyncio.gather(*map(lead, fleet.hosts)), strict=True))
+    raise_failures([answer for answer in answers.values() if isinstance(answer, LaunchError)], len(answers))
+    return {host: answer for host, answer in answers.items() if isinstance(answer, Endpoint)}
 
 
 async def check_versions(spec: JobSpec, fleet: Fleet) -> None:
