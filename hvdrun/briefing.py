@@ -70,6 +70,6 @@ class Briefing:
             prefixed=spec.remote_prefix is not None,
             forwarded=spec.forwarded,
         )
-        if environment.get(THREADS) != self._own.get(THREADS):
+        if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
             self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
         return environment

@@ -81,11 +81,13 @@ def clear(family: Family) -> None:
     while family.has_its_head() and time.monotonic() < deadline:
         time.sleep(_PAUSE_SECONDS)
     deadline = time.monotonic() + LIMIT_SECONDS
+    spare_until = time.monotonic() + processes.CLEANER_SECONDS
     clean_looks = 0
     while clean_looks < _CLEAN_LOOKS and time.monotonic() < deadline:
         members = family.find()
         for member in members:
-            processes.kill(member, signal.SIGKILL)
+            if time.monotonic() >= spare_until or not processes.is_cleaner(member):
+                processes.kill(member, signal.SIGKILL)
         clean_looks = 0 if members else clean_looks + 1
         time.sleep(_PAUSE_SECONDS)
 

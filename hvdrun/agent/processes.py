@@ -22,6 +22,8 @@ from rendezvous.core.model import Slot, Worker
 _PROC = Path("/proc")
 _AFTER_NAME = 2  # the fields of /proc/PID/stat after the name in parentheses start with the third
 _JOB_ENTRY = f"{JOB}=".encode()
+CLEANER_SECONDS = 1.0  # how long a cleaner may take to go by itself, when its family has been killed
+_TRACKER = b"from multiprocessing.resource_tracker import main"
 _STAT_BYTES = 4096  # more than the longest
 
 
@@ -133,12 +135,21 @@ def kill(process: Process, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def kill_all(belongs: Callable[[Process], bool]) -> int:
-    """SIGKILL every process that belongs; how many there were. Call again until none is left."""
+def kill_all(belongs: Callable[[Process], bool], *, spares_cleaners: bool = False) -> int:
+    """SIGKILL every process that belongs, but for cleaners; how many there were. Call again until none is left."""
     doomed = [process for process in running() if process.pid != os.getpid() and belongs(process)]
     for process in doomed:
-        kill(process, signal.SIGKILL)
+        if not (spares_cleaners and is_cleaner(process)):
+            kill(process, signal.SIGKILL)
     return len(doomed)
+
+
+def is_cleaner(process: Process) -> bool:
+    """It removes what its family leaves in /dev/shm, when that has ended, and goes then: Python's resource tracker."""
+    try:
+        return _TRACKER in (_PROC / str(process.pid) / "cmdline").read_bytes()
+    except OSError:  # ended meanwhile
+        return False
 
 
 def _children(pid: int) -> Iterator[int]:

@@ -32,6 +32,10 @@ class _Ended:
     looks: int = 0
     clean_looks: int = 0
 
+    def spares_cleaners(self, now: float) -> bool:
+        """What removes the worker's files from /dev/shm may still go by itself."""
+        return now < self.deadline - SWEEP_SECONDS + processes.CLEANER_SECONDS
+
     def is_done(self, now: float) -> bool:
         """Nothing is left of it, or what is left cannot be ended."""
         return self.clean_looks >= CLEAN_LOOKS or (self.looks >= CLEAN_LOOKS and now >= self.deadline)
@@ -101,13 +105,16 @@ class Sweeper:
                 ended.tell()
 
     def _kill_all(self, wanted: set[str], sessions: dict[int, str], doomed: dict[int, str]) -> set[str]:
-        """Kill every process of these origins; the origins that had one."""
+        """Kill every process of these origins, cleaners last; the origins that had one."""
         found: set[str] = set()
+        now = time.monotonic()
         for process in processes.running():
             origin = self._find_origin(process, sessions, doomed)
             if origin in wanted:
-                processes.kill(process, signal.SIGKILL)
                 found.add(origin)
+                ended = self._ended.get(origin)
+                if (ended is not None and not ended.spares_cleaners(now)) or not processes.is_cleaner(process):
+                    processes.kill(process, signal.SIGKILL)
         return found
 
     def _find_origin(self, process: Process, sessions: dict[int, str], doomed: dict[int, str]) -> str:

@@ -225,10 +225,12 @@ class Watch:
 
     async def _clear_away(self) -> None:
         """Kill whatever this agent has started, until nothing is left."""
-        deadline = time.monotonic() + SWEEP_SECONDS
+        began = time.monotonic()
         clean_looks = 0
-        while clean_looks < CLEAN_LOOKS and time.monotonic() < deadline:
-            clean_looks = 0 if processes.kill_all(self._is_anything_of_ours) else clean_looks + 1
+        while clean_looks < CLEAN_LOOKS and (now := time.monotonic()) < began + SWEEP_SECONDS:
+            spares = now < began + processes.CLEANER_SECONDS
+            found = processes.kill_all(self._is_anything_of_ours, spares_cleaners=spares)
+            clean_looks = 0 if found else clean_looks + 1
             await asyncio.sleep(_PAUSE_SECONDS)  # no event tells of the end of a process that is not our child
 
     def _is_anything_of_ours(self, process: Process) -> bool:

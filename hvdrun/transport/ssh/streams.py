@@ -6,6 +6,7 @@ channel's window fills, and the far end waits.
 """
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections import deque
@@ -122,7 +123,7 @@ class Stream:
             self._receive()
         except Exception:  # noqa: BLE001 - whatever has befallen one channel, the others go on
             self._output_ended = self._errors_ended = True
-            self._channel.close()
+            self._close()
             blocked = False
         return blocked or (self._output_ended and self._errors_ended and not self.has_ended)
 
@@ -214,6 +215,10 @@ class Stream:
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:  # the loop has closed: nobody listens any more
+            self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(Exception):  # it says so to the far end, and the connection may be lost
             self._channel.close()
 
 

@@ -100,7 +100,7 @@ def test_who_has_ended_is_forgotten(family: Family, agent: subprocess.Popen[byte
 
 
 def test_the_guardian_is_no_member_though_it_is_below_the_agent(family: Family) -> None:
-    family.sessions[os.getsid(0)] = start_time(os.getsid(0))
+    family._seen[os.getpid()] = start_time(os.getpid())
     assert os.getpid() not in pids(family.find())
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import paramiko
 import psutil
 import pytest
 
@@ -242,6 +243,24 @@ def test_an_order_is_not_waited_for_when_the_agent_does_not_read(home: Home, ser
             find_session(server).kill()
             assert await transport.wait() == "its ssh connection was lost"
             process.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_found_lost_by_sending_ends_all_that_it_carries(
+    home: Home, server: SshServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = write_agent(tmp_path, "out.write(b'x'); out.flush(); sys.stdin.read()")
+
+    def fail(*_: object) -> None:
+        raise EOFError
+
+    async def scenario() -> None:
+        async with opened(home, server, agent) as transport:
+            assert transport._stream is not None
+            monkeypatch.setattr(paramiko.Transport, "_send_user_message", fail)
+            transport._stream.write(b"x")
+            await transport._stream.wait_closed()
 
     asyncio.run(scenario())
 
