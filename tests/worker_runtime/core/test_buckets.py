@@ -1,5 +1,7 @@
 """Laws and cases of the fusion plan."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,3 +38,28 @@ def test_a_bucket_holds_one_kind_and_only_a_lone_item_exceeds_the_bound(items: l
     for bucket in plan_buckets(items, 10, 40):
         assert len({items[index].kind for index in bucket}) == 1
         assert len(bucket) == 1 or sum(items[index].size for index in bucket) <= 40
+
+
+def test_the_order_of_readiness_decides_which_items_share_a_bucket() -> None:
+    items = [Item(4, "f32") for _ in range(5)]
+    assert plan_buckets(items, 4, 8, order=[1, 3, 0, 4, 2]) == ((1,), (3, 0), (4, 2))
+
+
+def test_buckets_come_in_the_order_in_which_they_are_complete() -> None:
+    items = [Item(4, "f32"), Item(4, "f16"), Item(4, "f32"), Item(4, "f16")]
+    assert plan_buckets(items, 100, 100, order=[0, 1, 3, 2]) == ((1, 3), (0, 2))
+
+
+def test_a_group_has_a_bucket_of_its_own_whatever_its_size_and_kinds() -> None:
+    items = [Item(9, "f32", "a"), Item(1, "f32"), Item(9, "f16", "a"), Item(1, "f32"), Item(1, "f32", "b")]
+    assert plan_buckets(items, 4, 4) == ((4,), (3, 1), (2, 0))
+
+
+@given(ITEMS, st.randoms(use_true_random=False))
+def test_every_order_is_a_plan_of_all_items(items: list[Item], random: Random) -> None:
+    order = list(range(len(items)))
+    random.shuffle(order)
+    buckets = plan_buckets(items, 10, 40, order)
+    assert sorted(index for bucket in buckets for index in bucket) == list(range(len(items)))
+    complete = [max(order.index(index) for index in bucket) for bucket in buckets]
+    assert complete == sorted(complete)

@@ -1,0 +1,129 @@
+"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and executor share."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+# The largest operation whose data travel inside the question and come back with the answer, in bytes: measured, one
+# that large is still faster than gloo on loopback. On a network the sequencer's host carries that of every rank, so
+# what all ranks send together is bounded too.
+PAYLOAD_BYTES = 128 * 1024
+ALL_PAYLOADS_BYTES = 1024 * 1024
+
+GLOBAL_SET = 0
+
+
+class Kind(IntEnum):
+    """What an operation does."""
+
+    ALLREDUCE = 1
+    ALLGATHER = 2
+    BROADCAST = 3
+    ALLTOALL = 4
+    REDUCESCATTER = 5
+    BARRIER = 6
+    JOIN = 7
+    ADD_SET = 8
+    REMOVE_SET = 9
+    COMMIT = 10
+
+
+class Reduction(IntEnum):
+    """How an allreduce or a reducescatter combines the ranks' values; the numbers are Horovod's."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+    __hash__ = int.__hash__  # the enumeration's own is Python code, and every call's plan is looked up by this
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What all members of a set must agree on before an operation runs.
+
+    dtypes, shapes: of each of its tensors, the dtypes by torch's names ("float32"). The first dimension of what is
+        gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and an extent.
+    root: a rank of the job; None where there is none.
+    device: "cpu" or "cuda".
+    payload_dtype: as what the payload's elements are combined, by NumPy's name; "" when the data do not travel inside
+        the question. The payload is combined by `reduction` (an average as a sum), the root's is broadcast, those of
+        an ALLGATHER are concatenated in rank order.
+    tolerates_joined: a member that has joined counts as asking with no rows. (An ALLREDUCE always tolerates one, which
+        contributes neutral elements, and so does a COMMIT.)
+    note: whatever else must be equal, and is shown where it is not.
+    """
+
+    kind: Kind
+    dtypes: tuple[str, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+    reduction: Reduction | None = None
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int | None = None
+    device: str = "cpu"
+    payload_dtype: str = ""
+    tolerates_joined: bool = False
+    note: str = ""
+
+
+class Question(NamedTuple):
+    """A rank has this operation ready.
+
+    (A tuple, since there may be a thousand in one message: it is made in a third of a frozen dataclass's time.)
+
+    name: as it travels, the operation's kind first: "allreduce.loss". A rank has at most one pending question of a
+        name and set.
+    """
+
+    process_set: int
+    name: str
+    signature: Signature
+
+
+class Release(NamedTuple):
+    """Every member runs this operation now; all run their releases in the order of `index`.
+
+    (A tuple, as above.)
+
+    members: the set's ranks, in order.
+    joined: those of them that have joined and not asked: they contribute neutral elements.
+    extents: of each member, as many numbers each: the first dimension of each tensor of an ALLGATHER, the splits of an
+        ALLTOALL (how many rows go to each member), the ranks of an ADD_SET; zeros for one that has joined.
+    value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
+    """
+
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    question: Question
+    members: tuple[int, ...]
+    joined: tuple[int, ...] = ()
+    extents: tuple[tuple[int, ...], ...] = ()
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The operation of this set and name will not run; the ranks that asked for it are told why, and go on."""
+
+    process_set: int
+    name: str
+    ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The generation has lost a member without a word: nothing is released any more, and what runs is to be ended."""
+
+    reason: str
+
+
+Answer = Release | Refusal | Failure
+
+
+def fits_payload(size: int, count_bytes: int) -> bool:
+    """Whether data of that many bytes travel inside the question, in a set of `size` members; alike on all ranks."""
+    return count_bytes <= min(PAYLOAD_BYTES, ALL_PAYLOADS_BYTES // size)
