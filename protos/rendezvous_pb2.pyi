@@ -114,8 +114,11 @@ class JoinRequest(_message.Message):
 
     WORKER_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    INTERPRETER_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """the last generation this worker was a member of; 0 at first"""
+    interpreter: _builtins.bytes
+    """the file of the Python that runs this worker; for its agent alone"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -123,10 +126,11 @@ class JoinRequest(_message.Message):
         *,
         worker: Global___WorkerId | None = ...,
         after: _builtins.int = ...,
+        interpreter: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -180,6 +184,8 @@ class Notice(_message.Message):
     STORE_OPENED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     DEPARTED_FIELD_NUMBER: _builtins.int
+    SEQUENCER_OPENED_FIELD_NUMBER: _builtins.int
+    SEQUENCER_FAILED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def published(self) -> Global___Published: ...
     @_builtins.property
@@ -188,6 +194,10 @@ class Notice(_message.Message):
     def refused(self) -> Global___Refused: ...
     @_builtins.property
     def departed(self) -> Global___Departed: ...
+    @_builtins.property
+    def sequencer_opened(self) -> Global___SequencerOpened: ...
+    @_builtins.property
+    def sequencer_failed(self) -> Global___SequencerFailed: ...
     def __init__(
         self,
         *,
@@ -195,12 +205,14 @@ class Notice(_message.Message):
         store_opened: Global___StoreOpened | None = ...,
         refused: Global___Refused | None = ...,
         departed: Global___Departed | None = ...,
+        sequencer_opened: Global___SequencerOpened | None = ...,
+        sequencer_failed: Global___SequencerFailed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "store_opened", b"store_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed"]  # noqa: Y015
+    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed", "sequencer_opened", "sequencer_failed"]  # noqa: Y015
     _WhichOneofArgType_notice: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_notice) -> _WhichOneofReturnType_notice | None: ...
 
@@ -214,7 +226,10 @@ class Published(_message.Message):
 
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
+    key: _builtins.bytes
+    """secret of the generation's members: 32 random bytes"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
     def __init__(
@@ -222,10 +237,11 @@ class Published(_message.Message):
         *,
         generation: _builtins.int = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
+        key: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "members", b"members"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "key", b"key", "members", b"members"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -332,6 +348,55 @@ class Departed(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Departed: _TypeAlias = Departed  # noqa: Y015
+
+@_typing.final
+class SequencerOpened(_message.Message):
+    """An agent to the workers on rank 0's host: where the generation's sequencer listens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    @_builtins.property
+    def endpoint(self) -> Global___Endpoint: ...
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        endpoint: Global___Endpoint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "generation", b"generation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequencerOpened: _TypeAlias = SequencerOpened  # noqa: Y015
+
+@_typing.final
+class SequencerFailed(_message.Message):
+    """The same agent to the same workers: there will be none, and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SequencerFailed: _TypeAlias = SequencerFailed  # noqa: Y015
 
 @_typing.final
 class Endpoint(_message.Message):
@@ -880,6 +945,7 @@ class Telling(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     FOUND_FIELD_NUMBER: _builtins.int
     PROBED_FIELD_NUMBER: _builtins.int
+    ALERT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -894,6 +960,8 @@ class Telling(_message.Message):
     def found(self) -> Global___Found: ...
     @_builtins.property
     def probed(self) -> Global___Probed: ...
+    @_builtins.property
+    def alert(self) -> Global___Alert: ...
     def __init__(
         self,
         *,
@@ -904,12 +972,13 @@ class Telling(_message.Message):
         hello: Global___Hello | None = ...,
         found: Global___Found | None = ...,
         probed: Global___Probed | None = ...,
+        alert: Global___Alert | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed"]  # noqa: Y015
+    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert"]  # noqa: Y015
     _WhichOneofArgType_telling: _TypeAlias = _typing.Literal["telling", b"telling"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_telling) -> _WhichOneofReturnType_telling | None: ...
 
@@ -1116,6 +1185,27 @@ class Remark(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Remark: _TypeAlias = Remark  # noqa: Y015
+
+@_typing.final
+class Alert(_message.Message):
+    """What every user should know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Alert: _TypeAlias = Alert  # noqa: Y015
 
 @_typing.final
 class Output(_message.Message):

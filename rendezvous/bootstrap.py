@@ -20,6 +20,8 @@ SLOT = "HVD_SLOT"
 INCARNATION = "HVD_INCARNATION"
 ADDRESS = "HVD_ADDRESS"
 START_TIMEOUT = "HVD_START_TIMEOUT"
+HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
+BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
 
 
 @dataclass(frozen=True, slots=True)

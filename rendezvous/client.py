@@ -9,6 +9,7 @@ connection (a firewall, a laptop that slept), a new one is made while the lease 
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ from rendezvous.bootstrap import Bootstrap
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Endpoint, Membership, Worker
 from rendezvous.credentials import SERVER_NAME, Credential
-from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
-from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.errors import CallRefusedError, JoinRefusedError, SequencerStartError, UnreachableError
+from rendezvous.notices import Departed, Notice, Published, Refused, SequencerFailed, SequencerOpened, StoreOpened
 
 CALL_SECONDS = 10.0  # one call's deadline
 RETRY_SECONDS = 0.1  # between two tries
@@ -55,7 +56,8 @@ class WorkerClient:
         options = (*_OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
         self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
-        self._notices: Iterator[Notice] | None = None
+        self._notices: Iterator[Notice] | None = None  # since the last join
+        self._told: list[Notice] = []  # of these, after the generation itself
 
     def join(self, after: int) -> Membership:
         """Wait for a generation newer than `after` with this worker in it.
@@ -65,13 +67,16 @@ class WorkerClient:
             UnreachableError: nothing came within the start timeout and some seconds.
         """
         deadline = time.monotonic() + self._patience_seconds
-        request = pb.JoinRequest(worker=wire.encode_worker(self._worker), after=after)
+        request = pb.JoinRequest(
+            worker=wire.encode_worker(self._worker), after=after, interpreter=os.fsencode(sys.executable or "")
+        )
         self._call(lambda seconds: self._stub.Join(request, timeout=seconds, wait_for_ready=True), deadline)
+        self._told.clear()
         self._notices = self._follow(deadline)
         for notice in self._notices:
             match notice:
-                case Published(generation, members) if generation > after and self._worker in dict(members):
-                    return Membership(generation, dict(members)[self._worker])
+                case Published(generation, members, key) if generation > after and self._worker in dict(members):
+                    return Membership(generation, dict(members)[self._worker], key)
                 case Refused(worker, reason) if worker == self._worker:
                     raise JoinRefusedError(reason)
                 case _:
@@ -98,7 +103,7 @@ class WorkerClient:
             JoinRefusedError: rank 0 has ended without it.
             UnreachableError: it did not, within what is left of the time for joining.
         """
-        for notice in self._notices or self._follow(time.monotonic() + self._patience_seconds):
+        for notice in self._read():
             match notice:
                 case StoreOpened(number, endpoint) if number == generation:
                     return endpoint
@@ -107,6 +112,23 @@ class WorkerClient:
                 case _:
                     pass
         raise UnreachableError("rank 0's store", f"generation {generation}", "it was not announced in time")
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """Wait until the agent of this worker, rank 0 of the generation, has a sequencer for it.
+
+        Raises:
+            SequencerStartError: there will be none.
+            UnreachableError: nothing was heard of it within what is left of the time for joining.
+        """
+        for notice in self._read():
+            match notice:
+                case SequencerOpened(number, endpoint) if number == generation:
+                    return endpoint
+                case SequencerFailed(number, reason) if number == generation:
+                    raise SequencerStartError(reason)
+                case _:
+                    pass
+        raise UnreachableError("the sequencer", f"generation {generation}", "this host's agent did not announce it")
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
         """The rank of a member of the generation that has ended well; None when none is heard of within the limit.
@@ -123,6 +145,13 @@ class WorkerClient:
         """End all calls and the connection."""
         self._notices = None
         self._channel.close()
+
+    def _read(self) -> Iterator[Notice]:
+        """What has been told of the generation, and then what comes, until the time for joining is over."""
+        yield from tuple(self._told)
+        for notice in self._notices or self._follow(time.monotonic() + self._patience_seconds):
+            self._told.append(notice)
+            yield notice
 
     def _follow(self, deadline: float) -> Iterator[Notice]:
         """What the agent's board holds for this worker, through broken connections, until the deadline."""

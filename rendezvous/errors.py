@@ -1,5 +1,7 @@
 """What can go wrong between a worker, its agent and the rendezvous server; each error builds its own sentence."""
 
+from collections.abc import Sequence
+
 
 class RendezvousError(Exception):
     """Base of all errors of this package."""
@@ -13,6 +15,14 @@ class BootstrapError(RendezvousError):
             f"the HVD_* variables that hvdrun gave to this worker are incomplete or malformed ({cause!r}); "
             "start the script through hvdrun without changing them"
         )
+
+
+class UnknownBackendError(RendezvousError):
+    """A variable asks for a backend that there is not."""
+
+    def __init__(self, variable: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"{variable} is {name!r}; it takes {', '.join(known[:-1])} or {known[-1]}")
+        self.name = name
 
 
 class JoinRefusedError(RendezvousError):
@@ -38,6 +48,14 @@ class ListenError(RendezvousError):
     def __init__(self, where: str, detail: str) -> None:
         super().__init__(f"the rendezvous cannot listen at {where}: {detail}")
         self.where = where
+
+
+class SequencerStartError(RendezvousError):
+    """There is no process that fixes the order of the workers' collectives."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"there is no sequencer, which orders the workers' collectives: {reason}")
+        self.reason = reason
 
 
 class WireError(RendezvousError):

@@ -6,17 +6,23 @@ after a broken connection, misses nothing that still matters.
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rendezvous.core.model import Assignment, Endpoint, Worker
+
+KEY_BYTES = 32  # of a generation's key
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A generation was formed; only the members on the receiving host are listed."""
+    """A generation was formed; only the members on the receiving host are listed.
+
+    key: KEY_BYTES random bytes that only the generation's members and their agents know.
+    """
 
     generation: int
     members: tuple[tuple[Worker, Assignment], ...]
+    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,25 @@ class StoreOpened:
 
     generation: int
     endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerOpened:
+    """The generation's sequencer listens there; told by the agent of rank 0's host to its own workers."""
+
+    generation: int
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SequencerFailed:
+    """The generation will have no sequencer; told in place of `SequencerOpened`.
+
+    reason: one sentence, without a full stop.
+    """
+
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +69,7 @@ class Departed:
     rank: int
 
 
-Notice = Published | StoreOpened | Refused | Departed
+Notice = Published | StoreOpened | SequencerOpened | SequencerFailed | Refused | Departed
 
 
 class Board:

@@ -127,6 +127,13 @@ class Remark:
 
 
 @dataclass(frozen=True, slots=True)
+class Alert:
+    """What every user should know; one sentence, without a full stop."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reserved:
     """This agent, of rank 0's host, keeps a port free for a torch store that a worker may open there."""
 
@@ -198,4 +205,4 @@ class Probed:
     proofs: tuple[Proof, ...]
 
 
-Telling = Output | Remark | Reserved | Taken | Hello | Found | Probed
+Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed

@@ -1,13 +1,16 @@
 """The rendezvous service on an agent's Unix socket: workers call here, and what must go further is passed on.
 
 Notices come once per host and are handed out from a board, so the server hears hosts, not ranks. The socket lies in a
-folder that only its user can enter, which is why a worker needs no credential.
+folder that only its user can enter, which is why a worker needs no credential, and may be told the generation's key.
+
+On the way the relay sees when a sequencer is needed on its host, and whoever provides it posts on the same board.
 """
 
 import contextlib
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -16,15 +19,29 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client import AgentClient, name_socket
 from rendezvous.errors import ListenError, WireError
-from rendezvous.notices import Board, Refused
+from rendezvous.notices import Board, Notice, Published, Refused
+
+
+class Sequencing(Protocol):
+    """Who provides the workers of a host with a sequencer."""
+
+    def prepare(self, interpreter: str) -> None:
+        """A worker of this host wishes to join, which this Python runs ("": not known): one may soon be needed."""
+
+    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+        """Serve this generation if its rank 0 is on this host, and post where, or why not, when that is known.
+
+        It may be told of one generation several times.
+        """
 
 
 class Relay(pb_grpc.RendezvousServicer):
     """Serves the workers of one host."""
 
-    def __init__(self, host: str, client: AgentClient) -> None:
+    def __init__(self, host: str, client: AgentClient, sequencing: Sequencing) -> None:
         self._host = host
         self._client = client
+        self._sequencing = sequencing
         self._board = Board()
         self._server = grpc.aio.server()
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
@@ -52,6 +69,8 @@ class Relay(pb_grpc.RendezvousServicer):
         """
         async for notice in self._client.watch():
             self._board.post(notice)
+            if isinstance(notice, Published):
+                self._sequencing.activate(notice, self._board.post)
 
     async def close(self) -> None:
         """Stop serving; the socket goes with its folder."""
@@ -60,6 +79,8 @@ class Relay(pb_grpc.RendezvousServicer):
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
+        self._sequencing.prepare(os.fsdecode(request.interpreter))
+        request.ClearField("interpreter")
         async with _faults_told(context):
             return await self._client.join(request)
 

@@ -10,6 +10,7 @@ costs a connection, and not a line on anybody's terminal.
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +33,7 @@ from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
 from rendezvous.file_limit import FileLimit, count_connections
-from rendezvous.notices import Board, Departed, Published, Refused
+from rendezvous.notices import KEY_BYTES, Board, Departed, Published, Refused
 from rendezvous.notices import StoreOpened as StoreOpenedNotice
 
 TICK_SECONDS = 0.25
@@ -61,6 +62,7 @@ class Server:
         self._credential = credential
         self._boards: dict[str, Board] = {}
         self._last_reports: dict[str, int] = {}
+        self._key = (0, b"")  # the last generation's number, and its key
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._doors: list[grpc.aio.Server] = []
@@ -178,11 +180,12 @@ class Server:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Publish(generation, assignments):
+                key = self._make_key(generation.number)
                 members: dict[str, list[tuple[Worker, Assignment]]] = {}
                 for worker, assignment in zip(generation.members, assignments, strict=True):
                     members.setdefault(worker.slot.host, []).append((worker, assignment))
                 for host, ranked in members.items():
-                    self.board(host).post(Published(generation.number, tuple(ranked)))
+                    self.board(host).post(Published(generation.number, tuple(ranked), key))
             case Announce(generation, endpoint):
                 for board in self._boards.values():
                     board.post(StoreOpenedNotice(generation, endpoint))
@@ -193,6 +196,12 @@ class Server:
                 self.board(worker.slot.host).post(Refused(worker, reason))
             case _:
                 self._carry_out(effect)
+
+    def _make_key(self, generation: int) -> bytes:
+        """The key of a generation: one for all its members, and told again when that is."""
+        if self._key[0] != generation:
+            self._key = generation, secrets.token_bytes(KEY_BYTES)
+        return self._key[1]
 
     async def _tick(self) -> None:
         while True:

@@ -1,6 +1,6 @@
 """The values that membership is made of: hosts, slots, workers, generations, policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 
@@ -125,7 +125,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a worker is told of a generation it is in."""
+    """What a worker is told of a generation it is in.
+
+    key: the generation's secret, by which its members know each other.
+    """
 
     generation: int
     assignment: Assignment
+    key: bytes = field(repr=False)

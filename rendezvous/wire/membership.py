@@ -4,7 +4,16 @@ from protos import rendezvous_pb2 as pb
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.errors import WireError
-from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.notices import (
+    KEY_BYTES,
+    Departed,
+    Notice,
+    Published,
+    Refused,
+    SequencerFailed,
+    SequencerOpened,
+    StoreOpened,
+)
 
 _LAST_PORT = 65_535
 
@@ -72,14 +81,20 @@ def decode_exited(message: pb.Ended) -> Exited:
 def encode_notice(notice: Notice) -> pb.Notice:
     """The message of a notice."""
     match notice:
-        case Published(generation, members):
+        case Published(generation, members, key):
             listed = [
                 pb.Member(worker=encode_worker(worker), assignment=encode_assignment(assignment))
                 for worker, assignment in members
             ]
-            return pb.Notice(published=pb.Published(generation=generation, members=listed))
+            return pb.Notice(published=pb.Published(generation=generation, members=listed, key=key))
         case StoreOpened(generation, endpoint):
             return pb.Notice(store_opened=pb.StoreOpened(generation=generation, endpoint=encode_endpoint(endpoint)))
+        case SequencerOpened(generation, endpoint):
+            opened = pb.SequencerOpened(generation=generation, endpoint=encode_endpoint(endpoint))
+            return pb.Notice(sequencer_opened=opened)
+        case SequencerFailed(generation, reason):
+            failed = pb.SequencerFailed(generation=generation, reason=encode_text(reason))
+            return pb.Notice(sequencer_failed=failed)
         case Refused(worker, reason):
             return pb.Notice(refused=pb.Refused(worker=encode_worker(worker), reason=encode_text(reason)))
         case Departed(generation, worker, rank):
@@ -95,9 +110,14 @@ def decode_notice(message: pb.Notice) -> Notice:
                 (decode_worker(member.worker), decode_assignment(member.assignment))
                 for member in message.published.members
             )
-            return Published(message.published.generation, members)
+            return Published(message.published.generation, members, _check_key(message.published.key))
         case "store_opened":
             return StoreOpened(message.store_opened.generation, decode_endpoint(message.store_opened.endpoint))
+        case "sequencer_opened":
+            opened = message.sequencer_opened
+            return SequencerOpened(opened.generation, decode_endpoint(opened.endpoint))
+        case "sequencer_failed":
+            return SequencerFailed(message.sequencer_failed.generation, message.sequencer_failed.reason)
         case "refused":
             return Refused(decode_worker(message.refused.worker), message.refused.reason)
         case "departed":
@@ -105,6 +125,12 @@ def decode_notice(message: pb.Notice) -> Notice:
             return Departed(departed.generation, decode_worker(departed.worker), departed.rank)
         case _:
             raise WireError("a notice of no known kind")
+
+
+def _check_key(key: bytes) -> bytes:
+    if len(key) != KEY_BYTES:
+        raise WireError(f"a generation with a key of {len(key)} bytes")
+    return key
 
 
 def encode_text(sentence: str | None) -> str:

@@ -7,6 +7,7 @@ from google.protobuf.message import DecodeError
 from protos import rendezvous_pb2 as pb
 from rendezvous.errors import WireError
 from rendezvous.orders import (
+    Alert,
     Found,
     Hello,
     Listening,
@@ -31,6 +32,8 @@ def encode_telling(telling: Telling) -> bytes:
             message = pb.Telling(output=output)
         case Remark(text):
             message = pb.Telling(remark=pb.Remark(text=encode_text(text)))
+        case Alert(text):
+            message = pb.Telling(alert=pb.Alert(text=encode_text(text)))
         case Reserved(master):
             message = pb.Telling(reserved=pb.Reserved(master=encode_endpoint(master)))
         case Taken():
@@ -57,6 +60,8 @@ def decode_telling(data: bytes) -> Telling:
             return Output(decode_worker(output.worker), _decode_stream(output.stream), output.data)
         case "remark":
             return Remark(message.remark.text)
+        case "alert":
+            return Alert(message.alert.text)
         case "reserved":
             return Reserved(decode_endpoint(message.reserved.master))
         case "taken":

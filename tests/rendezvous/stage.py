@@ -18,7 +18,8 @@ from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import AgentClient, WorkerClient
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import HostsChanged
-from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
+from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from rendezvous.relay import Relay
 from rendezvous.server import Server
 
@@ -102,6 +103,31 @@ async def in_thread(call: Callable[[], T]) -> T:
 
 
 @dataclass
+class Sequencing:
+    """Has a sequencer for every generation, at once, or none.
+
+    failure: why there is none.
+    """
+
+    endpoint: Endpoint = field(default_factory=lambda: Endpoint(LOOPBACK, 4712))
+    failure: str | None = None
+    interpreters: list[str] = field(default_factory=list)
+    published: list[Published] = field(default_factory=list)
+
+    def prepare(self, interpreter: str) -> None:
+        """See `rendezvous.relay.Sequencing`."""
+        self.interpreters.append(interpreter)
+
+    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+        """See `rendezvous.relay.Sequencing`."""
+        self.published.append(published)
+        if self.failure is None:
+            post(SequencerOpened(published.generation, self.endpoint))
+        else:
+            post(SequencerFailed(published.generation, self.failure))
+
+
+@dataclass
 class Stage:
     """A job's server and what it has ordered."""
 
@@ -109,6 +135,7 @@ class Stage:
     authority: Authority
     port: int
     effects: list[Effect] = field(default_factory=list)
+    sequencing: Sequencing = field(default_factory=Sequencing)  # of all hosts
 
     @property
     def address(self) -> str:
@@ -128,7 +155,7 @@ class Stage:
     async def relay(self, host: str, socket: Path, *, address: str | None = None) -> AsyncIterator[None]:
         """A host's relay at work."""
         async with self.agent(host, address=address) as client:
-            relay = Relay(host, client)
+            relay = Relay(host, client, self.sequencing)
             await relay.open(socket)
             following = asyncio.create_task(relay.follow_server())
             try:

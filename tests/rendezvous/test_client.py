@@ -24,8 +24,9 @@ from rendezvous.authority import Authority
 from rendezvous.client import AgentClient, WorkerClient
 from rendezvous.core.events import Exited, Joined, Stopped
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Slot, Worker
-from rendezvous.errors import CallRefusedError, JoinRefusedError, UnreachableError
-from rendezvous.notices import Published
+from rendezvous.errors import CallRefusedError, JoinRefusedError, SequencerStartError, UnreachableError
+from rendezvous.notices import KEY_BYTES, Published
+from rendezvous.server import Server
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -45,7 +46,8 @@ from tests.rendezvous.stage import (
 STORE = Endpoint("10.0.0.1", 4711)
 PAIR = [Host("a", 2)]
 LONE = [Host("a", 1)]
-ALONE = Membership(1, Assignment(0, 1, 0, 1, 0, 1))
+KEY = b"k" * KEY_BYTES
+ALONE = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
 PATIENCE_SECONDS = 0.4
 SLACK_SECONDS = 2.0  # for a busy machine
 
@@ -53,6 +55,11 @@ SLACK_SECONDS = 2.0  # for a busy machine
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "agent.sock"
+
+
+@pytest.fixture(autouse=True)
+def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "_make_key", lambda *_: KEY)
 
 
 @pytest.fixture
@@ -78,8 +85,8 @@ def test_a_worker_joins_and_is_told_its_numbers_and_the_store(path: Path) -> Non
             open_worker(path, A1) as second,
         ):
             joining = asyncio.create_task(in_thread(lambda: first.join(0)))
-            assert await in_thread(lambda: second.join(0)) == Membership(1, Assignment(1, 2, 1, 2, 0, 1))
-            assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1))
+            assert await in_thread(lambda: second.join(0)) == Membership(1, Assignment(1, 2, 1, 2, 0, 1), KEY)
+            assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1), KEY)
             finding = asyncio.create_task(in_thread(lambda: second.await_store(1)))
             await in_thread(lambda: first.open_store(1, STORE))
             assert await in_thread(lambda: first.await_store(1)) == STORE
@@ -94,7 +101,7 @@ def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path) -> N
             for after in range(3):
                 async with open_worker(path, A0) as client:
                     membership = await in_thread(partial(client.join, after))
-                    assert membership == Membership(after + 1, ALONE.assignment)
+                    assert membership == Membership(after + 1, ALONE.assignment, KEY)
                     moved = Endpoint(LOOPBACK, 4711 + after)
                     await in_thread(partial(client.open_store, after + 1, moved))
                     assert await in_thread(partial(client.await_store, after + 1)) == moved
@@ -140,7 +147,9 @@ def test_a_late_join_is_told_that_the_job_is_over(path: Path) -> None:
 def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None:
     async def story() -> None:
         async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-            stage.server.board("a").post(Published(1, ((A1, Assignment(0, 1, 0, 1, 0, 1)),)))  # not with this worker
+            stage.server.board("a").post(
+                Published(1, ((A1, Assignment(0, 1, 0, 1, 0, 1)),), KEY)
+            )  # not with this worker
             stale = Worker(Slot("a", 0), 2)
             joining = asyncio.create_task(in_thread(lambda: client.join(0)))
             await happen(lambda: stage.server.state.waiting == 1)
@@ -149,7 +158,7 @@ def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None:
                     await in_thread(lambda: other.join(0))
             async with open_worker(path, A1) as neighbour:
                 await in_thread(lambda: neighbour.join(0))
-            assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1))
+            assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1), KEY)
 
     run(story())
 
@@ -163,6 +172,43 @@ def test_a_worker_is_told_at_once_what_contradicts_the_state(path: Path) -> None
                 await asyncio.gather(in_thread(lambda: other.join(0)), in_thread(lambda: client.join(0)))
             with pytest.raises(CallRefusedError, match="only rank 0"):
                 await in_thread(lambda: client.open_store(1, STORE))
+
+    run(story())
+
+
+def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path: Path) -> None:
+    async def story() -> None:
+        async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
+            await in_thread(lambda: client.join(0))
+            assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
+            stage.sequencing.failure = "on a, there is no NumPy"
+            await in_thread(lambda: client.join(1))
+            with pytest.raises(SequencerStartError, match="on a, there is no NumPy"):
+                await in_thread(lambda: client.await_sequencer(2))
+
+    run(story())
+
+
+def test_who_has_waited_for_a_sequencer_still_finds_the_store(path: Path) -> None:
+    async def story() -> None:
+        async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
+            await in_thread(lambda: client.join(0))
+            assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
+            await in_thread(lambda: client.open_store(1, STORE))
+            assert await in_thread(lambda: client.await_store(1)) == STORE
+
+    run(story())
+
+
+@pytest.mark.usefixtures("impatience")
+def test_a_sequencer_of_which_nothing_is_heard_is_given_up_within_the_limit(path: Path) -> None:
+    async def story() -> None:
+        bootstrap = make_bootstrap(path, A0, start_timeout_seconds=PATIENCE_SECONDS)
+        async with open_stage(LONE) as stage, stage.relay("a", path):
+            with closing(WorkerClient(bootstrap)) as client:
+                await in_thread(lambda: client.join(0))
+                error = await in_thread(lambda: assert_gives_up(lambda: client.await_sequencer(7), PATIENCE_SECONDS))
+                assert "the sequencer at generation 7" in str(error)
 
     run(story())
 

@@ -8,6 +8,7 @@ from rendezvous.errors import (
     JoinRefusedError,
     ListenError,
     RendezvousError,
+    SequencerStartError,
     UnreachableError,
     WireError,
 )
@@ -20,6 +21,7 @@ from rendezvous.errors import (
         (JoinRefusedError("rank 1 has ended"), ("hvd.init()", "rank 1 has ended")),
         (UnreachableError("the agent", "/run/x", "no answer"), ("the agent", "/run/x", "no answer")),
         (ListenError("10.0.0.1", "no such address"), ("cannot listen", "10.0.0.1", "no such address")),
+        (SequencerStartError("no NumPy"), ("no sequencer", "orders the workers' collectives", "no NumPy")),
         (WireError("a frame of 9 bytes"), ("hvdrun's protocol", "a frame of 9 bytes")),
         (CallRefusedError("a:1", "not yours"), ("a:1", "refused", "not yours")),
     ],
@@ -34,4 +36,5 @@ def test_what_a_caller_may_ask_of_an_error_is_a_field() -> None:
     assert JoinRefusedError("it is over").reason == "it is over"
     assert UnreachableError("the agent", "/run/x", "no answer").what == "the agent"
     assert UnreachableError("the agent", "/run/x", "no answer").where == "/run/x"
+    assert SequencerStartError("no NumPy").reason == "no NumPy"
     assert ListenError("10.0.0.1", "no such address").where == "10.0.0.1"

@@ -6,11 +6,21 @@ from contextlib import aclosing
 import pytest
 
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.notices import Board, Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.notices import (
+    KEY_BYTES,
+    Board,
+    Departed,
+    Notice,
+    Published,
+    Refused,
+    SequencerFailed,
+    SequencerOpened,
+    StoreOpened,
+)
 
 A0, A1 = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
-FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),))
-SECOND = Published(2, FIRST.members)
+FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), b"k" * KEY_BYTES)
+SECOND = Published(2, FIRST.members, b"l" * KEY_BYTES)
 STORE = StoreOpened(1, Endpoint("10.0.0.1", 4711))
 REFUSED = Refused(A0, "it is over")
 
@@ -45,6 +55,17 @@ def test_a_new_generation_ends_what_was_said_of_the_former_one() -> None:
 def test_a_store_that_moved_is_told_once_where_it_is_now() -> None:
     moved = StoreOpened(1, Endpoint("10.0.0.1", 4712))
     assert read_after(FIRST, STORE, moved, last=moved) == [FIRST, moved]
+
+
+def test_a_sequencer_is_known_until_the_next_generation() -> None:
+    opened = SequencerOpened(1, Endpoint("10.0.0.1", 4712))
+    assert read_after(FIRST, opened, STORE) == [FIRST, opened, STORE]
+    assert read_after(FIRST, SequencerFailed(1, "no NumPy"), SECOND, last=SECOND) == [SECOND]
+
+
+def test_a_generation_s_key_is_not_shown() -> None:
+    assert "kkkk" not in f"{FIRST!r} {FIRST}"
+    assert Published(1, FIRST.members, SECOND.key) != FIRST
 
 
 def test_each_worker_has_its_own_refusal() -> None:

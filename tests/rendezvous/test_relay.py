@@ -1,4 +1,7 @@
-"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said."""
+"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said.
+
+Long because each way to break has a story of its own.
+"""
 
 import asyncio
 import os
@@ -58,13 +61,60 @@ def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) -> None:
             open_worker(on_b, B0) as b0,
             open_worker(on_b, B1) as b1,
         ):
-            assert await meet(a0, b1, b0, a1) == [
-                Membership(1, Assignment(rank=0, size=4, local_rank=0, local_size=2, cross_rank=0, cross_size=2)),
-                Membership(1, Assignment(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2)),
-                Membership(1, Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2)),
-                Membership(1, Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2)),
+            members = await meet(a0, b1, b0, a1)
+            assert [member.assignment for member in members] == [
+                Assignment(rank=0, size=4, local_rank=0, local_size=2, cross_rank=0, cross_size=2),
+                Assignment(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2),
+                Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
+                Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
             ]
+            assert {(member.generation, member.key) for member in members} == {(1, stage.server._key[1])}
             assert [len(stage.server.board(host)._followers) for host in "ab"] == [1, 1]  # hosts, not ranks
+
+    run(story())
+
+
+def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_heard(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+
+    async def story() -> None:
+        async with (
+            open_stage([Host("a", 2)]) as stage,
+            stage.relay("a", path),
+            open_worker(path, A0) as a0,
+            open_worker(path, A1) as a1,
+        ):
+            await meet(a0, a1)
+            assert stage.sequencing.interpreters == [sys.executable] * 2
+            (published,) = stage.sequencing.published
+            assert (published.generation, [worker for worker, _ in published.members]) == (1, [A0, A1])
+            assert published.key == stage.server._key[1]
+            assert await in_thread(lambda: a0.await_sequencer(1)) == stage.sequencing.endpoint
+
+    run(story())
+
+
+def test_the_server_is_not_told_of_interpreters(tmp_path: Path) -> None:
+    joined: list[pb.JoinRequest] = []
+
+    class Client(AgentClient):
+        async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+            joined.append(request)
+            return await super().join(request)
+
+    async def story() -> None:
+        async with open_stage([Host("a", 1)]) as stage, open_worker(tmp_path / "a", A0) as a0:
+            client = Client(stage.address, "a", stage.authority.issue_agent("a"))
+            relay = Relay("a", client, stage.sequencing)
+            await relay.open(tmp_path / "a")
+            following = asyncio.create_task(relay.follow_server())
+            await in_thread(lambda: a0.join(0))
+            following.cancel()
+            await asyncio.wait({following})
+            await relay.close()
+            await client.close()
+            assert [request.interpreter for request in joined] == [b""]
+            assert stage.sequencing.interpreters == [sys.executable]
 
     run(story())
 
@@ -177,7 +227,7 @@ def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_path: Pa
     async def story() -> None:
         async with open_stage([Host("a", 1)]) as stage:
             client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
-            relay = Relay("b", client)
+            relay = Relay("b", client, stage.sequencing)
             await relay.open(tmp_path / "b")
             with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
                 async with asyncio.timeout(LIMIT_SECONDS):
@@ -193,7 +243,7 @@ def test_a_relay_that_closes_ends_its_workers_watches(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-            relay = Relay("a", client)
+            relay = Relay("a", client, stage.sequencing)
             await relay.open(path)
             async with grpc.aio.insecure_channel(name_socket(path)) as channel:
                 stub = pb_grpc.RendezvousStub(channel)
@@ -213,7 +263,7 @@ def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
 
     async def story() -> None:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-            relay = Relay("a", client)
+            relay = Relay("a", client, stage.sequencing)
             with pytest.raises(ListenError, match="cannot listen at"):
                 await relay.open(path)
             await relay.close()

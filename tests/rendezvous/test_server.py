@@ -7,7 +7,7 @@ import asyncio
 import resource
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -24,14 +24,22 @@ from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Work
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
-from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.notices import KEY_BYTES, Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.server import Server
 from tests.rendezvous.stage import A0, A1, B0, B1, LIMIT_SECONDS, LOOPBACK, Stage, happen, open_network, open_stage, run
 
 STORE = Endpoint("10.0.0.1", 4711)
 # Ranks go host by host; cross ranks count the hosts that have the same local rank.
-ON_A = Published(1, ((A0, Assignment(0, 4, 0, 2, 0, 2)), (A1, Assignment(1, 4, 1, 2, 0, 2))))
-ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1, 2, 1, 2))))
+KEY = b"k" * KEY_BYTES
+ON_A = Published(1, ((A0, Assignment(0, 4, 0, 2, 0, 2)), (A1, Assignment(1, 4, 1, 2, 0, 2))), KEY)
+ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1, 2, 1, 2))), KEY)
+
+
+@pytest.fixture(autouse=True)
+def known_keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """All generations have one key, until the returned function is called."""
+    monkeypatch.setattr(Server, "_make_key", lambda *_: KEY)
+    return monkeypatch.undo
 
 
 async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
@@ -69,6 +77,30 @@ def test_each_host_is_told_its_own_workers_numbers_and_where_the_store_is() -> N
             on_a, on_b = await told
             assert on_a == [ON_A, StoreOpened(1, STORE)]
             assert on_b == [ON_B, StoreOpened(1, STORE)]
+
+    run(story())
+
+
+def test_each_generation_has_a_key_of_its_own_which_all_its_hosts_are_told(known_keys: Callable[[], None]) -> None:
+    known_keys()
+
+    async def read_key(agent: AgentClient) -> bytes:
+        (published,) = await read(agent, 1)
+        assert isinstance(published, Published)
+        return published.key
+
+    async def story() -> None:
+        keys = []
+        for _ in range(2):
+            async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+                for after in range(2):
+                    await join(b, B1, B0, after=after)
+                    await join(a, A1, A0, after=after)
+                    on_a, on_b, again = await read_key(a), await read_key(b), await read_key(a)
+                    assert on_a == on_b == again
+                    keys.append(on_a)
+        assert [len(key) for key in keys] == [KEY_BYTES] * 4
+        assert len(set(keys)) == 4
 
     run(story())
 
@@ -339,7 +371,7 @@ def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
     async def story() -> None:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
             stage.server.tell(Joined(A0))
-            assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),))]
+            assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), KEY)]
 
     run(story())
 

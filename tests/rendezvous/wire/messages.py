@@ -9,8 +9,18 @@ from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.credentials import Credential
-from rendezvous.notices import Departed, Notice, Published, Refused, StoreOpened
+from rendezvous.notices import (
+    KEY_BYTES,
+    Departed,
+    Notice,
+    Published,
+    Refused,
+    SequencerFailed,
+    SequencerOpened,
+    StoreOpened,
+)
 from rendezvous.orders import (
+    Alert,
     Begin,
     Found,
     Hello,
@@ -48,8 +58,15 @@ assignments = st.builds(Assignment, st.integers(0, 2**31), st.just(2**31 + 1), n
 endpoints = st.builds(Endpoint, names, st.integers(1, 65_535))
 exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names)
 notices: st.SearchStrategy[Notice] = st.one_of(
-    st.builds(Published, generations, st.lists(st.tuples(workers, assignments), max_size=3).map(tuple)),
+    st.builds(
+        Published,
+        generations,
+        st.lists(st.tuples(workers, assignments), max_size=3).map(tuple),
+        st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
+    ),
     st.builds(StoreOpened, generations, endpoints),
+    st.builds(SequencerOpened, generations, endpoints),
+    st.builds(SequencerFailed, generations, texts),
     st.builds(Refused, workers, texts),
     st.builds(Departed, generations, workers, numbers),
 )
@@ -87,6 +104,7 @@ proofs = st.builds(Proof, names, names, names, seconds)
 tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Output, workers, st.sampled_from(OutputStream), st.binary()),
     st.builds(Remark, texts),
+    st.builds(Alert, texts),
     st.builds(Reserved, endpoints),
     st.builds(Taken),
     st.builds(Hello, texts, texts, texts),

@@ -8,7 +8,7 @@ from rendezvous import wire
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.errors import WireError
-from rendezvous.notices import Notice, Refused
+from rendezvous.notices import KEY_BYTES, Notice, Refused
 from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, assignments, exits, notices, workers
 
 
@@ -41,14 +41,18 @@ def test_a_sentence_about_a_path_that_is_no_utf8_arrives_readable() -> None:
 
 NAMED = pb.WorkerId(host="a", incarnation=1)
 FIRST = pb.Assignment(size=1)
+KEY = bytes(KEY_BYTES)
 
 
 @pytest.mark.parametrize(
     "message",
     [
         pb.Notice(),
-        pb.Notice(published=pb.Published(generation=1, members=[pb.Member(worker=NAMED)])),
-        pb.Notice(published=pb.Published(generation=1, members=[pb.Member(assignment=FIRST)])),
+        pb.Notice(published=pb.Published(generation=1, members=[pb.Member(worker=NAMED)], key=KEY)),
+        pb.Notice(published=pb.Published(generation=1, members=[pb.Member(assignment=FIRST)], key=KEY)),
+        pb.Notice(published=pb.Published(generation=1, key=KEY[1:])),
+        pb.Notice(published=pb.Published(generation=1)),
+        pb.Notice(sequencer_opened=pb.SequencerOpened(generation=1)),
         pb.Notice(store_opened=pb.StoreOpened(generation=1)),
         pb.Notice(refused=pb.Refused(reason="no")),
         pb.Notice(departed=pb.Departed(generation=1)),
