@@ -1,0 +1,79 @@
+"""The thread that drives the conversation with the sequencer when nobody waits, and the bell that wakes it.
+
+It sleeps until the bell rings, so that nothing happens while nothing is pending; then it lingers for half a
+millisecond, so that a burst of operations stays one message.
+"""
+
+import os
+import select
+import threading
+import time
+from typing import Protocol
+
+_LINGER_SECONDS = 0.0005
+_LINGERS = 10  # at most: a burst that goes on is sent in parts
+_JOIN_SECONDS = 5.0
+
+
+class Drivable(Protocol):
+    """What is driven."""
+
+    @property
+    def asked(self) -> int:
+        """How many questions were asked until now."""
+
+    def drive_in_background(self, poller: select.poll) -> None:
+        """Drive until nothing is pending, or the bell rings, which `poller` knows."""
+
+
+class Background:
+    """The thread and its bell; begins at once, and ends with `close`.
+
+    is_rung: it will look, so that there is no need to ring.
+    """
+
+    def __init__(self, driver: Drivable) -> None:
+        self._driver = driver
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC)
+        self.is_rung = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="hvd-driver", daemon=True)
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Something was asked."""
+        if not self.is_rung:
+            self.is_rung = True
+            os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._is_closed = True
+        os.eventfd_write(self._bell, 1)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+        os.close(self._bell)
+
+    def abandon(self) -> None:
+        """In a forked child, which has no such thread."""
+        os.close(self._bell)
+
+    def _run(self) -> None:
+        poller = select.poll()
+        poller.register(self._bell, select.POLLIN)
+        while not self._is_closed:
+            poller.poll()
+            os.eventfd_read(self._bell)
+            if not self._is_closed:
+                self._linger()
+                self._driver.drive_in_background(poller)
+
+    def _linger(self) -> None:
+        """Let a burst come to its end."""
+        asked = -1
+        for _ in range(_LINGERS):
+            if asked == self._driver.asked:
+                break
+            asked = self._driver.asked
+            time.sleep(_LINGER_SECONDS)
+        self.is_rung = False

@@ -1,0 +1,299 @@
+"""Drives the conversation of one rank with the sequencer: sends what was gathered, hears the answers, has them run.
+
+One thread at a time drives. A caller who blocks drives himself, which is fastest: nothing is handed from thread to
+thread. What was submitted and is not waited for yet is driven by a thread in the background (`background.py`).
+"""
+
+import contextlib
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from worker_runtime import bundles
+from worker_runtime.background import Background
+from worker_runtime.core.questions import Release
+from worker_runtime.handles import Handle
+from worker_runtime.link import Link
+from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_blocked
+
+_BLOCKED_SECONDS = 1.0  # after so long in one operation, a rank says that it can do nothing else
+_WAIT_MILLISECONDS = 1000
+_TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
+
+_LOG = logging.getLogger("hvd")
+
+
+class Performer(Protocol):
+    """Who carries out what the sequencer answers."""
+
+    def count_members(self, process_set: int) -> int:
+        """How many members a set has."""
+
+    def list_members(self, process_set: int) -> tuple[int, ...]:
+        """Its ranks."""
+
+    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
+        """Run a released operation; never raises."""
+
+    def perform_neutral(self, terms: Release) -> None:
+        """Take part in an operation for which this rank, having joined, did not ask; never raises."""
+
+    def refuse(self, handle: Handle[object], reason: str) -> None:
+        """The operation will not run."""
+
+    def give_up(self, reason: str) -> None:
+        """Nothing will be answered any more."""
+
+
+class Driver:
+    """The conversation of one generation. `ask` may be called from any thread."""
+
+    def __init__(self, link: Link, performer: Performer) -> None:
+        self._link = link
+        self._performer = performer
+        self._pending: dict[int, Handle[object]] = {}
+        # A signal's handler may leave while its thread sends or drives.
+        self._sending = threading.RLock()  # what goes out, and the numbers of questions
+        self._driving = threading.RLock()
+        self._askers: set[int] = set()  # the threads that have ever asked
+        self._waiters: set[threading.Event] = set()  # of those who wait while another drives
+        self._background: Background | None = None
+        self._is_closed = False
+        self._has_left = False
+
+    def ask(self, handle: Handle[object], *, at_once: bool, is_awaited: bool) -> None:
+        """Ask for an operation.
+
+        Args:
+            handle: of the operation.
+            at_once: send the question now, and not with those that follow.
+            is_awaited: somebody will call `await_answer` right away.
+        """
+        link = self._link
+        with self._sending:
+            self._pending[link.ask(handle.operation)] = handle
+            self._askers.add(handle.thread)
+        if at_once or link.is_full:
+            self._flush()
+        if not is_awaited and (self._background is None or not self._background.is_rung):
+            self._ring()
+
+    @property
+    def pending(self) -> list[Handle[object]]:
+        """What was asked and is not answered."""
+        return list(self._pending.values())
+
+    def await_answer(self, handle: Handle[object]) -> None:
+        """Wait until an operation is released or refused, driving meanwhile."""
+        began, is_blocked = time.monotonic(), False
+        try:
+            while not handle.is_answered and not self._is_closed:
+                if self._driving.acquire(blocking=False):
+                    self._drive_turn()
+                else:
+                    self._flush()  # who drives may be listening already, and would send this question only afterwards
+                    self._await_turn(handle)
+                if not is_blocked and time.monotonic() - began > _BLOCKED_SECONDS:
+                    is_blocked = self._tell_blocked(handle, is_blocked=True)
+        except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
+            self._ring()
+            raise
+        finally:
+            if is_blocked and not handle.is_answered:
+                self._tell_blocked(handle, is_blocked=False)
+
+    def progress(self) -> None:
+        """Run what has been released, if there is something, without waiting."""
+        if self._pending:
+            self.listen()
+
+    def listen(self) -> None:
+        """Carry out what has come, without waiting: also that a rank was lost, when nothing is pending."""
+        if not self._is_closed and self._driving.acquire(blocking=False):
+            self._drive_turn(wait=False)
+
+    def await_end(self, limit_seconds: float) -> None:
+        """Wait for the news that nothing will be answered any more; it need not come."""
+        deadline = time.monotonic() + limit_seconds
+        while not self._is_closed and (left := deadline - time.monotonic()) > 0:
+            if self._driving.acquire(timeout=left):
+                try:
+                    self._hear(left)
+                finally:
+                    self._driving.release()
+                    self._wake_waiters()
+
+    def leave(self, find_reason: Callable[[], str] = lambda: "", *, is_end: bool = False) -> None:
+        """Say goodbye and end the connection and the thread; what is pending stays unanswered.
+
+        Args:
+            find_reason: tells, at the last moment, why others cannot go on; empty when they can.
+            is_end: the process ends, and the others shall hear of it only then: who has failed ends before them.
+        """
+        with self._sending:
+            self._is_closed = True
+        if self._background is not None:
+            self._background.close()
+        self.quit(find_reason, Frame.END if is_end else Frame.LEAVE)
+        if is_end:
+            self._link.leave_to_process()
+        else:
+            self._link.shut_down()  # wakes who still hears
+        with self._driving:
+            self._link.close()
+        self._pending.clear()
+
+    def quit(self, find_reason: Callable[[], str], kind: Frame = Frame.LEAVE) -> None:
+        """Say goodbye, unless that was done, and nothing any more; see `leave`, which has to follow."""
+        with self._sending, contextlib.suppress(OSError):  # it may have gone before
+            self._is_closed = True
+            if not self._has_left:
+                self._has_left = True
+                self._link.tell(kind, find_reason().encode())
+                self._link.flush()
+
+    def abandon(self) -> None:
+        """In a forked child: the connection is the parent's, and so is the thread."""
+        self._is_closed = True
+        self._link.close()
+        if self._background is not None:
+            self._background.abandon()
+        self._pending.clear()
+
+    def drive_in_background(self, poller: select.poll) -> None:
+        """Drive for those who do not wait, until nothing is pending. For the thread in the background.
+
+        Args:
+            poller: of the bell; it wakes up as well when more was asked.
+        """
+        descriptor = self._link.fileno()
+        poller.register(descriptor, select.POLLIN)
+        try:
+            while self._pending and not self._is_closed:
+                self._flush()  # also while somebody listens who waits, and would send this only afterwards
+                if not self._driving.acquire(timeout=_TRY_SECONDS):
+                    continue
+                try:
+                    heard = set() if self._is_closed else {number for number, _ in poller.poll(_WAIT_MILLISECONDS)}
+                    if descriptor in heard or self._link.has_received:
+                        self._hear(wait_seconds=None)
+                finally:
+                    self._driving.release()
+                self._wake_waiters()
+                if heard - {descriptor}:
+                    return
+        finally:
+            poller.unregister(descriptor)
+
+    @property
+    def asked(self) -> int:
+        """How many questions were asked until now."""
+        return self._link.asked
+
+    def _drive_turn(self, *, wait: bool = True) -> None:
+        """Send, and hear once; the caller holds `_driving`, which is released."""
+        try:
+            self._flush()
+            self._hear(_BLOCKED_SECONDS if wait else None)
+        finally:
+            self._driving.release()
+            self._wake_waiters()
+
+    def _await_turn(self, handle: Handle[object]) -> None:
+        """Wait while another thread drives: until the answer has come, or that one has stopped."""
+        woken = threading.Event()
+        self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
+        try:
+            if self._driving.acquire(blocking=False):
+                self._driving.release()
+            elif not handle.is_answered:
+                woken.wait(_BLOCKED_SECONDS)
+        finally:
+            self._waiters.discard(woken)
+
+    def _wake_waiters(self) -> None:
+        if self._waiters:
+            for waiter in tuple(self._waiters):
+                waiter.set()
+
+    def _ring(self) -> None:
+        """Have what is pending driven though nobody waits for it."""
+        with self._sending:  # one thread, and none once somebody leaves
+            if not self._is_closed:
+                if self._background is None:
+                    self._background = Background(self)
+                self._background.ring()
+
+    def _flush(self) -> None:
+        with self._sending:
+            try:
+                self._link.flush()
+            except OSError as error:
+                self._end(f"the connection to the sequencer is broken ({error})")
+            except RuntimeError as error:
+                self._end(f"what was asked could not be sent ({error})")
+
+    def _hear(self, wait_seconds: float | None) -> None:
+        """Carry out the answers that have come, or come within the time."""
+        try:
+            frames = self._link.receive(wait_seconds)  # what a signal's handler raises here changes nothing
+            try:
+                for kind, body in frames:
+                    self._obey(kind, body)
+            except BaseException as error:
+                self._end(f"it was interrupted ({type(error).__name__}) while it carried out what was released")
+                self._link.shut_down()  # tells the others
+                raise
+        except EOFError:
+            self._end("the sequencer has ended")
+        except OSError as error:
+            self._end(f"the connection to the sequencer is broken ({error})")
+
+    def _obey(self, kind: int, body: memoryview) -> None:
+        performer = self._performer
+        match kind:
+            case Frame.RELEASES:
+                for released in decode_releases(body, self._count_members):
+                    handles = [self._pending.pop(number) for number in released.numbers]
+                    bundles.answer(released, handles, performer.list_members, performer.perform)
+            case Frame.NEUTRAL:
+                performer.perform_neutral(decode_neutral(body))
+            case Frame.REFUSAL:
+                number, reason = decode_numbered(body)
+                performer.refuse(self._pending.pop(number), reason)
+            case Frame.FAILURE:
+                self._end(str(body, "utf-8"))
+            case Frame.STALL:
+                _LOG.warning(str(body, "utf-8"))
+            case _:
+                self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
+
+    def _count_members(self, number: int) -> int:
+        return self._performer.count_members(self._pending[number].operation.question.process_set)
+
+    def _end(self, reason: str) -> None:
+        """Nothing will be answered any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._performer.give_up(reason)
+
+    def _tell_blocked(self, handle: Handle[object], *, is_blocked: bool) -> bool:
+        """Say that this rank can do nothing but wait for this operation, if that is so; whether it was said."""
+        with self._sending:
+            number = next((number for number, pending in self._pending.items() if pending is handle), None)
+            if number is None or self._may_another_ask():
+                return False
+            self._link.tell(Frame.BLOCKED, encode_blocked(number, is_blocked=is_blocked))
+        self._flush()
+        return True
+
+    def _may_another_ask(self) -> bool:
+        """Whether a thread of the program lives that may ask though this one waits; daemons count if they ever have."""
+        own = threading.get_ident()
+        return any(
+            thread.ident != own and (not thread.daemon or thread.ident in self._askers)
+            for thread in threading.enumerate()
+        )
