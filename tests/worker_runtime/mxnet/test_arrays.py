@@ -1,0 +1,164 @@
+"""Arrays as tensors in the same memory, and in the order that MXNet's engine would have kept."""
+
+import gc
+
+import mxnet as mx
+import numpy as np
+import pytest
+import torch
+
+from worker_runtime.mxnet.arrays import DTYPES, check_array, make_array, view_for_reading, view_for_writing
+
+CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
+VIEWS = [view_for_reading, view_for_writing]
+CONTEXTS = [mx.cpu(0), mx.cpu(3), mx.Context("cpu_pinned", 0), mx.Context("cpu_shared", 0)]
+
+
+def begin_long(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """Enqueue what takes the engine a while and ends with the values of `array`, read last."""
+    matrix = mx.nd.ones((900, 900))
+    for _ in range(8):
+        matrix = mx.nd.dot(matrix, matrix) * 0
+    return array + matrix[0, 0]
+
+
+@pytest.mark.parametrize("dtype", CLASSES, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_is_the_array_itself(view: object, dtype: type) -> None:
+    array = mx.nd.array([[1, 2], [3, 4]], dtype=dtype)
+    tensor = view(array)
+    assert (tensor.dtype, tensor.tolist()) == (DTYPES[dtype], [[1, 2], [3, 4]])
+    tensor += 1
+    array[0, 0] = 9
+    array.wait_to_read()
+    assert tensor.tolist() == array.asnumpy().tolist() == [[9, 3], [4, 5]]
+
+
+@pytest.mark.parametrize("dtype", CLASSES, ids=lambda dtype: dtype.__name__)
+def test_an_array_of_a_tensor_is_the_tensor_itself(dtype: type) -> None:
+    tensor = torch.tensor([[1, 2], [3, 4]], dtype=DTYPES[dtype])
+    array = make_array(tensor, mx.nd.zeros(1))
+    assert array.dtype is dtype
+    tensor += 1
+    array += 1
+    array.wait_to_read()
+    assert tensor.tolist() == array.asnumpy().tolist() == [[3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_is_being_computed_is_waited_for(view: object) -> None:
+    result = begin_long(mx.nd.ones(3))
+    assert view(result).tolist() == [1, 1, 1]
+
+
+def test_what_still_reads_an_array_is_waited_for_before_it_is_written() -> None:
+    array = mx.nd.ones(3)
+    reader = begin_long(array)
+    view_for_writing(array).fill_(7)
+    assert reader.asnumpy().tolist() == [1, 1, 1]
+    assert array.asnumpy().tolist() == [7, 7, 7]
+
+
+def test_what_is_enqueued_afterwards_sees_what_was_written() -> None:
+    array = mx.nd.zeros((200, 200))
+    for value in range(1, 6):
+        view_for_writing(array).fill_(value)
+        assert (array * 2).asnumpy().min() == value * 2
+
+
+def test_the_memory_outlives_the_array_and_the_tensor() -> None:
+    array = mx.nd.ones(1000)
+    view = view_for_reading(array)
+    del array
+    made = make_array(torch.full((1000,), 2.0), mx.nd.zeros(1))
+    gc.collect()
+    others = [mx.nd.zeros(1000) for _ in range(50)]
+    mx.nd.waitall()
+    assert view.unique().tolist() == [1]
+    assert np.unique(made.asnumpy()).tolist() == [2]
+    del others
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=str)
+def test_contexts_are_kept(context: mx.Context) -> None:
+    array = mx.nd.ones(2, ctx=context)
+    tensor = view_for_writing(array)
+    tensor += 1
+    assert tensor.device.type == "cpu"
+    assert array.asnumpy().tolist() == [2, 2]
+    made = make_array(torch.ones(2), array)
+    assert (made.context, made.asnumpy().tolist()) == (context, [1, 1])
+
+
+def test_both_of_mxnets_kinds_of_arrays_are_served() -> None:
+    array = mx.np.ones((2, 2))
+    view_for_writing(array).fill_(3)
+    made = make_array(torch.ones(2), array)
+    assert (type(array), type(made)) == (mx.np.ndarray, mx.np.ndarray)
+    assert array.asnumpy().tolist() == [[3, 3], [3, 3]]
+    assert type(make_array(torch.ones(2), mx.nd.ones(1))) is mx.nd.NDArray
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)], ids=str)
+def test_arrays_without_dimensions_or_elements_are_arrays_as_others(shape: tuple[int, ...]) -> None:
+    with mx.util.np_shape(active=True):
+        array = mx.nd.ones(shape)
+    for view in VIEWS:
+        assert tuple(view(array).shape) == shape
+    made = make_array(torch.ones(shape), array)
+    assert (made.shape, made.asnumpy().tolist()) == (shape, torch.ones(shape).tolist())
+
+
+def test_a_slice_is_a_part_of_the_whole() -> None:
+    array = mx.nd.arange(12).reshape((4, 3))
+    tensor = view_for_writing(array[1:3])
+    assert tensor.tolist() == [[3, 4, 5], [6, 7, 8]]
+    tensor.zero_()
+    assert array.asnumpy().sum() == 0 + 1 + 2 + 9 + 10 + 11
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_arrays_that_onednn_has_laid_out_in_its_own_way_are_put_in_order(view: object) -> None:
+    images, weights = mx.nd.random.uniform(shape=(2, 16, 8, 8)), mx.nd.random.uniform(shape=(32, 16, 3, 3))
+    expected = weights.asnumpy()
+
+    def convolve() -> mx.nd.NDArray:
+        return mx.nd.Convolution(images, weights, kernel=(3, 3), num_filter=32, no_bias=True)
+
+    tensor = view(convolve())
+    assert np.array_equal(tensor.numpy(), convolve().asnumpy())
+    tensor = view(weights)  # which inference has laid out anew
+    assert np.array_equal(tensor.numpy(), expected)
+    tensor.zero_()
+    assert convolve().asnumpy().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("array", "error", "message"),
+    [
+        ([1.0], TypeError, "an array of MXNet was expected, not list"),
+        (torch.ones(1), TypeError, "not Tensor"),
+        (mx.nd.ones(1).astype("bool"), ValueError, r"arrays of bool are not supported; x\.astype"),
+        (mx.nd.sparse.zeros("row_sparse", (2, 2)), ValueError, "storage type row_sparse"),
+        (mx.nd.sparse.zeros("csr", (2, 2)), ValueError, "storage type csr"),
+    ],
+    ids=["list", "tensor", "bool", "row_sparse", "csr"],
+)
+def test_what_cannot_travel_says_so(array: object, error: type[Exception], message: str) -> None:
+    for view in (*VIEWS, check_array):
+        with pytest.raises(error, match=message):
+            view(array)
+
+
+def test_an_array_on_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    array = mx.nd.ones(1)
+    monkeypatch.setattr(mx.nd.NDArray, "context", mx.gpu(1))
+    with pytest.raises(ValueError, match=r"arrays on gpu\(1\) are not supported; x\.as_in_context\(mx\.cpu\(\)\)"):
+        view_for_reading(array)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_what_has_failed_in_the_engine_is_raised_here(view: object) -> None:
+    failed = mx.nd.random.normal(0, -1, (2, 2)) + 1
+    with pytest.raises(mx.base.MXNetError):
+        view(failed)

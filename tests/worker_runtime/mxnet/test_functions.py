@@ -1,0 +1,137 @@
+"""Parameters of one rank on all ranks, where all have them; those that come later are tested with `deferred`."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import worker_runtime.mxnet as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.mxnet.arrays import DTYPES
+
+CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
+
+
+def make_parameter(name: str, shape: tuple[int, ...], value: float, **options: object) -> mx.gluon.Parameter:
+    """One that is initialised."""
+    parameter = mx.gluon.Parameter(name, shape=shape, init=mx.init.Constant(value), **options)
+    parameter.initialize()
+    return parameter
+
+
+@pytest.mark.parametrize("root", [0, 1])
+@pytest.mark.parametrize("elements", [5, 100_000])
+def test_arrays_of_every_dtype_become_the_roots_in_place(ranks: RankPool, root: int, elements: int) -> None:
+    def body() -> object:
+        params = {f"p{i}": mx.nd.ones(elements, dtype=dtype) * hvd.rank() for i, dtype in enumerate(CLASSES)}
+        kept = dict(params)
+        hvd.broadcast_parameters(params, root)
+        assert all(params[name] is kept[name] for name in kept)
+        return [np.unique((array + 1).asnumpy()).tolist() for array in params.values()]
+
+    assert ranks.run(body) == [[[root + 1]] * len(CLASSES)] * 2
+
+
+def test_parameters_of_gluon_on_all_contexts(ranks: RankPool) -> None:
+    def body() -> object:
+        block = mx.gluon.nn.Dense(2, in_units=3)
+        block.initialize(mx.init.Constant(hvd.rank()), ctx=[mx.cpu(0), mx.cpu(1)])
+        frozen = make_parameter("frozen", (2,), hvd.rank(), grad_req="null")
+        constant = mx.gluon.Constant("constant", [float(hvd.rank())])
+        constant.initialize()
+        hvd.broadcast_parameters(block.collect_params(), 1)
+        hvd.broadcast_parameters({"frozen": frozen, "constant": constant}, root_rank=1)
+        arrays = [*block.weight.list_data(), frozen.data(), constant.data()]
+        return [array.asnumpy().ravel()[-1] for array in arrays], "_init_impl" in vars(block.weight)
+
+    assert ranks.run(body) == [([1, 1, 1, 1], False)] * 2
+
+
+def test_a_symbolic_module_starts_from_the_roots_parameters(ranks: RankPool) -> None:
+    def body() -> object:
+        output = mx.sym.FullyConnected(mx.sym.BatchNorm(mx.sym.Variable("data"), name="bn"), num_hidden=2, name="fc")
+        module = mx.mod.Module(output, label_names=None)
+        module.bind([("data", (2, 3))])
+        module.init_params(mx.init.Constant(hvd.rank() + 1))
+        arguments, auxiliaries = module.get_params()
+        hvd.broadcast_parameters(arguments, root_rank=1)
+        hvd.broadcast_parameters(auxiliaries, root_rank=1)
+        module.set_params(arguments, auxiliaries)
+        weights, _ = module.get_params()
+        return weights["fc_weight"].asnumpy().tolist(), sorted(auxiliaries)
+
+    assert ranks.run(body) == [([[2, 2, 2]] * 2, ["bn_moving_mean", "bn_moving_var"])] * 2
+
+
+def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0, 2])
+        array = mx.nd.ones(2) * hvd.rank()
+        if some.included():
+            hvd.broadcast_parameters({"p": array}, 2, None, some)
+        else:
+            with pytest.raises(ValueError, match="Rank 1 is not a member"):
+                hvd.broadcast_parameters({"p": array}, 2, process_set=some)
+        with pytest.raises(ValueError, match="broadcast_parameters received invalid root rank 7"):
+            hvd.broadcast_parameters({"p": array}, 7)
+        return array.asnumpy().tolist()
+
+    assert ranks.run(body, size=3) == [[2, 2], [1, 1], [2, 2]]
+
+
+def test_alone_and_without_parameters_nothing_happens(ranks: RankPool) -> None:
+    def alone() -> object:
+        parameter = mx.gluon.Parameter("p", shape=(0,), allow_deferred_init=True)
+        hvd.broadcast_parameters({"p": parameter})
+        return vars(parameter).keys() & {"_init_impl"}
+
+    assert ranks.run(alone, size=1) == [set()]
+    assert ranks.run(lambda: hvd.broadcast_parameters({})) == [None, None]
+
+
+@pytest.mark.parametrize("params", [[1], "p", None, {"p": 1}, iter(())], ids=str)
+def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object) -> None:
+    told = "'p' is of type int" if isinstance(params, dict) else "invalid params of type"
+    if not isinstance(params, list | str | dict | None):
+        params = "a generator, which cannot be sent"
+
+    def body() -> None:
+        with pytest.raises(ValueError, match=told):
+            hvd.broadcast_parameters(params)
+
+    ranks.run(body, size=1)
+
+
+def test_ranks_with_other_parameters_are_all_told_which(ranks: RankPool) -> None:
+    def body() -> object:
+        own = hvd.rank()
+        ones = mx.nd.ones
+        deferred = mx.gluon.Parameter("p", shape=(0,), allow_deferred_init=True)
+        deferred.initialize()
+        cases = [
+            ({"a": ones(1), "b": ones(1)} if own else {"a": ones(1)}, "rank 1 has 'b' and rank 0 has not"),
+            ({"a": ones(1)} if own else {"b": ones(1)}, "rank 1 has 'a' and rank 0 has not"),
+            ({"a": ones(2 + own)}, r"'a' is float32 of shape \(2,\) on rank 0, and float32 of shape \(3,\) on rank 1"),
+            ({"a": ones(1, dtype="int32" if own else "float32")}, r"'a' is float32 .* and int32 of shape \(1,\)"),
+            ({"p": ones(1) if own else deferred}, "'p' is an array on some ranks, and not initialised on others"),
+        ]
+        for params, told in cases:
+            with pytest.raises(ValueError, match=f"broadcast_parameters: {told}.*build the same model on all ranks"):
+                hvd.broadcast_parameters(params)
+        return hvd.allreduce(ones(1)).asscalar()
+
+    assert ranks.run(body) == [1, 1]
+
+
+def test_what_cannot_travel_is_named(ranks: RankPool) -> None:
+    def body() -> None:
+        with pytest.raises(ValueError, match="broadcast_parameters: 'flags': arrays of bool are not supported"):
+            hvd.broadcast_parameters({"flags": mx.nd.ones(1).astype("bool")})
+
+    ranks.run(body)
+
+
+def test_objects_travel_too(ranks: RankPool) -> None:
+    def body() -> object:
+        return hvd.broadcast_object({"rank": hvd.rank()}, root_rank=1, name="x"), hvd.allgather_object(hvd.rank(), "y")
+
+    assert ranks.run(body) == [({"rank": 1}, [0, 1])] * 2

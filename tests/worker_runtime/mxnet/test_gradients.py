@@ -1,0 +1,169 @@
+"""Averaging begins while MXNet still computes, and knows what it averages."""
+
+from collections.abc import Sequence
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import worker_runtime.mxnet as hvd
+from tests.worker_runtime.mxnet.gate import WIDTH, Gate, GatedNet
+from tests.worker_runtime.mxnet.training import MakeTrainer, make_plain, make_wrapped
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.core.questions import Release
+from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, adopt, is_alone, make_settings
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+@pytest.mark.parametrize("hybrid", [False, True], ids=["imperative", "hybrid"])
+@pytest.mark.parametrize("make_trainer", [hvd.DistributedTrainer, make_wrapped], ids=["trainer", "optimizer"])
+def test_the_first_allreduce_begins_before_the_last_gradient_is_ready(
+    ranks: RankPool, make_trainer: MakeTrainer, *, hybrid: bool
+) -> None:
+    def body() -> object:
+        net = GatedNet()
+        net.initialize()
+        if hybrid:
+            net.hybridize()
+        trainer = make_trainer(net.collect_params(), mx.optimizer.create("sgd"))
+        was_open: list[bool] = []
+        start = Allreduce.start
+
+        def start_and_open(operation: Allreduce, group: TorchGroup, terms: Release) -> Sequence[Work]:
+            was_open.append(Gate.is_open.is_set())
+            Gate.is_open.set()
+            return start(operation, group, terms)
+
+        Gate.is_open.set()
+        Allreduce.start = start_and_open
+        try:
+            for step in range(5):
+                if step == 4:  # the buckets have been planned
+                    Gate.is_open.clear()
+                    was_open.clear()
+                with mx.autograd.record():
+                    loss = net(mx.nd.ones((2, WIDTH))).sum()
+                loss.backward()
+                trainer.step(2)
+        finally:
+            Allreduce.start = start
+        return was_open[0], len(was_open) > 1, any(Gate.timed_out)
+
+    assert ranks.run(body) == [(False, True, False)] * 2
+
+
+def make_reducer(group_count: int = 0) -> ArrayReducer:
+    """One of all ranks."""
+    return ArrayReducer(make_settings(1.0), hvd.global_process_set, group_count)
+
+
+@pytest.mark.parametrize("group_count", [0, 1, 2, 7])
+def test_arrays_of_all_kinds_are_averaged_in_place(ranks: RankPool, group_count: int) -> None:
+    def body() -> object:
+        reducer = make_reducer(group_count=group_count)
+        shapes = [
+            ((3,), "float32"),
+            ((2, 2), "float64"),
+            ((600, 500), "float32"),
+            ((1,), "float16"),
+            ((4, 0), "float32"),
+        ]
+        arrays = [mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu(hvd.rank())) for shape, dtype in shapes if 0 not in shape]
+        for _ in range(4):
+            for array in arrays:
+                array[:] = hvd.rank() + 1
+            reducer.reduce([Gradient(f"a{index}", array) for index, array in enumerate(arrays)])
+        return [np.unique(array.asnumpy()).tolist() for array in arrays]
+
+    assert ranks.run(body) == [[[1.5]] * 4] * 2
+
+
+def test_arrays_that_are_replaced_are_found_anew(ranks: RankPool) -> None:
+    def body() -> object:
+        reducer = make_reducer()
+        found = []
+        for shape in [(2,), (2,), (2,), (3,), (3,), (3,)]:
+            arrays = [mx.nd.full(shape, hvd.rank() + 1.0), mx.nd.full((700, 700), hvd.rank() + 1.0)]
+            reducer.reduce([Gradient(str(index), array) for index, array in enumerate(arrays)])
+            found.append([np.unique(array.asnumpy()).tolist() for array in arrays])
+        return found
+
+    assert ranks.run(body) == [[[[1.5], [1.5]]] * 6] * 2
+
+
+def test_integers_have_no_gradients(ranks: RankPool) -> None:
+    def body() -> object:
+        arrays = [mx.nd.full((2,), hvd.rank(), dtype=dtype) for dtype in ("int32", "float32")]
+        make_reducer().reduce([Gradient(str(index), array) for index, array in enumerate(arrays)])
+        return [array.asnumpy().tolist() for array in arrays]
+
+    assert ranks.run(body) == [[[0, 0], [0.5, 0.5]], [[1, 1], [0.5, 0.5]]]
+
+
+def test_a_gradient_that_could_not_be_computed_raises_here_and_then_on_all(ranks: RankPool) -> None:
+    def body() -> object:
+        reducer = make_reducer()
+        good = [Gradient(str(index), mx.nd.ones((600, 600))) for index in range(2)]
+        for _ in range(3):
+            reducer.reduce(good)
+        if hvd.rank() == 0:
+            # A negative scale: the engine finds out. Only where somebody reads it: MXNet keeps an error that nobody has
+            # seen, and raises it in the next custom operator.
+            spoilt = mx.nd.random.normal(0, -1, shape=(600, 600))
+            with pytest.raises(mx.MXNetError, match="scale"):
+                reducer.reduce([Gradient("0", spoilt), good[1]])
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            reducer.reduce(good)
+        for gradient in good:
+            gradient.array[:] = hvd.rank()
+        for _ in range(4):
+            reducer.reduce(good)
+        return str(caught.value), [np.unique(gradient.array.asnumpy()).tolist() for gradient in good]
+
+    (first, values), (second, same) = ranks.run(body)
+    assert first == second
+    assert "thrown away" in first
+    assert values == same == [[0.5], [0.5]]
+
+
+def test_settings_say_how_gradients_travel() -> None:
+    plain = make_settings(4.0)
+    assert (plain.how, plain.in_place) == (Combination(Reduction.AVERAGE, 0.25, 4.0), True)
+    assert (plain.wire_dtype, plain.compressor) == (None, None)
+    half = make_settings(1.0, hvd.Compression.fp16)
+    assert (str(half.wire_dtype), half.compressor) == ("torch.float16", None)
+    assert make_settings(1.0, hvd.Compression.fp16()).compressor is not None
+
+
+def test_who_has_nobody_to_average_with_is_alone(ranks: RankPool) -> None:
+    def body() -> object:
+        pair, single = hvd.add_process_set([0, 1]), hvd.add_process_set([1])
+        return [is_alone(each) for each in (hvd.global_process_set, pair, single)]
+
+    assert ranks.run(body, size=3) == [[False, False, True], [False, False, True], [False, True, True]]
+    assert ranks.run(lambda: is_alone(hvd.global_process_set), size=1) == [True]
+
+
+def test_a_set_that_came_out_of_a_file_is_the_one_with_the_same_ranks(ranks: RankPool) -> None:
+    def body() -> object:
+        single = hvd.add_process_set([1])
+        return adopt(hvd.ProcessSet([1])).process_set_id == single.process_set_id, adopt(
+            hvd.ProcessSet([0])
+        ).process_set_id
+
+    assert ranks.run(body) == [(True, None)] * 2
+
+
+def test_the_plain_trainer_of_these_tests_averages_nothing(ranks: RankPool) -> None:
+    def body() -> float:
+        parameter = mx.gluon.Parameter("p", shape=(1,), init="ones")
+        parameter.initialize()
+        trainer = make_plain({"p": parameter}, mx.optimizer.create("sgd", learning_rate=1.0))
+        with mx.autograd.record():
+            loss = parameter.data() * (hvd.rank() + 1)
+        loss.backward()
+        trainer.step(1)
+        return parameter.data().asscalar()
+
+    assert ranks.run(body) == [0.0, -1.0]

@@ -1,0 +1,47 @@
+"""What is said where MXNet cannot be imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ROOT
+from worker_runtime.mxnet.installation import MXNetMissingError
+
+LIMIT_SECONDS = 60
+NUMPY = "module 'numpy' has no attribute 'bool'"
+
+
+def import_beside(folder: Path | None) -> str:
+    """The last line of an interpreter that imports the package, finding this folder's mxnet, or none at all."""
+    hide, show = "sys.modules['mxnet'] = None", f"sys.path.insert(0, {str(folder)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {show if folder else hide}; import worker_runtime.mxnet"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    return done.stderr.strip().rpartition("\n")[2]
+
+
+def test_without_mxnet_it_says_what_to_install() -> None:
+    told = import_beside(None)
+    assert "MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9.1, which is not installed in" in told
+    assert "pip install 'hvdrun[mxnet]' brings it, with numpy < 1.24" in told
+
+
+def test_what_is_wrong_with_the_one_that_is_there_is_said(tmp_path: Path) -> None:
+    (tmp_path / "mxnet.py").write_text(f"raise AttributeError({NUMPY!r})", encoding="utf-8")
+    assert f"which cannot be imported ({NUMPY}) in" in import_beside(tmp_path)
+
+
+@pytest.mark.parametrize("cause", [ModuleNotFoundError("No graphviz", name="graphviz"), OSError("libgomp")])
+def test_it_is_an_import_error_that_names_mxnet(cause: Exception) -> None:
+    error = MXNetMissingError(cause)
+    assert isinstance(error, ImportError)
+    assert error.name == "mxnet"
+    assert f"cannot be imported ({cause})" in str(error)
+    assert ("on Debian libgomp1 and libquadmath0" in str(error)) is isinstance(cause, OSError)

@@ -1,0 +1,82 @@
+"""What a script imports: all of Horovod's names, with Horovod's arguments in Horovod's order, and what it lacks."""
+
+import inspect
+
+import pytest
+
+import worker_runtime.mxnet as hvd
+from worker_runtime.mxnet import ops
+
+# fmt: off
+NAMES = [
+    "Compression", "allgather_object", "broadcast_object", "allgather", "grouped_allgather", "allreduce", "allreduce_",
+    "grouped_allreduce", "grouped_allreduce_", "alltoall", "broadcast", "broadcast_", "reducescatter",
+    "grouped_reducescatter", "init", "shutdown", "is_initialized", "start_timeline", "stop_timeline", "size",
+    "local_size", "cross_size", "rank", "local_rank", "cross_rank", "mpi_threads_supported", "mpi_enabled", "mpi_built",
+    "gloo_enabled", "gloo_built", "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "ProcessSet",
+    "global_process_set", "add_process_set", "remove_process_set", "Average", "Sum", "Adasum", "Min", "Max", "Product",
+    "DistributedOptimizer", "DistributedTrainer", "broadcast_parameters",
+]
+BEYOND = [
+    "HorovodInternalError", "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier",
+    "broadcast_async", "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async",
+    "grouped_allreduce_async_", "grouped_reducescatter_async", "join", "poll", "reducescatter_async", "synchronize",
+]
+# fmt: on
+
+REDUCE = "average=None name=None priority=0 prescale_factor=1.0 postscale_factor=1.0 process_set op=None"
+SCATTER = "op=0 name=None priority=0 process_set prescale_factor=1.0 postscale_factor=1.0"
+ALL = "name=None priority=0 process_set"
+SIGNATURES = {
+    "allreduce": f"tensor {REDUCE}",
+    "allreduce_": f"tensor {REDUCE}",
+    "grouped_allreduce": f"tensors {REDUCE}",
+    "grouped_allreduce_": f"tensors {REDUCE}",
+    "allgather": f"tensor {ALL}",
+    "grouped_allgather": f"tensors {ALL}",
+    "broadcast": f"tensor root_rank {ALL}",
+    "broadcast_": f"tensor root_rank {ALL}",
+    "alltoall": f"tensor splits=None {ALL}",
+    "reducescatter": f"tensor {SCATTER}",
+    "grouped_reducescatter": f"tensors {SCATTER}",
+    "broadcast_object": "obj=None root_rank=0 name=None process_set",
+    "allgather_object": "obj name=None process_set",
+    "broadcast_parameters": "params root_rank=0 prefix=None process_set",
+    "init": "comm=None process_sets=None",
+    "barrier": "process_set",
+    "join": "device=-1",
+    "poll": "handle",
+    "synchronize": "handle",
+}
+
+
+def describe(parameter: inspect.Parameter) -> str:
+    """A parameter with its default, as above."""
+    if parameter.default in (inspect.Parameter.empty, hvd.global_process_set):
+        return parameter.name
+    default = int(parameter.default) if parameter.name == "op" and parameter.default is not None else parameter.default
+    return f"{parameter.name}={default!r}"
+
+
+def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
+    assert len(NAMES) == 48
+    assert sorted(hvd.__all__) == sorted([*NAMES, *BEYOND])
+    assert all(hasattr(hvd, name) for name in hvd.__all__)
+    assert all(hasattr(ops, name) for name in ops.__all__)
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_arguments_stand_in_horovods_order(name: str) -> None:
+    parameters = inspect.signature(getattr(hvd, name)).parameters.values()
+    assert [describe(parameter) for parameter in parameters] == SIGNATURES[name].split()
+    assert all(parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+
+
+@pytest.mark.parametrize("name", [name for name in BEYOND if "_async" in name])
+def test_what_is_begun_takes_what_is_run_at_once_takes(name: str) -> None:
+    begun, run = (inspect.signature(getattr(hvd, each)).parameters for each in (name, name.replace("_async", "")))
+    assert list(begun.values()) == list(run.values())
+
+
+def test_all_public_functions_say_what_they_are_for() -> None:
+    assert [name for name in hvd.__all__ if callable(getattr(hvd, name)) and not getattr(hvd, name).__doc__] == []

@@ -1,0 +1,137 @@
+"""MXNet's arrays as torch's tensors and the other way round, in the same memory: all that MXNet needs of its own here.
+
+MXNet computes in the background: its engine runs what was enqueued, ordered by who reads and writes which array. What
+happens through a view is unknown to the engine, so the order is kept by hand. Before a view is given out, everything
+that was enqueued and writes to the array (and for writing: also what reads it) is waited for, with the interpreter lock
+released. What is enqueued after the writing is done sees its results, since it runs later. Between the two the array
+must be left alone, which the blocking operations see to by themselves.
+
+A view holds the array's memory: the array itself may go. To make one takes some microseconds, and copies nothing.
+"""
+
+import ctypes
+import math
+from typing import Any
+
+import torch  # first: it brings the libgomp that MXNet needs, and that a slim system lacks
+
+import mxnet as mx  # isort: skip
+import numpy as np
+from mxnet.base import _LIB, MXNetError, check_call
+from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]  # which torch does not export
+
+# Which dtypes both have, and DLPack between them; MXNet's truth values and bfloat16 are not among them.
+_CLASSES: dict[type, torch.dtype] = {
+    np.float16: torch.float16,
+    np.float32: torch.float32,
+    np.float64: torch.float64,
+    np.int8: torch.int8,
+    np.uint8: torch.uint8,
+    np.int32: torch.int32,
+    np.int64: torch.int64,
+}
+# By what an array has as its dtype: NumPy's class in mx.nd, NumPy's dtype in mx.np.
+DTYPES: dict[Any, torch.dtype] = {**_CLASSES, **{np.dtype(each): dtype for each, dtype in _CLASSES.items()}}
+
+_GPU = "gpu"
+_HOME = mx.cpu(0)  # where arrays that are made of tensors lie
+
+
+def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
+    """The array as a tensor that shares its memory, to be read.
+
+    Waits until what was enqueued and writes to the array is done. As long as the tensor is read, nothing must be
+    enqueued that writes to it.
+
+    Args:
+        array: of `mx.nd` or `mx.np`, dense, of one of the dtypes in `DTYPES`, on `mx.cpu(n)` of any index, of any
+            shape, also without dimensions or elements; the whole or a slice.
+
+    Returns:
+        A tensor of the same shape, on the CPU, row-major.
+
+    Raises:
+        TypeError: it is no array of MXNet.
+        ValueError: it is sparse, on a GPU, or of another dtype.
+        MXNetError: what the array was to be computed by has failed.
+    """
+    check_array(array)
+    array.wait_to_read()
+    return _view(array)
+
+
+def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
+    """The array as a tensor that shares its memory, to be read and written.
+
+    Waits until what was enqueued and reads or writes the array is done. Until the writing is done, nothing must be
+    enqueued that reads or writes it; what is enqueued afterwards sees what was written.
+
+    Args:
+        array: as in `view_for_reading`.
+
+    Returns:
+        A tensor of the same shape, on the CPU, row-major.
+
+    Raises:
+        TypeError: it is no array of MXNet.
+        ValueError: it is sparse, on a GPU, or of another dtype.
+        MXNetError: what the array was to be computed by has failed.
+    """
+    check_array(array)
+    check_call(_LIB.MXNDArrayWaitToWrite(array.handle))
+    return _view(array)
+
+
+def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
+    """A new tensor as an array, which owns its memory from now on.
+
+    Args:
+        tensor: row-major, on the CPU, of one of the dtypes in `DTYPES`; nobody else must write to it.
+        like: on whose context the array shall be, and whether it is of `mx.nd` or `mx.np`. On `mx.cpu(0)` the memory is
+            shared; to any other context MXNet copies it.
+
+    Returns:
+        An array of the same shape and dtype.
+    """
+    array = mx.nd.from_dlpack(to_dlpack(tensor if tensor.numel() else _make_compact(tensor)))
+    if isinstance(like, mx.np.ndarray):
+        array = array.as_np_ndarray()
+    context = like.context
+    return array if context == _HOME else array.as_in_context(context)
+
+
+def check_array(array: mx.nd.NDArray) -> None:
+    """Make sure that something is an array of which there can be a view; never waits.
+
+    Raises:
+        TypeError: it is no array of MXNet.
+        ValueError: it is sparse, on a GPU, or of a dtype that is not in `DTYPES`.
+    """
+    if not isinstance(array, mx.nd.NDArray):
+        raise TypeError(f"an array of MXNet was expected, not {type(array).__name__}")
+    if array.stype != "default":
+        raise ValueError(f"arrays of storage type {array.stype} are not supported; x.tostype('default') is dense")
+    if array.context.device_type == _GPU:
+        raise ValueError(f"arrays on {array.context} are not supported; x.as_in_context(mx.cpu()) is on the CPU")
+    if array.dtype not in DTYPES:
+        supported = ", ".join(each.__name__ for each in _CLASSES)
+        raise ValueError(
+            f"arrays of {np.dtype(array.dtype).name} are not supported; x.astype(...) makes one of {supported}"
+        )
+
+
+def _make_compact(tensor: torch.Tensor) -> torch.Tensor:
+    """One without elements, with the strides that MXNet expects of it: torch leaves the zeros out of their product."""
+    strides = [math.prod(tensor.shape[place + 1 :]) for place in range(tensor.dim())]
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+
+
+def _view(array: mx.nd.NDArray) -> torch.Tensor:
+    """A view of an array that has been waited for."""
+    try:
+        return from_dlpack(array.to_dlpack_for_read())
+    except MXNetError:
+        # oneDNN has left it in a layout of its own, such as the weights of a convolution after inference: asking for
+        # the address puts it in order.
+        check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
+        return from_dlpack(array.to_dlpack_for_read())

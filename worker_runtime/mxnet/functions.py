@@ -1,0 +1,147 @@
+"""What makes replicas equal before training starts: parameters and Python objects from one rank."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import mxnet as mx
+import numpy as np
+
+from worker_runtime.calls import begin_call
+from worker_runtime.collectives import Broadcast
+from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.deferred import Wish, defer, list_arrays, spread
+from worker_runtime.object_calls import allgather_object, broadcast_object
+from worker_runtime.process_set import ProcessSet, global_process_set
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
+
+_TITLE = "broadcast_parameters"
+
+Value = Any  # a Parameter of Gluon, or an array
+
+
+def broadcast_parameters(
+    params: Mapping[str, Value] | mx.gluon.ParameterDict,
+    root_rank: int = 0,
+    prefix: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Give all ranks of a set the parameters of rank `root_rank`.
+
+    Those that are initialised on all ranks are overwritten in place, at once. The others are broadcast when they are:
+    the root sends its values as they are now, or where it has none yet, when it initialises them, and its program goes
+    on; on the other ranks the values are there before anything reads them, which is in the first forward, where errors
+    are raised too. That is done again whenever such a parameter is initialised again, on all ranks. So rank 0 alone may
+    restore a checkpoint before. A rank that never initialises a parameter is named, with it, in the report of what
+    stalls. Copies of a parameter (`copy`, `pickle`) are not broadcast.
+
+    Args:
+        params: `block.collect_params()`, or a mapping of names to parameters of Gluon or arrays, such as both results
+            of `module.get_params()`; the same names on all ranks.
+        root_rank: whose values; its rank in the job, also with a process set.
+        prefix: is put in front of the names, so that two models with the same names do not meet.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: something else was given; the root is not in the set; or the ranks do not have the same parameters,
+            of the same shapes and dtypes. Nothing was sent then.
+        HorovodInternalError: the operation failed, or Horovod has not been initialized.
+    """
+    named = _name_parameters(params, prefix or "")
+    call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
+    if root_rank not in call.among.ranks:
+        ranks = ", ".join(map(str, call.among.ranks))
+        raise ValueError(f"{_TITLE} received invalid root rank {root_rank}; the set's ranks are {ranks}")
+    if call.among.size == 1:
+        return
+    tables = allgather_object(_describe_all(named), f"{_TITLE}.{prefix or ''}", process_set)
+    late = _compare(dict(zip(call.among.ranks, tables, strict=True)))
+    ready = [_list_arrays(value) for name, value in named.items() if name not in late]
+    if ready:
+        make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
+        views = [make_view(arrays[0]) for arrays in ready]
+        call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
+        for arrays in ready:
+            spread(arrays[0], arrays)
+    for name in late:
+        defer(named[name], Wish(name, root_rank, process_set))
+
+
+class ParametersDifferError(ValueError):
+    """The ranks do not have the same parameters; all of them raise it."""
+
+    def __init__(self, difference: str) -> None:
+        super().__init__(f"{_TITLE}: {difference}; build the same model on all ranks, under the same names")
+
+
+class _Row(NamedTuple):
+    """What ranks compare of a parameter. shape, dtype: None where it is not initialised yet."""
+
+    is_array: bool
+    shape: tuple[int, ...] | None
+    dtype: str | None
+
+
+def _name_parameters(params: object, prefix: str) -> dict[str, Value]:
+    """The parameters under the names that they are broadcast by, in their order."""
+    if not isinstance(params, Mapping | mx.gluon.ParameterDict):
+        raise ValueError(  # noqa: TRY004 - Horovod's error
+            f"invalid params of type: {type(params).__name__}; give block.collect_params(), or a dict of names to "
+            "parameters or arrays"
+        )
+    named = {f"{prefix}{name}": value for name, value in sorted(params.items())}
+    for name, value in named.items():
+        if not isinstance(value, mx.gluon.Parameter | mx.nd.NDArray):
+            raise ValueError(f"{_TITLE}: '{name}' is of type {type(value).__name__}, not a parameter or an array")  # noqa: TRY004 - as above
+    return named
+
+
+def _list_arrays(value: Value) -> Sequence[mx.nd.NDArray]:
+    """A parameter's arrays, one for each context; none where it is not initialised."""
+    return [value] if isinstance(value, mx.nd.NDArray) else list_arrays(value)
+
+
+def _describe_all(named: Mapping[str, Value]) -> dict[str, _Row]:
+    rows = {}
+    for name, value in named.items():
+        arrays = _list_arrays(value)
+        try:
+            for array in arrays:
+                check_array(array)
+        except ValueError as error:
+            raise ValueError(f"{_TITLE}: '{name}': {error}") from None
+        shape, dtype = (tuple(arrays[0].shape), np.dtype(arrays[0].dtype).name) if arrays else (None, None)
+        rows[name] = _Row(isinstance(value, mx.nd.NDArray), shape, dtype)
+    return rows
+
+
+def _compare(tables: Mapping[int, Mapping[str, _Row]]) -> list[str]:
+    """Which parameters some rank has not initialised.
+
+    Args:
+        tables: by rank.
+
+    Raises:
+        ParametersDifferError: the tables are not of the same parameters.
+    """
+    (first, table), *others = tables.items()
+    late = []
+    for rank, other in others:
+        if unshared := sorted(table.keys() ^ other.keys()):
+            owner, lacking = (first, rank) if unshared[0] in table else (rank, first)
+            raise ParametersDifferError(f"rank {owner} has '{unshared[0]}' and rank {lacking} has not")
+    for name in table:
+        rows = {rank: rows[name] for rank, rows in tables.items()}
+        known = {rank: row for rank, row in rows.items() if row.shape is not None}
+        (rank, row), *more = (known or rows).items()
+        for other_rank, other_row in more:
+            if row != other_row:
+                raise ParametersDifferError(
+                    f"'{name}' is {row.dtype} of shape {row.shape} on rank {rank}, and {other_row.dtype} of shape "
+                    f"{other_row.shape} on rank {other_rank}"
+                )
+        if len(known) < len(rows):
+            if any(row.is_array for row in rows.values()):
+                raise ParametersDifferError(f"'{name}' is an array on some ranks, and not initialised on others")
+            late.append(name)
+    return late

@@ -1,0 +1,201 @@
+"""The gradients of a step, averaged where they lie: MXNet's side of the one reducer.
+
+MXNet computes in the background: backward returns at once, and each gradient is there when the engine has come so far.
+So the gradients are walked in the reverse of the forward order, which is about that in which they become ready: the
+walk waits for one after the other, and whenever a bucket is complete it is asked for, while the engine goes on.
+
+The reducer knows nothing of arrays. Of each it sees a stand-in, a tensor with the array's shape and dtype and without
+memory, whose gradient in a step is a view of the array. Names, plans, checks across ranks, process sets, groups and
+compression are the reducer's, and so is what is done in a new generation.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import mxnet as mx
+import torch
+
+from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.mxnet.arrays import DTYPES, check_array, view_for_reading
+from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
+from worker_runtime.mxnet.engine import await_writable, find_address
+from worker_runtime.process_set import ProcessSet
+from worker_runtime.reduction import GradientReducer, Settings
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.runtime import RUNTIME
+
+
+class Gradient(NamedTuple):
+    """One gradient.
+
+    name: the same on all ranks.
+    array: dense; the average takes its place.
+    """
+
+    name: str
+    array: mx.nd.NDArray
+
+
+class _StandIn:
+    """What the reducer sees of an array.
+
+    array: a dense one of floating point.
+    tensor: the stand-in itself.
+    """
+
+    __slots__ = ("_view", "array", "tensor")
+
+    def __init__(self, array: mx.nd.NDArray, tensor: torch.Tensor) -> None:
+        self.array = array
+        self.tensor = tensor
+        self._view: torch.Tensor | None = None
+
+    def await_gradient(self) -> torch.Tensor:
+        """Wait until the array is computed, and let a view of it be the stand-in's gradient."""
+        self.array.wait_to_read()
+        view = self._view
+        if view is None or view.data_ptr() != find_address(self.array):  # it moves where oneDNN changes its layout
+            view = self._view = view_for_reading(self.array)
+        self.tensor.grad = view
+        return view
+
+    def forget_view(self) -> None:
+        """Make another one next time."""
+        self._view = None
+
+
+class ArrayReducer:
+    """Averages gradients over the ranks of a process set, once per step.
+
+    Args:
+        settings: how gradients are combined and travel.
+        process_set: the ranks; others may call `reduce` too, and keep their gradients.
+        group_count: into how many groups the gradients are split, each of which travels together; 0 for as is fastest.
+
+    Raises:
+        HorovodInternalError: Horovod has not been initialized.
+    """
+
+    def __init__(self, settings: Settings, process_set: ProcessSet, group_count: int = 0) -> None:
+        self._group_count = group_count
+        self._stand_ins: dict[str, _StandIn] = {}
+        self._named: list[tuple[str, torch.Tensor]] = []
+        self._groups: dict[torch.Tensor, int] = {}
+        self._reducer = GradientReducer(
+            lambda: self._named,
+            lambda: RUNTIME.executor,
+            settings,
+            groups=self._groups,
+            find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
+        )
+
+    @torch.no_grad()
+    def reduce(self, gradients: Sequence[Gradient]) -> None:
+        """Let each gradient be the average; what is enqueued afterwards sees it. For ranks that are not alone.
+
+        Args:
+            gradients: the same on all ranks, in the order in which forward uses their parameters. Those of integers are
+                left alone: they are none.
+
+        Raises:
+            ValueError: a gradient is of a kind that cannot travel; see `check_array`.
+            HorovodInternalError: the ranks do not have the same gradients, or a reduction failed; the gradients are
+                then undefined.
+            MXNetError: what was to compute a gradient has failed.
+        """
+        stand_ins = self._enter(gradients)
+        entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
+        views: list[tuple[torch.Tensor, torch.Tensor]] = []
+        ready: list[mx.nd.NDArray] = []  # that may still be read
+        try:
+            for stand_in in reversed(stand_ins):
+                views.append((stand_in.tensor, stand_in.await_gradient()))
+                ready.append(stand_in.array)
+                entry = entries.get(stand_in.tensor)
+                if entry is None:
+                    continue
+                if entry.bucket is not None and entry.bucket.missing == 1:
+                    await_writable(ready)
+                    ready.clear()
+                self._reducer.record_gradient(entry)
+            await_writable(ready)
+            self._reducer.synchronize()
+            for tensor, view in views:
+                if tensor.grad is not None and tensor.grad is not view:
+                    view.copy_(tensor.grad)
+        except BaseException:
+            for stand_in in stand_ins:  # what comes next is another gradient: the reducer tells them by the tensor
+                stand_in.forget_view()
+            raise
+        finally:
+            for tensor, _ in views:
+                tensor.grad = None
+
+    def _enter(self, gradients: Sequence[Gradient]) -> list[_StandIn]:
+        """The stand-ins of the gradients; those of the last step as long as they fit."""
+        known = self._stand_ins
+        found = {name: _find_stand_in(known.get(name), array) for name, array in gradients}
+        self._stand_ins = {name: stand_in for name, stand_in in found.items() if stand_in is not None}
+        named = [(name, stand_in.tensor) for name, stand_in in self._stand_ins.items()]
+        if len(named) != len(self._named) or any(
+            new is not old for (_, new), (_, old) in zip(named, self._named, strict=True)
+        ):
+            self._named = named
+            self._groups.clear()
+            if self._group_count:
+                places = [place * self._group_count // len(named) for place in range(len(named))]
+                self._groups.update(zip((tensor for _, tensor in named), places, strict=True))
+        return list(self._stand_ins.values())
+
+
+def make_settings(predivide_factor: float, compression: Compressor = Compression.none) -> Settings:
+    """An average of arrays where they lie.
+
+    Args:
+        predivide_factor: gradients are divided by it before the sum, and multiplied after.
+        compression: how each is made smaller on its way.
+    """
+    is_own = compression not in (Compression.none, Compression.fp16)
+    return Settings(
+        how=Combination(Reduction.AVERAGE, 1.0 / predivide_factor, predivide_factor),
+        wire_dtype=torch.float16 if compression is Compression.fp16 else None,
+        compressor=TensorCompressor(compression) if is_own else None,
+        in_place=True,
+    )
+
+
+def is_alone(process_set: ProcessSet) -> bool:
+    """Whether this rank has nobody to average with: it is no member, or the only one.
+
+    Raises:
+        ValueError: the set is not registered.
+        HorovodInternalError: Horovod has not been initialized.
+    """
+    number = adopt(process_set).find_number("DistributedOptimizer")
+    executor = RUNTIME.executor
+    ranks = executor.process_sets.list_ranks(number)
+    return executor.rank not in ranks or len(ranks) == 1
+
+
+def adopt(process_set: ProcessSet) -> ProcessSet:
+    """Let a set that came out of a file with an optimizer be the registered one with the same ranks, if any."""
+    if process_set.process_set_id is None:
+        executor = RUNTIME.executor
+        registered = executor.process_sets
+        for number in registered.numbers:
+            if list(registered.list_ranks(number)) == process_set.ranks:
+                process_set.register(executor, number)
+    return process_set
+
+
+def _find_stand_in(known: _StandIn | None, array: mx.nd.NDArray) -> _StandIn | None:
+    """One for the array; None if it can have no gradients."""
+    if known is not None and known.array is array:
+        return known
+    check_array(array)
+    dtype = DTYPES[array.dtype]
+    if not dtype.is_floating_point:
+        return None
+    if known is not None and known.tensor.dtype == dtype and known.tensor.shape == array.shape:
+        return _StandIn(array, known.tensor)
+    return _StandIn(array, torch.zeros((), dtype=dtype).expand(array.shape).requires_grad_())

@@ -1,0 +1,187 @@
+"""The distributed optimizer: the user's own optimizer, which is handed averaged gradients.
+
+It is an MXNet optimizer to whoever asks, and for everything but `update` it *is* the user's: what is read, written or
+called reaches that one, so that what a Trainer or a Module sets on it (`rescale_grad` above all) counts.
+
+MXNet hands an optimizer its gradients in small portions, first layer first: the worst way to average them. As many as
+it says it can update at once (`aggregate_num`), though, it gets in one call. So it says that it can update all,
+averages them in one go, last layer first, and then updates in the portions that the user's optimizer wants.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+
+from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.arrays import view_for_writing
+from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
+from worker_runtime.process_set import ProcessSet, global_process_set
+
+Many = (list, tuple)
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxnet has no types
+    """Lets `optimizer` update with the average of the workers' gradients.
+
+    For `gluon.Trainer(params, hvd.DistributedOptimizer(opt), kvstore=None)` and for
+    `module.fit(..., kvstore=None, optimizer=hvd.DistributedOptimizer(opt))`. After an update the gradients are the
+    averaged ones, on all ranks the same to the last bit; factors such as `rescale_grad` count as without it, so that
+    `trainer.step(batch_size)` divides by the batch size of one worker. (Horovod loses that with a Trainer.)
+
+    Every attribute but `update`, `update_multi_precision` and `aggregate_num` is the wrapped optimizer's, also for
+    writing. Pickled, by `Trainer.save_states` for example, it is the wrapped optimizer with its settings.
+
+    All ranks must update the same weights at the same time, each on one context: `DistributedTrainer` knows how to
+    train on several, with parameters that some ranks do not use, and with the loss scaling of `mxnet.contrib.amp`.
+
+    Args:
+        optimizer: any of MXNet's, or the user's own; one that is already distributed is wrapped anew.
+        gradient_predivide_factor: gradients are divided by it before the sum, and multiplied after.
+        num_groups: gradients travel in that many groups; 0 lets them travel as is fastest.
+        process_set: the ranks that average. Others may use the optimizer too; they update by themselves.
+
+    Raises:
+        TypeError: `optimizer` is none.
+        ValueError: at an update: of weights on several contexts, or with `mxnet.contrib.amp`.
+        HorovodInternalError: at an update: Horovod has not been initialized, the ranks do not have the same gradients,
+            or a reduction failed.
+    """
+
+    def __init__(
+        self,
+        optimizer: mx.optimizer.Optimizer,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if not isinstance(optimizer, mx.optimizer.Optimizer):
+            raise TypeError(
+                f"DistributedOptimizer needs an optimizer, for example mx.optimizer.create('sgd'), not "
+                f"{type(optimizer).__name__}"
+            )
+        own = vars_of(self)
+        own["_optimizer"] = unwrap(optimizer)
+        own["_gradient_predivide_factor"] = gradient_predivide_factor
+        own["_num_groups"] = num_groups
+        own["_process_set"] = process_set
+        own["_reducers"] = {}  # by the first weight of those that are updated together
+        own["_context"] = None
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - of the wrapped optimizer
+        if name in _OWN or (name.startswith("__") and name.endswith("__")):
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_optimizer"), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._optimizer, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._optimizer, name)
+
+    def __reduce__(self) -> tuple[type["DistributedOptimizer"], tuple[object, ...]]:
+        return type(self), (self._optimizer, self._gradient_predivide_factor, self._num_groups, self._process_set)
+
+    @property
+    def aggregate_num(self) -> int:
+        """How many weights one call updates: all that there are."""
+        return sys.maxsize
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - one, or lists
+        """Average gradients and update weights: one, or lists of them; see `mx.optimizer.Optimizer.update`."""
+        self._average(index, weight, grad)
+        self._hand_over("update", index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
+        """As `update`; weights in half precision may have masters in single."""
+        self._average(index, weight, grad)
+        self._hand_over("update_multi_precision", index, weight, grad, state)
+
+    def _average(self, index: Any, weight: Any, grad: Any) -> None:  # noqa: ANN401 - as above
+        if is_alone(self._process_set):
+            return
+        if not isinstance(index, Many):
+            self._check_use(index, weight)
+            self._average_one(str(index), grad)
+        elif index:
+            self._check_use(index[0], weight[0])
+            self._average_many([str(one) for one in index], grad)
+
+    def _average_one(self, name: str, grad: mx.nd.NDArray) -> None:
+        """At once: there is nothing to wait for, or to pack it with."""
+        total = contexts.gather([grad])
+        call = begin_call("allreduce", name, self._process_set)
+        view = view_for_writing(total)
+        how = make_settings(self._gradient_predivide_factor).how
+        call.executor.run(make_allreduce(call, [view], how, [view]))
+        contexts.scatter(total, [grad])
+
+    def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:
+        reducer = self._find_reducer(names[0])
+        totals = [contexts.gather([grad]) for grad in grads]
+        reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
+        for total, grad in zip(totals, grads, strict=True):
+            contexts.scatter(total, [grad])
+
+    def _find_reducer(self, key: str) -> ArrayReducer:
+        """That of the weights which begin with this one: in each step they are the same."""
+        reducers: dict[str, ArrayReducer] = self._reducers
+        if key not in reducers:
+            settings = make_settings(self._gradient_predivide_factor)
+            reducers[key] = ArrayReducer(settings, self._process_set, self._num_groups)
+        return reducers[key]
+
+    def _hand_over(self, method: str, index: Any, weight: Any, grad: Any, state: Any) -> None:  # noqa: ANN401 - as above
+        """Have the wrapped optimizer update, as many weights at once as it can."""
+        update = getattr(self._optimizer, method)
+        if not isinstance(index, Many):
+            update(index, weight, grad, state)
+            return
+        portion = self._optimizer.aggregate_num
+        if portion > 0:
+            for begin in range(0, len(index), portion):
+                part = slice(begin, begin + portion)
+                update(index[part], weight[part], grad[part], state[part])
+        else:
+            for one in zip(index, weight, grad, state, strict=True):
+                update(*one)
+
+    def _check_use(self, index: object, weight: mx.nd.NDArray) -> None:
+        """Refuse what would let the workers' weights drift apart."""
+        own = vars_of(self)
+        if own["_context"] is None:
+            own["_context"] = weight.context
+        elif own["_context"] != weight.context:
+            raise ValueError(
+                f"DistributedOptimizer updates weights on {own['_context']} and on {weight.context}, but one worker "
+                "trains on one context with it: give each worker its own, mx.cpu(hvd.local_rank()) for example, or "
+                "use hvd.DistributedTrainer, which sums over contexts"
+            )
+        trainer = getattr(self._optimizer.param_dict.get(index), "_trainer", None)
+        if getattr(trainer, "_amp_loss_scaler", None) is not None:
+            raise ValueError(
+                "mxnet.contrib.amp lets a plain Trainer skip a step when its own worker's gradients overflow, since it "
+                "looks for overflows before they are averaged: use hvd.DistributedTrainer, where all workers skip it"
+            )
+
+
+# What does not reach the wrapped optimizer.
+_OWN = frozenset(
+    {
+        *("_optimizer", "_gradient_predivide_factor", "_num_groups", "_process_set", "_reducers", "_context"),
+        *(name for name in vars(DistributedOptimizer) if not name.startswith("__")),
+    }
+)
+
+
+def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
+    """The user's own optimizer, whether it is distributed or not."""
+    return optimizer._optimizer if isinstance(optimizer, DistributedOptimizer) else optimizer  # noqa: SLF001 - ours
+
+
+def vars_of(optimizer: DistributedOptimizer) -> dict[str, Any]:
+    """The wrapper's own attributes."""
+    found: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
+    return found

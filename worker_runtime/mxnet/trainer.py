@@ -1,0 +1,169 @@
+"""The distributed trainer: Gluon's own, which steps as one process with the whole batch would."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import mxnet as mx
+
+from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.compression import Compression, Compressor
+from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
+from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
+from worker_runtime.process_set import ProcessSet, global_process_set
+
+_DICTS = (dict, mx.gluon.ParameterDict)
+
+
+class PrefixError(AssertionError, TypeError):
+    """The prefix is no text. AssertionError as in Horovod."""
+
+    def __init__(self, prefix: object) -> None:
+        super().__init__(f"DistributedTrainer: prefix is {prefix!r}; it must be a str, or None")
+
+
+class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has no types
+    """A `gluon.Trainer` whose steps use the gradients of all workers.
+
+    `step(batch_size)` updates with the mean over the workers of gradient / batch_size: the batch size is one worker's,
+    the sum over its contexts. Parameters on several contexts are summed over these first (Horovod takes the first
+    one's). `allreduce_grads()`, a change of the gradients and `update(batch_size)` do the same in three steps; in
+    between the gradients are the averaged ones, not yet divided by the batch size. After a step all workers have the
+    same parameters, to the last bit. What is said of `gluon.Trainer` holds: learning rates, `save_states`,
+    `mxnet.contrib.amp`.
+
+    `step(..., ignore_stale_grad=True)` lets each worker use other parameters: where a parameter was used by some, it is
+    updated on all, and the others count as zeros.
+
+    Errors of the reduction, and those of MXNet's own computation of a gradient, are raised by `step` and
+    `allreduce_grads`, which wait for the gradients.
+
+    Args:
+        params: a dict, a ParameterDict (`net.collect_params()`) or a list of Parameters, the same on all ranks. Their
+            order should be that of their use: the last ones are sent first.
+        optimizer: a name or an optimizer of MXNet. A distributed one is unwrapped, with a warning.
+        optimizer_params: of an optimizer that is given by name.
+        compression: `Compression.none` or `Compression.fp16`, or an object with `compress` and `decompress`, through
+            which then each gradient passes by itself.
+        gradient_predivide_factor: gradients are divided by it before the sum, and multiplied after.
+        prefix: of the gradients' names in messages.
+        num_groups: gradients travel in that many groups; 0 lets them travel as is fastest.
+        process_set: the ranks that average. Others may have the trainer too; they step by themselves.
+
+    The arguments of Horovod before 0.24 (`gradient_predivide_factor, prefix, num_groups` from the fourth place on) are
+    understood where the fourth is a number, with a DeprecationWarning.
+
+    Raises:
+        ValueError: `params` are no parameters.
+        TypeError: a Trainer was given instead, or the factor is no number.
+        AssertionError: `prefix` is no text, or MXNet's own checks failed.
+        HorovodInternalError: Horovod has not been initialized. At a step: the ranks do not have the same gradients, or
+            a reduction failed; the gradients are then undefined.
+    """
+
+    def __init__(  # noqa: PLR0917 - Horovod's signature
+        self,
+        params: Mapping[str, mx.gluon.Parameter] | Iterable[mx.gluon.Parameter],
+        optimizer: str | mx.optimizer.Optimizer,
+        optimizer_params: Mapping[str, Any] | None = None,
+        compression: Compressor | float = Compression.none,
+        gradient_predivide_factor: float | str | None = 1.0,
+        prefix: str | int | None = None,
+        num_groups: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if isinstance(params, mx.gluon.Trainer):
+            raise TypeError(
+                "DistributedTrainer takes the parameters and the optimizer, not a Trainer that has them: "
+                "DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})"
+            )
+        if isinstance(compression, int | float):
+            warnings.warn(
+                "a number in the fourth place is taken as gradient_predivide_factor; give it by name",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            places = _read_old_places(compression, gradient_predivide_factor, prefix, num_groups)
+            gradient_predivide_factor, prefix, num_groups = places
+            compression = Compression.none
+        if not isinstance(gradient_predivide_factor, int | float):
+            raise TypeError(
+                f"DistributedTrainer: gradient_predivide_factor={gradient_predivide_factor!r}; give a number"
+            )
+        if not isinstance(prefix, str | None):
+            raise PrefixError(prefix)
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn(
+                "DistributedTrainer averages by itself: it takes the optimizer out of its DistributedOptimizer",
+                stacklevel=2,
+            )
+            optimizer = unwrap(optimizer)
+        if isinstance(params, Iterable) and not isinstance(params, _DICTS):
+            params = list(params)
+        self._prefix = prefix or ""
+        self._num_groups = num_groups
+        self._gradient_predivide_factor = float(gradient_predivide_factor)
+        self._process_set = process_set
+        self._ignores_stale = False
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        listed = params.values() if isinstance(params, _DICTS) else params
+        self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
+        settings = make_settings(self._gradient_predivide_factor, compression)
+        self._reducer = ArrayReducer(settings, process_set, num_groups)
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
+        """Average the gradients and update the parameters; see the class.
+
+        Args:
+            batch_size: how many samples this worker's gradients are the sum of.
+            ignore_stale_grad: parameters without a new gradient are left alone, unless another worker has one.
+        """
+        self._ignores_stale = ignore_stale_grad
+        try:
+            super().step(batch_size, ignore_stale_grad)
+        finally:
+            self._ignores_stale = False
+
+    def _allreduce_grads(self) -> None:
+        """Average the gradients; Horovod's name, under which subclasses override it."""
+        parameters = [(index, self._params[index]) for index in self._forward_order]
+        trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
+        parts = [parameter.list_grad() for _, parameter in trained]
+        alone = is_alone(self._process_set)
+        if alone and not any(len(each) > 1 for each in parts):
+            return
+        freshness = self._clear_stale([parameter for _, parameter in trained]) if self._ignores_stale else None
+        totals = [contexts.gather(each) for each in parts]
+        if not alone:
+            gradients = [
+                Gradient(f"{self._prefix}{index}", total) for (index, _), total in zip(trained, totals, strict=True)
+            ]
+            if freshness is not None:
+                gradients.append(Gradient(f"{self._prefix}freshness", freshness))
+            self._reducer.reduce(gradients)
+        for total, each in zip(totals, parts, strict=True):
+            contexts.scatter(total, each)
+        if freshness is not None:
+            for (_, parameter), fresh in zip(trained, freshness.asnumpy() > 0, strict=True):
+                for data in parameter.list_data():
+                    data._fresh_grad = bool(fresh)  # noqa: SLF001 - MXNet's only way to say it
+
+    @staticmethod
+    def _clear_stale(parameters: Sequence[mx.gluon.Parameter]) -> mx.nd.NDArray:
+        """Let gradients that backward has not made since the last step be zeros; which are left, as ones and zeros."""
+        found = []
+        for parameter in parameters:
+            pairs = list(zip(parameter.list_data(), parameter.list_grad(), strict=True))
+            for data, gradient in pairs:
+                if not data._fresh_grad:  # noqa: SLF001 - MXNet's only way to tell
+                    gradient[:] = 0
+            found.append(any(data._fresh_grad for data, _ in pairs))  # noqa: SLF001 - the same
+        return mx.nd.array(found, dtype="float32")
+
+
+def _read_old_places(
+    factor: float, fifth: float | str | None, sixth: str | int | None, group_count: int
+) -> tuple[float, str | None, int]:
+    """The factor, the prefix and the number of groups, where the last two may stand one place too early."""
+    prefix = next((given for given in (fifth, sixth) if isinstance(given, str)), None)
+    return factor, prefix, sixth if isinstance(sixth, int) else group_count
