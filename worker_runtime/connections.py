@@ -10,9 +10,16 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 _DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Interruptible(Protocol):
+    """How a group's pending collectives are made to raise: by the connections of gloo, or what others have."""
+
+    def shut_down(self) -> None:
+        """Make them raise, soon and for good; safe to repeat, from any thread."""
 
 
 def list_sockets() -> Mapping[str, int]:

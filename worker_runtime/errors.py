@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from worker_runtime.membership import Membership
+from worker_runtime.membership import Endpoint, Membership
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -75,12 +75,56 @@ class GroupFormationError(InitializationError):
         self.address = address
 
 
+class SequencerError(InitializationError):
+    """The process that orders the collectives of a generation was not reached."""
+
+    def __init__(self, endpoint: Endpoint, cause: str) -> None:
+        super().__init__(f"the sequencer at {endpoint} was not reached: {cause}; check that the hosts reach each other")
+        self.endpoint = endpoint
+
+
+class DuplicateNameError(ValueError):
+    """An operation of this name has been submitted here and is not done."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(
+            f"{operation}: a tensor with the same name is currently being processed; wait for it, or use another name"
+        )
+        self.operation = operation
+
+
+class OperationRefusedError(HorovodInternalError):
+    """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on."""
+
+
 class OperationFailedError(HorovodInternalError):
     """A collective was started and failed, most often because another worker has gone."""
 
     def __init__(self, operation: str, rank: int, cause: str) -> None:
         super().__init__(f"{operation} failed on rank {rank}: {cause}")
         self.operation = operation
+        self.rank = rank
+
+
+class UnsupportedReductionError(HorovodInternalError, ValueError):
+    """A reducescatter was asked for another reduction than a sum or an average.
+
+    It is both errors because Horovod raises HorovodInternalError, and it is a wrong argument.
+    """
+
+    def __init__(self, reduction: str) -> None:
+        super().__init__(f"Reducescatter currently only supports AVERAGE and SUM. It was called with {reduction}.")
+        self.reduction = reduction
+
+
+class ForgedObjectError(HorovodInternalError):
+    """A Python object came in without the proof that a worker of this job has sent it; it was not unpickled."""
+
+    def __init__(self, title: str, rank: int) -> None:
+        super().__init__(
+            f"{title}: the object of rank {rank} does not carry this job's signature, and was not unpickled; "
+            "something else than a worker of this job writes to its connections"
+        )
         self.rank = rank
 
 
@@ -106,3 +150,30 @@ class NotServedError(NotImplementedError):
 
     def __init__(self, function: str, argument: str) -> None:
         super().__init__(f"{function}() does not support the argument '{argument}'; leave it out")
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
+    """No error, but the signal that hosts have come or gone: raised on all ranks alike, for `elastic.run` to catch.
+
+    skip_sync: the state need not be synchronised afterwards, since nobody has come.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:  # noqa: FBT001, FBT002 - Horovod's signature
+        super().__init__("the hosts of the job have changed")
+        self.skip_sync = skip_sync
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework is another version now than the one that Horovod was built for. Programs name it, nothing raises it.
+
+    Nothing is built here, so that nothing can mismatch.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(
+            f"Horovod was built with {name} {version}, but {installed_version} is installed; install {version}, or "
+            "build Horovod again"
+        )
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version

@@ -2,64 +2,31 @@
 
 It is a bare `ProcessGroupGloo` and not torch's default group, so that the user's own `init_process_group()` stays
 possible. Its store is opened by rank 0 on a free port of the address that the other hosts reach, and is never reused:
-restarted workers that read an old generation's keys would meet dead addresses.
+restarted workers that read an old generation's keys would meet dead addresses. Through it rank 0 also tells where the
+generation's sequencer is, of which it hears while gloo connects; the key that proves its members stays out of it.
 """
 
-import ctypes
 import socket
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import (
-    PrefixStore,
-    ProcessGroupGloo,
-    Store,
-    TCPStore,
-)  # torch.distributed has no types for them
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed has no types for them
 
-from worker_runtime.connections import Connections, list_sockets
-from worker_runtime.errors import GroupFormationError
-from worker_runtime.membership import Endpoint, Membership
+from worker_runtime.backends.choice import GLOO_ALONE, Choice
+from worker_runtime.backends.composite import compose
+from worker_runtime.errors import GroupFormationError, InitializationError
+from worker_runtime.gloo import Gloo
+from worker_runtime.membership import Endpoint, Membership, RendezvousError
+from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
 OPERATION_LIMIT = timedelta(minutes=30)
 
-
-class Work(Protocol):
-    """One piece of communication under way (torch's Work)."""
-
-    def wait(self, timeout: timedelta = ...) -> bool:
-        """Wait for its end; raises RuntimeError when it failed or did not end within `timeout`."""
-
-    def is_completed(self) -> bool:
-        """Whether it has ended, well or not."""
-
-
-class TorchGroup(Protocol):
-    """What is used of torch's ProcessGroupGloo, whose methods torch leaves untyped."""
-
-    def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
-        """Combine in place."""
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
-        """Overwrite with the root's values."""
-
-    def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
-        """Collect tensors of one shape."""
-
-    def barrier(self) -> Work:
-        """Complete when all ranks have called it."""
-
-    def shutdown(self) -> None:
-        """Stop its threads."""
-
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        """Change the time limit of later operations."""
+_SEQUENCER = "sequencer"  # in the generation's store: its port and address, or
+_NONE = "none: "  # and a sentence
 
 
 class StoreExchange(Protocol):
@@ -71,43 +38,26 @@ class StoreExchange(Protocol):
     def await_store(self, generation: int) -> Endpoint:
         """Wait until rank 0 has announced its store."""
 
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """On rank 0: wait until the generation has a sequencer; raises RendezvousError where it will have none."""
 
-@dataclass(slots=True)
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """The connected workers of one generation.
 
-    torch_group: for collectives; None once closed.
+    generation: its number.
+    torch_groups: for collectives, one for each process set.
+    sequencer: where the process listens that orders the collectives.
+    key: proves to it, and it to the members, who belongs to the generation.
     """
 
+    generation: int
     rank: int
     size: int
-    torch_group: TorchGroup | None
-    _store: Store | None
-    _connections: Connections = field(repr=False)
-
-    def interrupt(self) -> None:
-        """Make pending collectives raise at once, here and in the peers, by ending the connections between them.
-
-        gloo's own abort does not wake a pending operation.
-        """
-        self._connections.shut_down()
-
-    def close(self) -> None:
-        """End connections, threads and descriptors. No collective may be pending."""
-        torch_group, self.torch_group, self._store = self.torch_group, None, None
-        if torch_group is not None:
-            torch_group.shutdown()
-        self._connections.forget()
-
-    def abandon(self) -> None:
-        """Never destroy the group: its destructor would wait for threads that do not end, or are a parent's.
-
-        That is a leak on purpose, of one group, in a process that is about to end or to be replaced.
-        """
-        torch_group, self.torch_group = self.torch_group, None
-        if torch_group is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(torch_group))
-        self._connections.forget()
+    torch_groups: TorchGroups
+    sequencer: Endpoint
+    key: bytes = field(repr=False)
 
 
 def form(
@@ -116,31 +66,45 @@ def form(
     address: str,
     limit: timedelta,
     operation_limit: timedelta = OPERATION_LIMIT,
+    *,
+    choice: Choice = GLOO_ALONE,
 ) -> Group | None:
     """Connect to the other members of a generation; None for a generation of one.
 
     Args:
-        membership: this worker's numbers.
-        exchange: where rank 0 announces its store.
+        membership: this worker's numbers, and the generation's key.
+        exchange: where rank 0 announces its store, and hears of the sequencer.
         address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
         limit: how long to wait for the other members.
         operation_limit: the time limit of each later collective.
+        choice: through which backends tensors travel.
 
     Raises:
         GroupFormationError: the members could not all connect in time.
-        RendezvousError: the store could not be announced or was not announced.
+        CanaryError: the backend that was chosen does not work.
+        RendezvousError: the store could not be announced or was not announced, or there is no sequencer.
     """
     if membership.assignment.size == 1:
         return None
+    failure: Exception
     try:
-        return _connect(membership, exchange, address, limit, operation_limit)
+        return _connect(membership, exchange, address, limit, operation_limit=operation_limit, choice=choice)
+    # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
+    except (RendezvousError, InitializationError) as error:
+        failure = error.with_traceback(None)
     except (RuntimeError, OSError) as error:
-        cause = str(error)  # not the error itself: the frames in its traceback hold threads of gloo, see `await_works`
-    raise GroupFormationError(membership, address, limit, cause)
+        failure = GroupFormationError(membership, address, limit, str(error))
+    raise failure
 
 
 def _connect(
-    membership: Membership, exchange: StoreExchange, address: str, limit: timedelta, operation_limit: timedelta
+    membership: Membership,
+    exchange: StoreExchange,
+    address: str,
+    limit: timedelta,
+    *,
+    operation_limit: timedelta,
+    choice: Choice,
 ) -> Group:
     """Connect to the other members; see `form`."""
     numbers = membership.assignment
@@ -153,18 +117,34 @@ def _connect(
         store = TCPStore(
             endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
         )
-    present = list_sockets()
-    gloo: Any = ProcessGroupGloo  # typed incompletely
-    options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
-    options._devices = [gloo.create_device(hostname=address)]  # noqa: SLF001 - the same
-    options._timeout = deadline.left()  # noqa: SLF001 - the same
     prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
-    torch_group: TorchGroup = gloo(prefixed, numbers.rank, numbers.size, options)
-    connections = Connections.appeared_since(present, expected=numbers.size - 1, store_port=endpoint.port)
-    # Nobody leaves before all are connected: from here on the store is not needed, and rank 0 may go at any time.
-    torch_group.barrier().wait()
-    torch_group._set_default_timeout(operation_limit)  # noqa: SLF001 - torch's only way to change it
-    return Group(numbers.rank, numbers.size, torch_group, prefixed, connections)
+    gloo = Gloo(prefixed, address, endpoint.port, operation_limit)
+    torch_groups = TorchGroups(numbers.rank, compose(choice, gloo.make, prefixed, numbers, operation_limit))
+    torch_group = torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+    sequencer = _tell_sequencer(membership, exchange, prefixed) if numbers.rank == 0 else _read_sequencer(prefixed)
+    # Nobody leaves before all are connected: from here on the store is needed for further process sets alone.
+    torch_group.barrier().wait(deadline.left())
+    return Group(membership.generation, numbers.rank, numbers.size, torch_groups, sequencer, membership.key)
+
+
+def _tell_sequencer(membership: Membership, exchange: StoreExchange, store: Store) -> Endpoint:
+    """Wait for the sequencer, and tell the others where it is, or why there is none."""
+    try:
+        endpoint = exchange.await_sequencer(membership.generation)
+    except RendezvousError as error:
+        store.set(_SEQUENCER, f"{_NONE}{error}")
+        raise
+    store.set(_SEQUENCER, f"{endpoint.port} {endpoint.address}")
+    return endpoint
+
+
+def _read_sequencer(store: Store) -> Endpoint:
+    """What rank 0 tells of it."""
+    text = store.get(_SEQUENCER).decode()
+    if text.startswith(_NONE):
+        raise RendezvousError(text.removeprefix(_NONE))
+    port, _, address = text.partition(" ")
+    return Endpoint(address, int(port))
 
 
 def _open_store(address: str, limit: timedelta) -> tuple[TCPStore, Endpoint]:

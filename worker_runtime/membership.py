@@ -11,16 +11,23 @@ if TYPE_CHECKING:
     from rendezvous.client import WorkerClient
 
 with own_packages():
-    from rendezvous.bootstrap import Bootstrap
+    from rendezvous.backend import Backend, encode_answer, read_backend
+    from rendezvous.bootstrap import BACKEND, Bootstrap
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot
     from rendezvous.core.ranking import rank
-    from rendezvous.errors import RendezvousError
+    from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+    from rendezvous.sequencing import MODULE as SEQUENCER
+    from rendezvous.sequencing import Activation, read_port
 
 __all__ = [
+    "BACKEND",
     "DESCRIPTORS",
     "LENGTH",
+    "SEQUENCER",
+    "Activation",
     "Assignment",
+    "Backend",
     "Bootstrap",
     "Endpoint",
     "ForkRequest",
@@ -29,12 +36,16 @@ __all__ = [
     "Message",
     "Ready",
     "RendezvousError",
+    "SequencerStartError",
     "Slot",
     "connect",
     "decode",
     "encode",
+    "encode_answer",
     "import_client",
     "rank",
+    "read_backend",
+    "read_port",
 ]
 
 

@@ -1,44 +1,107 @@
-"""Python objects between workers: cloudpickle makes the bytes, the collectives carry them.
+"""Python objects between workers: cloudpickle makes the bytes, a collective carries them.
 
-Only workers of one job, which the rendezvous has admitted, share a group; nothing is unpickled from anybody else.
+Whoever can unpickle something for a worker can run what he likes in it, so each object carries a proof (an HMAC) that
+somebody who has the generation's key has sent it under this name; nothing is unpickled without.
 """
 
+import hashlib
+import hmac
+import io
+import pickle
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
-from worker_runtime.collectives import Allgather, broadcast_async, check_root
+from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.layout import view_memory
+from worker_runtime.core.questions import GLOBAL_SET
+from worker_runtime.errors import ForgedObjectError
 from worker_runtime.executor import Executor
 
+_PROOF_BYTES = hashlib.sha256().digest_size
 
-def broadcast_object(executor: Executor, value: Any, root: int, name: str | None = None) -> Any:  # noqa: ANN401 - any object
-    """The root's object on every rank: itself on the root, a copy elsewhere.
+
+def broadcast_object(
+    executor: Executor,
+    value: Any,  # noqa: ANN401 - any object
+    root: int,
+    name: str | None = None,
+    process_set: int = GLOBAL_SET,
+) -> Any:  # noqa: ANN401 - any object
+    """The root's object on every rank of a set: itself on the root, a copy elsewhere.
+
+    The root's bytes, and no others', are gathered, so that one operation tells their number too.
+
+    Args:
+        executor: of the generation.
+        value: the object; counts on the root alone.
+        root: the root's rank in the job.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the set's number.
 
     Raises:
-        ValueError: there is no such root.
+        ValueError: the set is unknown, or this rank or the root is not in it.
+        HorovodInternalError: the operation failed, or what came was not sent by the root.
     """
-    name = name or type(value).__name__
-    check_root(f"broadcast_object '{name}'", root, executor.size)
-    is_root = executor.rank == root
-    data = _pickle(value) if is_root else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([data.numel()], dtype=torch.int64)
-    broadcast_async(executor, length, root, f"{name}.size").wait()
-    if not is_root:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    broadcast_async(executor, data, root, f"{name}.bytes").wait()
-    return value if is_root else _unpickle(data)
+    among = executor.find_members(process_set, "broadcast_object")
+    if root not in among.ranks:
+        ranks = ", ".join(map(str, among.ranks))
+        raise ValueError(f"broadcast_object received invalid root rank {root}; the set's ranks are {ranks}")
+    is_root = among.rank == root
+    if is_root and among.size == 1:
+        return value
+    title = executor.make_name("broadcast_object", name, process_set)
+    data = _pack(executor, title, value) if is_root else torch.empty(0, dtype=torch.uint8)
+    ((gathered, _),) = executor.run(Allgather((data,), among, title, note=f"root rank {root}"))
+    return value if is_root else _unpack(executor, title, gathered, root)
 
 
-def allgather_object(executor: Executor, value: Any, name: str | None = None) -> list[Any]:  # noqa: ANN401 - any object
-    """The objects of all ranks, in rank order; also this rank's own is a copy."""
-    parts = executor.submit(Allgather(_pickle(value), name or type(value).__name__)).wait()
-    return [_unpickle(part) for part in parts]
+def allgather_object(
+    executor: Executor,
+    value: Any,  # noqa: ANN401 - any object
+    name: str | None = None,
+    process_set: int = GLOBAL_SET,
+) -> list[Any]:
+    """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
+
+    Args:
+        executor: of the generation.
+        value: this rank's object.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the set's number.
+
+    Raises:
+        ValueError: the set is unknown, or this rank is not in it.
+        HorovodInternalError: the operation failed, or something that came was not sent by a worker of the job.
+    """
+    among = executor.find_members(process_set, "allgather_object")
+    title = executor.make_name("allgather_object", name, process_set)
+    ((gathered, counts),) = executor.run(Allgather((_pack(executor, title, value),), among, title))
+    parts = gathered.split_with_sizes(counts)
+    return [_unpack(executor, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
-def _pickle(value: object) -> torch.Tensor:
-    return torch.frombuffer(bytearray(cloudpickle.dumps(value)), dtype=torch.uint8)
+def _pack(executor: Executor, title: str, value: object) -> torch.Tensor:
+    """The proof and the pickled object, as one row of bytes."""
+    stream = io.BytesIO()
+    stream.write(bytes(_PROOF_BYTES))
+    cloudpickle.dump(value, stream)
+    message = stream.getbuffer()
+    message[:_PROOF_BYTES] = _prove(executor.key, title, executor.rank, message[_PROOF_BYTES:])
+    return torch.frombuffer(message, dtype=torch.uint8)
 
 
-def _unpickle(data: torch.Tensor) -> Any:  # noqa: ANN401 - any object
-    return cloudpickle.loads(data.numpy().tobytes())
+def _unpack(executor: Executor, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
+    message = view_memory(data)
+    proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _prove(executor.key, title, rank, pickled)):
+        raise ForgedObjectError(title, rank)
+    return pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
+
+
+def _prove(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:
+    """What only somebody with the key can make of these bytes, this name and this sender."""
+    proof = hmac.new(key, f"{title} of rank {rank}\0".encode(), hashlib.sha256)
+    proof.update(pickled)
+    return proof.digest()

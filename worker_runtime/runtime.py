@@ -11,14 +11,27 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from worker_runtime.backends.choice import Choice, choose
+from worker_runtime.backends.features import Features
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.group import StoreExchange, form
 from worker_runtime.meeting import Meeting, join_world, meet
-from worker_runtime.membership import Assignment, Bootstrap, Membership, RendezvousError, connect
+from worker_runtime.membership import (
+    Assignment,
+    Backend,
+    Bootstrap,
+    Membership,
+    RendezvousError,
+    connect,
+    read_backend,
+)
+from worker_runtime.notifications import NotificationManager
 from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+
+_ELASTIC = "HOROVOD_ELASTIC"  # "1" in a job whose policy allows losses
 
 # How long the members of a world that another launcher made wait for each other; torch's own default is as long.
 WORLD_LIMIT = timedelta(minutes=5)
@@ -55,6 +68,7 @@ class Runtime:
     """
 
     def __init__(self, connect: Callable[[Bootstrap], Client]) -> None:
+        self.notifications = NotificationManager()
         self._connect = connect
         self._lock = threading.RLock()
         self._world: _World | None = None
@@ -68,8 +82,8 @@ class Runtime:
         Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
 
         Raises:
-            InitializationError: the job refused this worker, the workers could not connect in time, or another
-                launcher does not say how its workers can meet.
+            InitializationError: the job refused this worker, the workers could not connect in time, another launcher
+                does not say how its workers can meet, or the backend that was asked for is not there.
         """
         with self._lock:
             if self._world is not None:
@@ -77,26 +91,25 @@ class Runtime:
             try:
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
+                is_elastic = environment.get(_ELASTIC) == "1"
+                choice = _choose_backends(read_backend(environment))
                 if bootstrap is not None:
-                    assignment, executor = self._join(bootstrap)
+                    assignment, executor = self._join(bootstrap, choice, is_elastic=is_elastic)
                 elif world is not None:
-                    assignment, executor = self._join_foreign(world)
+                    assignment, executor = self._join_foreign(world, choice)
                 else:
-                    assignment, executor = ALONE, Executor(None)
+                    assignment, executor = ALONE, Executor(is_elastic=is_elastic)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from error
             self._world = _World(assignment, executor)
             if not self._is_registered:
                 self._is_registered = True
-                atexit.register(self.shutdown)
+                atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
     def shutdown(self) -> None:
         """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""
-        with self._lock:
-            world, self._world = self._world, None
-        if world is not None:
-            world.executor.close()
+        self._leave(is_end=False)
 
     @property
     def is_initialized(self) -> bool:
@@ -119,7 +132,7 @@ class Runtime:
             raise NotInitializedError
         return world
 
-    def _join(self, bootstrap: Bootstrap) -> tuple[Assignment, Executor]:
+    def _join(self, bootstrap: Bootstrap, choice: Choice, *, is_elastic: bool) -> tuple[Assignment, Executor]:
         """Become a member of a new generation.
 
         The client is closed as soon as the group stands: a static job tells its workers nothing more, and a training
@@ -130,10 +143,11 @@ class Runtime:
         try:
             membership = client.join(self._generation)
             self._generation = membership.generation
-            group = form(membership, client, bootstrap.address, limit)
+            group = form(membership, client, bootstrap.address, limit, choice=choice)
         finally:
             client.close()
-        return membership.assignment, Executor(group, lambda: self._name_departed(bootstrap))
+        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), is_elastic=is_elastic)
+        return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
         """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
@@ -146,19 +160,39 @@ class Runtime:
             client.close()
         return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
 
-    def _join_foreign(self, world: World) -> tuple[Assignment, Executor]:
+    def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Executor]:
         """Become a member of a world that another launcher made."""
         if self._meeting is None:
             self._meeting = meet(world, WORLD_LIMIT)
         self._generation += 1
-        return join_world(world, self._meeting, self._generation, WORLD_LIMIT)
+        return join_world(world, self._meeting, self._generation, WORLD_LIMIT, choice)
+
+    def _leave(self, *, is_end: bool) -> None:
+        with self._lock:
+            world, self._world = self._world, None
+        if world is not None:
+            world.executor.close(is_end=is_end)
+
+    def _end(self) -> None:
+        """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
+        self._leave(is_end=True)
+        if self._meeting is not None:
+            self._meeting.close()
 
     def _abandon(self) -> None:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         world, self._world = self._world, None
+        if self._meeting is not None:
+            self._meeting.abandon()
+            self._meeting = None
         if world is not None:
             world.executor.abandon()
+
+
+def _choose_backends(wish: Backend | None) -> Choice:
+    """Through which backends tensors travel; raises BackendRefusedError."""
+    return choose(wish, Features.look(counts_devices=wish is Backend.NCCL))
 
 
 RUNTIME = Runtime(connect)

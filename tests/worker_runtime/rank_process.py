@@ -5,6 +5,7 @@ import select
 import sys
 import traceback
 import warnings
+from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,8 +15,12 @@ import torch
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.sequencer_process import SequencerProcess
+from worker_runtime.wire import KEY_BYTES
 
 LIMIT_SECONDS = 20.0
+KEY = bytes(range(KEY_BYTES))
+SEQUENCER = SequencerProcess("127.0.0.1")  # of rank 0, for all its worlds
 
 
 class PipeExchange:
@@ -28,7 +33,7 @@ class PipeExchange:
 
     def join(self, after: int) -> Membership:
         """A new generation each time."""
-        return Membership(after + 1, self._assignment)
+        return Membership(after + 1, self._assignment, KEY)
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:
         """Write to every other rank."""
@@ -46,6 +51,11 @@ class PipeExchange:
         assert int(told) == generation
         return Endpoint(address, int(port))
 
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """This process has one of its own."""
+        SEQUENCER.activate(generation, self._assignment.size, KEY)
+        return SEQUENCER.await_endpoint(timedelta(seconds=LIMIT_SECONDS))
+
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
         """Nobody is heard of."""
 
@@ -59,6 +69,7 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
         try:
             function, arguments, size, generation = cloudpickle.loads(commands.recv_bytes())
         except EOFError:
+            SEQUENCER.close()
             return
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", rank), 1), "127.0.0.1", LIMIT_SECONDS)
         exchange = PipeExchange(rank, size, readable, writable)
@@ -81,6 +92,8 @@ def main() -> None:
     """Read the descriptors from the command line."""
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
+    os.register_at_fork(after_in_child=SEQUENCER.abandon)
     rank, descriptor, readable, *writable = map(int, sys.argv[1:])
     serve(Connection(descriptor), rank, readable, tuple(writable))
 

@@ -14,7 +14,7 @@ EVERY_ERROR = [
     errors.ForeignRankError("torchrun", 5, 2),
     errors.MeetingError("torchrun", "10.0.0.1:29500", "timed out"),
     errors.GroupFormationError(
-        Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(seconds=30), "refused"
+        Membership(2, Assignment(1, 4, 1, 4, 0, 1), bytes(32)), "10.0.0.1", timedelta(seconds=30), "refused"
     ),
     errors.OperationFailedError("allreduce 'loss'", 1, "Connection closed by peer"),
     errors.ShutDownError("allreduce 'loss'", 1),
@@ -36,7 +36,7 @@ def test_a_call_before_init_is_caught_under_both_of_horovods_errors() -> None:
 
 def test_a_failed_init_is_a_value_error_with_horovods_words() -> None:
     failure = errors.GroupFormationError(
-        Membership(2, Assignment(1, 4, 1, 4, 0, 1)), "10.0.0.1", timedelta(30), "refused"
+        Membership(2, Assignment(1, 4, 1, 4, 0, 1), bytes(32)), "10.0.0.1", timedelta(30), "refused"
     )
     assert isinstance(failure, ValueError)
     assert str(failure).startswith("Horovod initialization failed: rank 1 on 10.0.0.1 could not connect to the other 3")
@@ -44,3 +44,16 @@ def test_a_failed_init_is_a_value_error_with_horovods_words() -> None:
 
 def test_a_foreign_world_names_its_size_and_the_way_out() -> None:
     assert "'hvdrun -np 4'" in str(errors.ForeignWorldError("mpirun", 4))
+
+
+def test_the_interrupt_says_whether_the_state_need_not_be_synchronised() -> None:
+    assert errors.HostsUpdatedInterrupt().skip_sync is False
+    assert errors.HostsUpdatedInterrupt(skip_sync=True).skip_sync is True
+    assert isinstance(errors.HostsUpdatedInterrupt(), RuntimeError)
+
+
+def test_another_version_than_the_one_built_for_is_named() -> None:
+    error = errors.HorovodVersionMismatchError("torch", "2.0", "2.1")
+    assert isinstance(error, ImportError)
+    assert (error.name, error.version, error.installed_version) == ("torch", "2.0", "2.1")
+    assert str(error).startswith("Horovod was built with torch 2.0, but 2.1 is installed")

@@ -2,6 +2,9 @@
 
 import os
 import socket
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,10 +13,13 @@ import torch
 
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
+from rendezvous.errors import RendezvousError, SequencerStartError
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.errors import GroupFormationError
-from worker_runtime.group import form
+from worker_runtime.group import Group, form
 
+KEY = bytes(range(32))
+LIMIT = timedelta(seconds=20)
 LISTENING = "0A"  # the kernel's code in /proc/net/tcp
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, and as an IPv6 address
 
@@ -34,7 +40,7 @@ def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
 
 
 def test_a_generation_of_one_has_no_group() -> None:
-    alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1))
+    alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
     assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
 
 
@@ -42,10 +48,12 @@ def test_a_group_knows_its_connection_to_each_peer(ranks: RankPool) -> None:
     def body() -> object:
         from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
 
-        return len(RUNTIME.executor._group._connections._names)
+        groups = RUNTIME.executor._runner._groups
+        assert groups is not None
+        return [len(connections._names) for _, connections in groups._groups.values()]
 
     for _ in range(5):
-        assert ranks.run(body, size=3) == [2, 2, 2]
+        assert ranks.run(body, size=3) == [[2]] * 3
 
 
 class Announcements:
@@ -64,9 +72,68 @@ class Announcements:
         assert generation == 7
         return self.heard[0]
 
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """Nobody comes so far."""
+        raise AssertionError(generation)
+
+
+class Rendezvous(Announcements):
+    """Where two ranks in one process meet; `sequencer` is where it is, or why there is none."""
+
+    def __init__(self, sequencer: Endpoint | Exception) -> None:
+        super().__init__()
+        self._has_store = threading.Event()
+        self._sequencer = sequencer
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Remember it, and tell."""
+        super().open_store(generation, endpoint)
+        self._has_store.set()
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Wait for it."""
+        assert self._has_store.wait(LIMIT.total_seconds())
+        return super().await_store(generation)
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """Tell rank 0."""
+        assert generation == 7
+        if isinstance(self._sequencer, Exception):
+            raise self._sequencer
+        return self._sequencer
+
+
+def form_pair(rendezvous: Rendezvous) -> list[Group | BaseException | None]:
+    """What each of two ranks gets."""
+    with ThreadPoolExecutor() as threads:
+        memberships = [Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY) for rank in range(2)]
+        groups = [threads.submit(form, member, rendezvous, "127.0.0.1", LIMIT) for member in memberships]
+        return [group.exception(2 * LIMIT.total_seconds()) or group.result() for group in groups]
+
+
+def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
+    sequencer = Endpoint("fe80::1", 4712)
+    for rank, group in enumerate(form_pair(Rendezvous(sequencer))):
+        assert isinstance(group, Group)
+        assert (group.generation, group.rank, group.size) == (7, rank, 2)
+        assert (group.sequencer, group.key) == (sequencer, KEY)
+        assert KEY.hex() not in repr(group)
+        assert repr(KEY) not in repr(group)
+        group.torch_groups.close()
+
+
+def test_all_members_are_told_why_there_is_no_sequencer() -> None:
+    failures = form_pair(Rendezvous(SequencerStartError("on a, it ended with signal 9")))
+    for failure in failures:
+        assert isinstance(failure, RendezvousError)
+        assert str(failure).endswith(
+            "no sequencer, which orders the workers' collectives: on a, it ended with signal 9"
+        )
+        assert [frame.name for frame in traceback.extract_tb(failure.__traceback__)][-1] == "form"  # none of gloo's
+
 
 def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
-    membership = Membership(7, Assignment(0, 2, 0, 2, 0, 1))
+    membership = Membership(7, Assignment(0, 2, 0, 2, 0, 1), KEY)
     descriptors = []
     for _ in range(4):
         announcements = Announcements()
@@ -81,7 +148,7 @@ def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:
     announcements = Announcements()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         announcements.heard.append(Endpoint(*listener.getsockname()[:2]))
-    membership = Membership(7, Assignment(1, 2, 1, 2, 0, 1))
+    membership = Membership(7, Assignment(1, 2, 1, 2, 0, 1), KEY)
     with pytest.raises(GroupFormationError, match=r"rank 1 on 127\.0\.0\.1"):
         form(membership, announcements, "127.0.0.1", timedelta(seconds=1))
 

@@ -1,11 +1,13 @@
 """Members of another launcher's world meet, in real processes and threads, without hvdrun."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from rendezvous.core.model import Endpoint
 from worker_runtime.errors import MeetingError
-from worker_runtime.meeting import FileMeeting, find_own_address
+from worker_runtime.meeting import FilePlace, Meeting, find_own_address
 from worker_runtime.worlds import Master, OneHost, World
 
 LIMIT = timedelta(seconds=20)
@@ -52,8 +54,6 @@ def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
 
 def free_port() -> str:
     """A port that was free a moment ago, as a user of mpirun would choose one."""
-    import socket  # noqa: PLC0415 - only here
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
@@ -95,32 +95,59 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def make_meeting(rank: int, limit: timedelta = LIMIT) -> FileMeeting:
+@contextmanager
+def meeting_as(rank: int, limit: timedelta = LIMIT) -> Iterator[Meeting]:
+    """A member of a world of two, both on this host, as this one process plays them."""
     home = OneHost("mpirun-a/b")
-    return FileMeeting(World("mpirun", rank, 2, home), home, limit)
+    world = World("mpirun", rank, 2, home)
+    with closing(Meeting(world, FilePlace(world, home, limit), limit)) as meeting:
+        yield meeting
 
 
 def test_a_member_may_come_before_rank_0(place: Path) -> None:
-    with ThreadPoolExecutor() as threads:
-        early = threads.submit(make_meeting(1).await_store, 1)
-        first = make_meeting(0)
+    with ThreadPoolExecutor() as threads, meeting_as(0) as first, meeting_as(1) as other:
+        early = threads.submit(other.await_store, 1)
+        early_key = threads.submit(other.share_key, 1)
         first.open_store(1, Endpoint("127.0.0.1", 4711))
+        key = first.share_key(1)
         assert early.result(LIMIT.total_seconds()) == Endpoint("127.0.0.1", 4711)
-    first.end(1)
-    assert list(place.iterdir()) == []
+        assert early_key.result(LIMIT.total_seconds()) == key
+        assert len(key) == 32
+        assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
+        other.end()  # does not take from others what is not its own
+        assert len(list(place.iterdir())) == 2
+        first.end()
+        assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("place")
+def test_every_generation_has_its_own_key_and_the_same_sequencer() -> None:
+    with meeting_as(0) as first:
+        keys, sequencers = [], []
+        for generation in (1, 2):
+            keys.append(first.share_key(generation))
+            sequencers.append(first.await_sequencer(generation))
+        assert keys[0] != keys[1]
+        assert sequencers[0] == sequencers[1]
+        with socket.create_connection((sequencers[0].address, sequencers[0].port), timeout=10):
+            pass
 
 
 @pytest.mark.usefixtures("place")
 def test_a_rank_0_that_never_comes_is_named() -> None:
-    with pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"):
-        make_meeting(1, timedelta(seconds=0.1)).await_store(1)
+    with (
+        meeting_as(1, timedelta(seconds=0.1)) as other,
+        pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"),
+    ):
+        other.await_store(1)
 
 
 @pytest.mark.usefixtures("place")
 def test_generations_do_not_read_each_others_files() -> None:
-    make_meeting(0).open_store(1, Endpoint("127.0.0.1", 4711))
-    with pytest.raises(MeetingError):
-        make_meeting(1, timedelta(seconds=0.1)).await_store(2)
+    with meeting_as(0) as first, meeting_as(1, timedelta(seconds=0.1)) as other:
+        first.open_store(1, Endpoint("127.0.0.1", 4711))
+        with pytest.raises(MeetingError):
+            other.await_store(2)
 
 
 def test_the_own_address_is_the_one_that_leads_to_the_master() -> None:

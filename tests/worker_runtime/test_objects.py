@@ -1,44 +1,113 @@
-"""Python objects travel whole, whatever they are."""
+"""Objects on all ranks, and nothing unpickled that a worker has not sent."""
 
 import pytest
 import torch
 
-import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime import objects, runtime
+from worker_runtime.errors import ForgedObjectError, HorovodInternalError
 
 
-@pytest.mark.parametrize("root", [0, 2])
-def test_a_broadcast_object_is_the_roots(ranks: RankPool, root: int) -> None:
+def test_the_roots_object_comes_to_all_and_is_itself_on_the_root(ranks: RankPool) -> None:
+    def body(root: int) -> object:
+        mine = {"rank": runtime.RUNTIME.executor.rank, "tensor": torch.arange(3), "function": lambda x: x + 1}
+        got = objects.broadcast_object(runtime.RUNTIME.executor, mine, root)
+        return got["rank"], got["tensor"].tolist(), got["function"](1), got is mine
+
+    for root in (0, 1):
+        assert ranks.run(body, root) == [(root, [0, 1, 2], 2, rank == root) for rank in range(2)]
+
+
+def test_names_need_not_come_from_the_objects(ranks: RankPool) -> None:
+    """Horovod names the operation after the object's type, and hangs where ranks pass None."""
+
     def body() -> object:
-        own = {"rank": hvd.rank(), "square": lambda x: x * x, "none": None, "tensor": torch.ones(2)}
-        received = hvd.broadcast_object(own, root_rank=root)
-        return received["rank"], received["square"](3), received["tensor"].tolist(), received is own
+        return objects.broadcast_object(
+            runtime.RUNTIME.executor, "text" if runtime.RUNTIME.executor.rank == 0 else None, 0
+        )
 
-    expected = [(root, 9, [1.0, 1.0], rank == root) for rank in range(3)]
-    assert ranks.run(body, size=3) == expected
+    assert ranks.run(body) == ["text"] * 2
 
 
-def test_objects_of_any_size_are_gathered_in_rank_order(ranks: RankPool) -> None:
+def test_objects_of_all_ranks_are_in_their_order_and_of_any_size(ranks: RankPool) -> None:
     def body() -> object:
-        return hvd.allgather_object("x" * 1000 * hvd.rank())
+        mine = ["x" * 300_000 * runtime.RUNTIME.executor.rank]
+        got = objects.allgather_object(runtime.RUNTIME.executor, mine, "all")
+        return [len(each[0]) for each in got], got[runtime.RUNTIME.executor.rank] is mine
 
-    for gathered in ranks.run(body, size=3):
-        assert gathered == ["", "x" * 1000, "x" * 2000]
+    assert ranks.run(body, size=3) == [([0, 300_000, 600_000], False)] * 3
 
 
-def test_a_world_of_one_gathers_a_copy(ranks: RankPool) -> None:
+def test_a_world_of_one_has_its_own_objects(ranks: RankPool) -> None:
     def body() -> object:
-        own = [1]
-        gathered = hvd.allgather_object(own)
-        return gathered, gathered[0] is own, hvd.broadcast_object(own) is own
+        mine = [1]
+        (copied,) = objects.allgather_object(runtime.RUNTIME.executor, mine)
+        return objects.broadcast_object(runtime.RUNTIME.executor, mine, 0) is mine, copied == mine, copied is mine
 
-    assert ranks.run(body, size=1) == [([[1]], False, True)]
+    assert ranks.run(body, size=1) == [(True, True, False)]
 
 
-def test_a_root_that_is_no_rank_is_refused(ranks: RankPool) -> None:
+@pytest.mark.parametrize("root", [-1, 2])
+def test_a_root_that_is_not_there_is_an_error(ranks: RankPool, root: int) -> None:
     def body() -> object:
-        with pytest.raises(ValueError, match="invalid root rank 2"):
-            hvd.broadcast_object(1, root_rank=2)
-        return hvd.allgather_object(hvd.rank())
+        with pytest.raises(ValueError, match=f"broadcast_object received invalid root rank {root}"):
+            objects.broadcast_object(runtime.RUNTIME.executor, 1, root)
 
-    assert ranks.run(body) == [[0, 1]] * 2
+    ranks.run(body)
+
+
+def test_ranks_that_name_other_roots_are_told_so(ranks: RankPool) -> None:
+    def body() -> object:
+        with pytest.raises(HorovodInternalError, match=r"(?s)root rank 0.*root rank 1"):
+            objects.broadcast_object(runtime.RUNTIME.executor, 1, runtime.RUNTIME.executor.rank)
+        return objects.broadcast_object(runtime.RUNTIME.executor, 2, 1)
+
+    assert ranks.run(body) == [2, 2]
+
+
+@pytest.mark.parametrize("what", ["broadcast", "allgather"])
+def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what: str) -> None:
+    def body() -> object:
+        class Harm:
+            def __reduce__(self) -> object:
+                return setattr, (torch, "harmed", True)
+
+        executor = runtime.RUNTIME.executor
+        own, executor.key = executor.key, b"another key" if executor.rank == 1 else executor.key
+        share = Harm() if executor.rank == 1 else None
+        if what == "broadcast":
+            if executor.rank == 0:
+                with pytest.raises(ForgedObjectError, match=r"of rank 1 does not carry this job's signature"):
+                    objects.broadcast_object(executor, share, 1, "x")
+            else:
+                objects.broadcast_object(executor, share, 1, "x")
+        else:
+            with pytest.raises(ForgedObjectError):
+                objects.allgather_object(executor, share, "x")
+        executor.key = own
+        return hasattr(torch, "harmed") and executor.rank == 0, objects.allgather_object(executor, executor.rank)
+
+    assert ranks.run(body) == [(False, [0, 1])] * 2
+
+
+def test_workers_of_a_job_have_a_key(ranks: RankPool) -> None:
+    def body() -> object:
+        return len(runtime.RUNTIME.executor.key)
+
+    assert min(ranks.run(body)) >= 32
+
+
+def test_what_was_said_under_another_name_or_by_another_rank_is_refused() -> None:
+    from worker_runtime.executor import Executor  # noqa: PLC0415 - in a world of one
+
+    executor = Executor()
+    message = objects._pack(executor, "broadcast_object.a", "said")
+    assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
+    for title, rank in (("broadcast_object.b", 0), ("broadcast_object.a", 1)):
+        with pytest.raises(ForgedObjectError):
+            objects._unpack(executor, title, message, rank)
+    message[-1] ^= 1
+    with pytest.raises(ForgedObjectError):
+        objects._unpack(executor, "broadcast_object.a", message, 0)
+    with pytest.raises(ForgedObjectError):
+        objects._unpack(executor, "broadcast_object.a", message[:5], 0)

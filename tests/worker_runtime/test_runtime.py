@@ -11,9 +11,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.collectives import AVERAGE, allreduce_async
 from worker_runtime.errors import ForeignWorldError, InitializationError
-from worker_runtime.executor import Handle
 from worker_runtime.runtime import Runtime
 
 
@@ -27,12 +25,6 @@ def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
-
-
-def start_allreduce(name: str) -> Handle[torch.Tensor]:
-    from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - in a rank's process: its own
-
-    return allreduce_async(RUNTIME.executor, torch.ones(1), AVERAGE, name)
 
 
 def test_a_world_of_one_needs_no_launcher_no_socket_and_no_grpc() -> None:

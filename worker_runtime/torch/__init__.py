@@ -1,7 +1,10 @@
 """What a PyTorch script imports: `import worker_runtime.torch as hvd`, or `import horovod.torch as hvd`."""
 
+import torch
+
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.runtime import RUNTIME
+from worker_runtime.torch import elastic
+from worker_runtime.torch.compression import Compression
 from worker_runtime.torch.functions import (
     allgather_object,
     broadcast_object,
@@ -9,94 +12,139 @@ from worker_runtime.torch.functions import (
     broadcast_parameters,
 )
 from worker_runtime.torch.ops import (
+    Adasum,
     Average,
     Max,
     Min,
+    ProcessSet,
     Product,
     Sum,
+    add_process_set,
     allgather,
+    allgather_async,
     allreduce,
     allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    alltoall,
+    alltoall_async,
     barrier,
     broadcast,
     broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    global_process_set,
+    gloo_built,
+    gloo_enabled,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    init,
+    is_initialized,
+    join,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    poll,
+    rank,
+    reducescatter,
+    reducescatter_async,
+    remove_process_set,
+    rocm_built,
+    shutdown,
+    size,
+    sparse_allreduce_async,
+    start_timeline,
+    stop_timeline,
+    synchronize,
 )
 from worker_runtime.torch.optimizer import DistributedOptimizer
+from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
     "allgather",
+    "allgather_async",
     "allgather_object",
     "allreduce",
     "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
 ]
 
 
-def init() -> None:
-    """Join the job that hvdrun started, or be a world of one; does nothing when initialised.
-
-    Raises:
-        ValueError: the job cannot be joined, or another launcher started this process.
-    """
-    RUNTIME.init()
-
-
-def shutdown() -> None:
-    """Leave the job; operations that are pending on any rank fail. Does nothing when not initialised."""
-    RUNTIME.shutdown()
-
-
-def is_initialized() -> bool:
-    """Whether `init()` has succeeded and `shutdown()` has not been called since."""
-    return RUNTIME.is_initialized
-
-
-def rank() -> int:
-    """This worker's number, 0 to size() - 1; raises ValueError when not initialised, as do the next five."""
-    return RUNTIME.assignment.rank
-
-
-def size() -> int:
-    """The number of workers."""
-    return RUNTIME.assignment.size
-
-
-def local_rank() -> int:
-    """This worker's number among those on the same host."""
-    return RUNTIME.assignment.local_rank
-
-
-def local_size() -> int:
-    """The number of workers on this host."""
-    return RUNTIME.assignment.local_size
-
-
-def cross_rank() -> int:
-    """This host's number among the hosts that have a worker with this local rank."""
-    return RUNTIME.assignment.cross_rank
-
-
-def cross_size() -> int:
-    """The number of hosts that have a worker with this local rank."""
-    return RUNTIME.assignment.cross_size
+def _check_has_gpu() -> bool:
+    """Whether there is a CUDA device; under Horovod's name, by which scripts ask for it."""
+    return torch.cuda.is_available()

@@ -1,82 +1,87 @@
 """What makes replicas equal before training starts: parameters, optimizer state and Python objects from one rank."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from worker_runtime import objects
-from worker_runtime.collectives import broadcast_async
+from worker_runtime.calls import await_all, begin_call
+from worker_runtime.collectives import Broadcast
+from worker_runtime.object_calls import allgather_object, broadcast_object
+from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.runtime import RUNTIME
 from worker_runtime.torch.optimizer import unwrap
 
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
 
 def broadcast_parameters(
-    params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]], root_rank: int
+    params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Overwrite tensors in place with those of rank `root_rank`.
+    """Overwrite tensors in place with those of rank `root_rank`; not differentiable.
 
     Args:
-        params: a state_dict, or tensors, or (name, tensor) pairs; the same names, shapes and order on all ranks.
-        root_rank: whose values.
+        params: a state_dict, or tensors, or (name, tensor) pairs, also from a generator (which Horovod refuses); the
+            same names, shapes and dtypes on all ranks, of any strides. Tensors without a name count by their place.
+        root_rank: whose values; its rank in the job, also with a process set.
+        process_set: the ranks that take part.
 
     Raises:
-        ValueError: something else was given; nothing was sent.
-        HorovodInternalError: the operation failed, or Horovod has not been initialized.
+        ValueError: something else was given, or the root is not in the set; nothing was sent.
+        AttributeError: as ValueError, for something that is not a tensor among the values, as in Horovod.
+        HorovodInternalError: the ranks do not agree, the operation failed, or Horovod has not been initialized.
     """
-    executor = RUNTIME.executor
     named = list(_name_tensors(params))
-    handles = [broadcast_async(executor, tensor, root_rank, name) for name, tensor in named]
-    for handle in handles:
-        handle.wait()
+    names = Counter(name for name, _ in named)
+    if twice := sorted(name for name, count in names.items() if count > 1):
+        raise ValueError(f"broadcast_parameters: these names stand more than once: {', '.join(twice)}")
+    calls = [(begin_call("broadcast", name, process_set), tensor) for name, tensor in named]
+    operations = [
+        (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
+    ]
+    await_all([executor.submit(operation) for executor, operation in operations])
 
 
 def broadcast_optimizer_state(
-    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Give all ranks the options and the state of the optimizer of rank `root_rank`; no step is run for it.
 
     Horovod makes missing state by running one step, which changes parameters and state; here the other ranks learn
-    from the root which state there is, and an optimizer without state stays so.
+    from the root which state there is, and an optimizer without state stays so. LBFGS, which Horovod refuses, is served
+    as the others are.
 
     Args:
         optimizer: plain or distributed, with the same parameter groups on all ranks.
-        root_rank: whose state.
+        root_rank: whose state; its rank in the job, also with a process set.
         model: Horovod's argument; nothing is needed of it here.
+        process_set: the ranks that take part.
 
     Raises:
-        ValueError: the optimizer of this rank has other parameter groups than the root's.
+        ValueError: the optimizer of this rank has other parameter groups than the root's, or the root is not in the
+            set.
         HorovodInternalError: an operation failed, or Horovod has not been initialized.
     """
     del model
-    executor = RUNTIME.executor
-    if executor.size == 1:
-        return
     plain = unwrap(optimizer)
-    is_root = executor.rank == root_rank
+    is_root = RUNTIME.executor.rank == root_rank
     own = plain.state_dict()
-    outline = objects.broadcast_object(executor, _outline(own) if is_root else None, root_rank, "optimizer.outline")
-    state = _copy_state(own["state"]) if is_root else _allocate_state(outline["state"])
-    handles = [
-        broadcast_async(executor, tensor, root_rank, f"optimizer.{index}.{key}")
-        for index, values in state.items()
-        for key, tensor in values.items()
-        if isinstance(tensor, torch.Tensor)
-    ]
-    for handle in handles:
-        handle.wait()
+    outline = broadcast_object(_outline(own) if is_root else None, root_rank, "optimizer.outline", process_set)
+    state = own["state"] if is_root else _allocate_state(outline["state"], plain)
+    lots: dict[torch.device, list[torch.Tensor]] = {}
+    for tensor in (value for values in state.values() for value in values.values() if isinstance(value, torch.Tensor)):
+        lots.setdefault(tensor.device, []).append(tensor)
+    for index, tensors in enumerate(lots.values()):
+        call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
+        call.executor.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
     if not is_root:
         _load(plain, outline["param_groups"], state)
-
-
-def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:  # noqa: ANN401 - any object
-    """The object of rank `root_rank` on all ranks: itself on the root, a copy elsewhere. It travels by cloudpickle."""
-    return objects.broadcast_object(RUNTIME.executor, obj, root_rank, name)
-
-
-def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ANN401 - any object
-    """The objects of all ranks, in rank order. They travel by cloudpickle."""
-    return objects.allgather_object(RUNTIME.executor, obj, name)
 
 
 def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
@@ -85,12 +90,21 @@ def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str | bytes):
         pairs = params
     else:
-        raise ValueError(f"invalid params of type {type(params).__name__}; give a state_dict, tensors or named tensors")  # noqa: TRY004 - Horovod's error
+        raise ValueError(  # noqa: TRY004 - Horovod's error
+            f"invalid params of type: {type(params).__name__}; give a state_dict, tensors or named tensors"
+        )
     for index, pair in enumerate(pairs):
-        name, tensor = pair if isinstance(pair, tuple) else (str(index), pair)
+        name, tensor = pair if isinstance(pair, tuple) else (f"parameter.{index}", pair)
         if not isinstance(tensor, torch.Tensor):
-            raise ValueError(f"broadcast_parameters: '{name}' is of type {type(tensor).__name__}, not a tensor")  # noqa: TRY004 - Horovod's error
+            raise NoTensorError(name, tensor)
         yield name, tensor
+
+
+class NoTensorError(AttributeError, ValueError):
+    """A parameter is no tensor. AttributeError as in Horovod, which asks it for what tensors have."""
+
+    def __init__(self, parameter: str, value: object) -> None:
+        super().__init__(f"broadcast_parameters: '{parameter}' is of type {type(value).__name__}, not a tensor")
 
 
 class _Missing:
@@ -99,6 +113,7 @@ class _Missing:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device = tensor.device.type
 
 
 def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -110,18 +125,19 @@ def _outline(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {"state": state, "param_groups": state_dict["param_groups"]}
 
 
-def _allocate_state(state: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+def _allocate_state(state: dict[int, dict[str, Any]], optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    """The root's state with tensors to receive its values, on the devices of this rank's parameters."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def allocate(index: int, missing: _Missing) -> torch.Tensor:
+        is_beside = missing.device != "cpu" and index < len(parameters)
+        device = parameters[index].device if is_beside else torch.device("cpu")
+        return torch.empty(missing.shape, dtype=missing.dtype, device=device)
+
     return {
-        index: {
-            key: torch.empty(value.shape, dtype=value.dtype) if isinstance(value, _Missing) else value
-            for key, value in values.items()
-        }
+        index: {key: allocate(index, value) if isinstance(value, _Missing) else value for key, value in values.items()}
         for index, values in state.items()
     }
-
-
-def _copy_state(state: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    return {index: dict(values) for index, values in state.items()}
 
 
 def _load(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[int, dict[str, Any]]) -> None:

@@ -1,250 +1,132 @@
-"""The distributed optimizer: the user's own optimizer with gradients averaged before each step.
-
-It is a façade over the optimizer that was given, which keeps its state, its options and its schedulers. The façade's
-class is made as a subclass of the optimizer's class, so that `isinstance` and LR schedulers accept it, but everything
-that is not about averaging is read from and written to the optimizer behind it.
-"""
+"""The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.errors import NotServedError
-from worker_runtime.reducer import GradientReducer
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.reduction import GradientReducer, Settings
+from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reductions import Average, choose_reduction
 from worker_runtime.runtime import RUNTIME
-from worker_runtime.torch.ops import Average, allreduce, choose_reduction
+from worker_runtime.torch.averaging import Averaging, check_passes
+from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.delta import Delta
+from worker_runtime.torch.facade import OptimizerT, list_parameters, make_facade, unwrap
+from worker_runtime.torch.parameter_groups import read_groups
+from worker_runtime.torch.parameter_names import read_names
 
-Closure = Callable[[], Any]
-OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)
+__all__ = ["DistributedOptimizer", "unwrap"]
 
 _REDUCER = "_hvd_reducer"  # a weak reference, on the user's optimizer, to whoever averages for it
+_WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
-class _Facade:
-    """What a distributed optimizer adds to, and changes of, the optimizer behind it."""
-
-    _optimizer: torch.optim.Optimizer
-    _names: dict[torch.Tensor, str]
-    _reducer: GradientReducer
-    _is_synchronized: bool
-    _skips_synchronize: bool
-
-    _OWN = frozenset(
-        {
-            "_optimizer",
-            "_names",
-            "_reducer",
-            "_is_synchronized",
-            "_skips_synchronize",
-            "_list_parameters",
-            "_average_inside",
-            "step",
-            "synchronize",
-            "skip_synchronize",
-            "zero_grad",
-            "load_state_dict",
-            "backward_passes_per_step",
-            "set_backward_passes_per_step",
-        }
-    )
-
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - any attribute
-        if name in _Facade._OWN or (name.startswith("__") and name.endswith("__")):
-            return object.__getattribute__(self, name)
-        return getattr(self._optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
-        if name in _Facade._OWN:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._optimizer, name, value)
-
-    def __repr__(self) -> str:
-        return f"Distributed{self._optimizer!r}"
-
-    def __reduce__(self) -> NoReturn:
-        """Refuse: a copy would average the same parameters a second time."""
-        raise TypeError("a distributed optimizer cannot be copied or pickled; use its state_dict()")
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:  # noqa: ANN401 - object's signature
-        self.__reduce__()
-
-    def __getstate__(self) -> NoReturn:
-        self.__reduce__()
-
-    @property
-    def backward_passes_per_step(self) -> int:
-        """How many backward passes are summed locally before one step."""
-        return self._reducer.passes
-
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Change it, from the next step on."""
-        _check_passes(passes)
-        self._reducer.set_passes(passes)
-
-    def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
-        """Average the gradients and step.
-
-        Args:
-            closure: computes the loss and the gradients. The gradients are averaged each time it has run, and the loss
-                that the optimizer sees is averaged too: one that decides by the loss (LBFGS) then decides alike on all
-                ranks.
-        """
-        if self._skips_synchronize:
-            return self._optimizer.step(closure)
-        if closure is not None:
-            return self._optimizer.step(lambda: self._average_inside(closure))
-        if self._is_synchronized:
-            warnings.warn(
-                "optimizer.step() called without optimizer.skip_synchronize() context after "
-                "optimizer.synchronize(): the gradients are averaged a second time",
-                stacklevel=2,
-            )
-        self.synchronize()
-        self._is_synchronized = False
-        return self._optimizer.step()
-
-    def synchronize(self) -> None:
-        """Wait until all gradients are averaged, for example to clip them before `step()`.
-
-        Raises:
-            HorovodInternalError: the averaging failed.
-        """
-        self._reducer.adopt(self._list_parameters())
-        self._reducer.synchronize()
-        self._is_synchronized = True
-
-    @contextmanager
-    def skip_synchronize(self) -> Iterator[None]:
-        """In it, `step()` does not average: `synchronize()` was called before."""
-        self._skips_synchronize = True
-        try:
-            yield
-        finally:
-            self._skips_synchronize = False
-            self._is_synchronized = False
-
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
-        """Clear the gradients; a reduction of them that has begun is completed and thrown away, on all ranks."""
-        self._reducer.discard()
-        self._is_synchronized = False
-        self._optimizer.zero_grad(set_to_none)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load the optimizer's state; the present step is forgotten."""
-        self._reducer.reset()
-        self._optimizer.load_state_dict(state_dict)
-
-    def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
-        loss = closure()
-        self.synchronize()
-        self._is_synchronized = False
-        if isinstance(loss, torch.Tensor):
-            return allreduce(loss.detach(), name="loss")
-        return loss
-
-    def _list_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return _list_parameters(self._optimizer, self._names)
-
-
-def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's signature
+def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
-    compression: None = None,
+    compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
     op: int = Average,
     gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,  # noqa: FBT001, FBT002 - the same
+    process_set: ProcessSet = global_process_set,
 ) -> OptimizerT:
     """Wrap `optimizer` so that each step uses the gradients of all ranks.
 
-    The result is an instance of the optimizer's own class and shares everything with it. Also parameters that are
-    added or unfrozen later are averaged. All ranks must have the same parameters in the same order.
+    The result is an instance of the optimizer's own class and shares everything with it: state, options, schedulers,
+    checkpoints. Also parameters that are added or unfrozen later are averaged. All ranks must have the same parameters
+    in the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
+    parameter's gradient is the averaged one, on all ranks the same to the last bit.
+
+    Gradients may be changed between averaging and stepping:
+
+        loss.backward()
+        optimizer.synchronize()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        with optimizer.skip_synchronize():
+            optimizer.step()
+
+    A `torch.amp.GradScaler` works as with any optimizer (`scaler.unscale_(optimizer)`, `scaler.step(optimizer)`), and
+    finds the same infinities on all ranks: gradients are averaged before it looks.
+
+    Until `step()` or `synchronize()` returns, gradients belong to the averaging: they are to be neither read nor
+    changed once backward has made them.
+
+    (Long because Horovod's ten arguments are explained.)
 
     Args:
         optimizer: any of torch's optimizers, with or without state; one that is already distributed is wrapped anew.
-        named_parameters: `model.named_parameters()`; names for messages.
-        compression: not supported yet.
+        named_parameters: `model.named_parameters()`; names for messages. All of the optimizer's parameters, or None.
+        compression: `Compression.none`, `fp16` or `bf16`, or an object with `compress` and `decompress`, through which
+            then each gradient passes by itself.
         backward_passes_per_step: gradients of that many backward passes are summed locally (not averaged) before they
-            are sent.
-        op: how the ranks' gradients are combined.
-        gradient_predivide_factor: with Average, gradients are divided by it before and multiplied after the sum.
+            are sent; divide the loss by it where you want their mean.
+        op: how the ranks' gradients are combined: Average, Sum, Min, Max, Product. With Adasum each rank steps by
+            itself, and the steps are combined; `synchronize()` then does nothing.
+        gradient_predivide_factor: with Average, gradients are divided by it before the sum, and multiplied after.
+        num_groups: deprecated; the same as `groups` with a number.
+        groups: gradients of one group travel together: a number makes that many groups of about as many parameters
+            each; lists of parameters make these, and the others travel as is fastest. None, or 0, for no groups.
+        sparse_as_dense: sparse gradients travel as dense ones. Otherwise their elements are gathered.
+        process_set: the ranks that average. Others may make the optimizer too; they step by themselves.
 
     Raises:
         ValueError: a wrong argument.
+        NotImplementedError: Adasum was asked for in a process set other than the global one.
         HorovodInternalError: Horovod has not been initialized.
     """
-    if compression is not None:
-        raise NotServedError("DistributedOptimizer", "compression")
     reduction = choose_reduction(op)
     if gradient_predivide_factor != 1.0 and reduction is not Reduction.AVERAGE:
         raise ValueError("gradient_predivide_factor is supported only with op=Average")
-    _check_passes(backward_passes_per_step)
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, stacklevel=2)
+        groups = num_groups if groups is None else groups
+    check_passes(backward_passes_per_step)
+    size = RUNTIME.executor.size
+    if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
+        raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
     plain = unwrap(optimizer)
-    names = _name_parameters(plain, named_parameters)
-    RUNTIME.assignment  # noqa: B018 - raises unless initialised
+    names = read_names(plain, named_parameters)
+    attributes: dict[str, Any] = {
+        "_names": names,
+        "_compression": compression,
+        "op": reduction,
+        "process_set": process_set,
+    }
+    chosen_groups = read_groups(list_parameters(plain, names), groups)
     previous = getattr(plain, _REDUCER, lambda: None)()
     if previous is not None:
         previous.detach()
+
+    def find_set() -> int:
+        return process_set.find_number("DistributedOptimizer")
+
+    own = None if compression is Compression.none else compression
+    if reduction is Reduction.ADASUM:
+        delta = DeltaReducer(lambda: RUNTIME.executor, find_set, own)
+        return make_facade(Delta, plain, __name__, _reducer=delta, _passes=backward_passes_per_step, **attributes)
+    wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
+    settings = Settings(
+        how=Combination(reduction, 1.0 / gradient_predivide_factor, gradient_predivide_factor),
+        wire_dtype=wire_dtype,
+        compressor=own if wire_dtype is None else None,
+        sparse_as_dense=sparse_as_dense,
+    )
     reducer = GradientReducer(
-        _list_parameters(plain, names),
+        lambda: list_parameters(plain, names),
         lambda: RUNTIME.executor,
-        Combination(reduction, 1.0 / gradient_predivide_factor, gradient_predivide_factor),
-        backward_passes_per_step,
+        settings,
+        passes=backward_passes_per_step,
+        groups=chosen_groups,
+        find_set=find_set,
     )
     setattr(plain, _REDUCER, weakref.ref(reducer))
-    return _make_facade(plain, names, reducer)
-
-
-def unwrap(optimizer: OptimizerT) -> OptimizerT:
-    """The user's optimizer behind a distributed one; a plain one is returned as it is."""
-    return optimizer._optimizer if isinstance(optimizer, _Facade) else optimizer  # noqa: SLF001 - of this module
-
-
-def _make_facade(plain: OptimizerT, names: dict[torch.Tensor, str], reducer: GradientReducer) -> OptimizerT:
-    """An instance of a new subclass of the optimizer's class; torch's own constructor does not run for it."""
-    cls = type(plain)
-    facade: Any = object.__new__(type(cls.__name__, (_Facade, cls), {"__module__": __name__, "__doc__": cls.__doc__}))
-    facade._optimizer = plain  # noqa: SLF001 - construction
-    facade._names = names  # noqa: SLF001 - the same
-    facade._reducer = reducer  # noqa: SLF001 - the same
-    facade._is_synchronized = False  # noqa: SLF001 - the same
-    facade._skips_synchronize = False  # noqa: SLF001 - the same
-    return facade  # type: ignore[no-any-return]  # an instance of a class made here
-
-
-def _check_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes}; it must be at least 1")
-
-
-def _list_parameters(
-    optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str]
-) -> Iterator[tuple[str, torch.Tensor]]:
-    for group_index, group in enumerate(optimizer.param_groups):
-        for index, parameter in enumerate(group["params"]):
-            yield names.get(parameter, f"parameter {index} of group {group_index}"), parameter
-
-
-def _name_parameters(
-    optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, torch.Tensor]] | None
-) -> dict[torch.Tensor, str]:
-    """Check the names: each is given once, and none of the optimizer's parameters lacks one."""
-    if named_parameters is None:
-        return {}
-    pairs = list(named_parameters)
-    if not all(isinstance(pair, tuple) for pair in pairs):
-        raise ValueError("named_parameters must be (name, parameter) tuples, as model.named_parameters() gives them")
-    names = [name for name, _ in pairs]
-    duplicates = sorted({name for name in names if names.count(name) > 1})
-    if duplicates:
-        raise ValueError(f"named_parameters has these names more than once: {', '.join(duplicates)}")
-    named = {parameter: name for name, parameter in pairs}
-    unnamed = [name for name, parameter in _list_parameters(optimizer, {}) if parameter not in named]
-    if unnamed:
-        raise ValueError(f"named_parameters lacks parameters of the optimizer: {', '.join(unnamed)}")
-    return named
+    flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
+    return make_facade(Averaging, plain, __name__, _reducer=reducer, **flags, **attributes)

@@ -76,10 +76,64 @@ def test_something_else_than_parameters_is_refused(ranks: RankPool, params: obje
     def body() -> object:
         with pytest.raises(ValueError, match="invalid params of type"):
             hvd.broadcast_parameters(params, 0)
-        with pytest.raises(ValueError, match="'lr' is of type float, not a tensor"):
-            hvd.broadcast_parameters({"lr": 0.1}, 0)
+        for error in (ValueError, AttributeError):  # AttributeError is Horovod's
+            with pytest.raises(error, match="'lr' is of type float, not a tensor"):
+                hvd.broadcast_parameters({"lr": 0.1}, 0)
+        with pytest.raises(ValueError, match="these names stand more than once: a, b"):
+            hvd.broadcast_parameters([(name, torch.ones(1)) for name in "abcab"], 0)
 
     ranks.run(body, size=1)
+
+
+def test_parameters_that_differ_are_named_and_the_others_do_not_stay_behind(ranks: RankPool) -> None:
+    def body() -> object:
+        params = {"a": torch.full((1,), float(hvd.rank())), "b": torch.ones(hvd.rank() + 1), "c": torch.ones(2)}
+        with pytest.raises(hvd.HorovodInternalError, match="broadcast 'b'"):
+            hvd.broadcast_parameters(params, 0)
+        params["b"] = torch.full((1,), float(hvd.rank()))
+        hvd.broadcast_parameters(params, 1)
+        return params["a"].item(), params["b"].item()
+
+    assert ranks.run(body) == [(0.0, 1.0)] * 2
+
+
+def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0, 2])
+        parameter = torch.nn.Parameter(torch.full((1,), float(hvd.rank())))
+        optimizer = torch.optim.SGD([parameter], lr=float(hvd.rank() + 1), momentum=0.5)
+        optimizer.state[parameter]["momentum_buffer"] = torch.full((1,), float(hvd.rank()))
+        if some.included():
+            hvd.broadcast_parameters([parameter], 2, process_set=some)
+            hvd.broadcast_optimizer_state(optimizer, 2, process_set=some)
+            mine = hvd.broadcast_object(hvd.rank(), 2, process_set=some)
+            return (
+                parameter.item(),
+                optimizer.param_groups[0]["lr"],
+                mine,
+                hvd.allgather_object(hvd.rank(), process_set=some),
+            )
+        with pytest.raises(ValueError, match="Rank 1 is not a member"):
+            hvd.broadcast_object(1, 0, process_set=some)
+        return parameter.item(), optimizer.state[parameter]["momentum_buffer"].item()
+
+    inside = (2.0, 3.0, 2, [0, 2])
+    assert ranks.run(body, size=3) == [inside, (1.0, 1.0), inside]
+
+
+def test_no_step_is_run_for_the_state_so_that_nothing_decays(ranks: RankPool) -> None:
+    """Horovod's step on zero gradients takes weight_decay off the parameters, and counts in Adam."""
+
+    def body() -> object:
+        parameter = torch.nn.Parameter(torch.ones(1))
+        plain = torch.optim.SGD([parameter], lr=0.1, weight_decay=0.5)
+        adam = torch.optim.Adam([parameter], lr=0.1, weight_decay=0.5)
+        for _ in range(3):
+            hvd.broadcast_optimizer_state(plain, 0)
+            hvd.broadcast_optimizer_state(adam, 0)
+        return parameter.item(), len(plain.state_dict()["state"]), len(adam.state_dict()["state"])
+
+    assert ranks.run(body) == [(1.0, 0, 0)] * 2
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

@@ -1,0 +1,71 @@
+"""Operations without tensors: what they ask, and what they give."""
+
+import pytest
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import AddSet, Barrier, Commit, Join, RemoveSet
+from worker_runtime.core.questions import Kind, Release
+from worker_runtime.operation import Members, Operation
+
+PAIR = Members(0, (0, 1), 1)
+
+
+def release(operation: Operation[object], members: tuple[int, ...] = (0, 1), value: int = 0) -> Release:
+    return Release(0, operation.question, members, value=value)
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind", "name"),
+    [
+        (Barrier(PAIR), Kind.BARRIER, "barrier"),
+        (Join(PAIR), Kind.JOIN, "join"),
+        (AddSet([1, 0], PAIR), Kind.ADD_SET, "add_process_set"),
+        (RemoveSet(3, PAIR), Kind.REMOVE_SET, "remove_process_set"),
+        (Commit(PAIR), Kind.COMMIT, "commit"),
+    ],
+    ids=lambda part: type(part).__name__,
+)
+def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: Kind, name: str) -> None:
+    assert (operation.question.signature.kind, operation.question.name, operation.title) == (kind, name, name)
+    assert (operation.payload, operation.start(None, release(operation))) == (b"", ())
+
+
+def test_they_run_on_real_ranks(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        return [world.run(operation) for operation in (Barrier(world.all, "barrier.x"), Commit(world.all))]
+
+    assert worlds.run(body) == [[None, None]] * 2
+
+
+def test_a_join_gives_the_rank_that_came_last() -> None:
+    join = Join(PAIR)
+    assert join.finish(release(join, value=1), memoryview(b"")) == 1
+    alone = Join(Members(0, (0,), 0))
+    assert alone.finish(release(alone, members=(0,)), memoryview(b"")) == 0
+
+
+def test_a_process_set_is_asked_for_by_its_ranks_in_order() -> None:
+    operation = AddSet([1, 0], PAIR)
+    assert operation.extents == (0, 1)
+    assert operation.question == AddSet([0, 1], PAIR).question
+    assert operation.question != AddSet([0], PAIR).question
+    assert operation.finish(release(operation, value=5), memoryview(b"")) == 5
+
+
+def test_a_process_set_is_removed_by_its_number() -> None:
+    operation = RemoveSet(3, PAIR)
+    assert operation.extents == (3,)
+    assert operation.question.process_set == 0
+    assert operation.question != RemoveSet(4, PAIR).question
+    assert operation.finish(release(operation), memoryview(b"")) is None
+
+
+@pytest.mark.parametrize("ranks", [[], [0, 0], [2], [-1, 0]], ids=str)
+def test_ranks_that_are_none_make_no_process_set(ranks: list[int]) -> None:
+    with pytest.raises(ValueError, match="each once"):
+        AddSet(ranks, PAIR)
+
+
+def test_the_set_of_all_ranks_stays() -> None:
+    with pytest.raises(ValueError, match="cannot be removed"):
+        RemoveSet(0, PAIR)

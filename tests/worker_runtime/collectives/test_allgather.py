@@ -1,0 +1,110 @@
+"""The allgather: the rows of all ranks, in rank order, however many each has."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import Allgather, parcels
+from worker_runtime.collectives.allgather import Gathered, find_own_rows
+from worker_runtime.collectives.dtypes import MOVABLE
+from worker_runtime.operation import Members
+
+PAIR = Members(0, (0, 1), 1)
+
+apart = pytest.mark.parametrize("apart", [False, True], ids=["packed", "large ones apart"])
+
+
+def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
+    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
+    return tensor.dtype, tensor.to(torch.complex128).tolist()
+
+
+@apart
+@pytest.mark.parametrize("rows", [(2, 1, 3), (0, 2, 0), (0, 0, 0), (1, 1, 1)], ids=str)
+def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(
+    worlds: Worlds, rows: tuple[int, ...], *, apart: bool
+) -> None:
+    def make_part(rank: int) -> torch.Tensor:
+        return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
+
+    def body(world: World) -> object:
+        if apart:
+            parcels._LARGE_BYTES = 1
+        own = make_part(world.rank)
+        single = [world.run(Allgather([own.to(dtype)], world.all, "allgather.x"))[0] for dtype in MOVABLE]
+        grouped = world.run(Allgather([own.to(dtype) for dtype in MOVABLE], world.all, "allgather.x"))
+        assert all(gathered.rows == rows and gathered.tensor.is_contiguous() for gathered in single + grouped)
+        return [[describe(gathered.tensor) for gathered in results] for results in (single, grouped)]
+
+    expected = torch.cat([make_part(rank) for rank in range(3)])
+    for results in worlds.run(body, size=3):
+        assert results == [[describe(expected.to(dtype)) for dtype in MOVABLE]] * 2
+
+
+@apart
+def test_a_group_may_be_uneven_in_each_tensor_by_itself(worlds: Worlds, *, apart: bool) -> None:
+    def body(world: World) -> object:
+        if apart:
+            parcels._LARGE_BYTES = 8
+        tensors = [torch.full((world.rank,), world.rank), torch.full((2 - world.rank, 2), float(world.rank))]
+        return [gathered.tensor.tolist() for gathered in world.run(Allgather(tensors, world.all, "allgather.x"))]
+
+    assert worlds.run(body, size=3) == [[[1, 2, 2], [[0.0] * 2] * 2 + [[1.0] * 2]]] * 3
+
+
+def test_views_and_rows_without_elements_are_gathered(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        base = torch.arange(6).reshape(2, 3) + 10 * world.rank
+        before = base.clone()
+        view, empty, lazy = (
+            world.run(Allgather([tensor], world.all, "allgather.x"))[0].tensor
+            for tensor in (base.t(), torch.zeros(world.rank + 1, 0), torch.tensor([1j]).conj())
+        )
+        assert torch.equal(base, before)
+        return view.tolist(), empty.shape, lazy.tolist()
+
+    for view, empty, lazy in worlds.run(body):
+        assert view == [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
+        assert empty == (3, 0)
+        assert lazy == [-1j, -1j]
+
+
+def test_a_process_set_gathers_its_own(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 1:
+            return None
+        members = world.form_set(3, (0, 2))
+        (gathered,) = world.run(Allgather([torch.full((world.rank + 1,), world.rank)], members, "allgather.x"))
+        return gathered.tensor.tolist(), find_own_rows(gathered, members)
+
+    assert worlds.run(body, size=3) == [([0, 2, 2, 2], (0, 1)), None, ([0, 2, 2, 2], (1, 4))]
+
+
+def test_alone_it_copies() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    (gathered,) = Allgather([x], Members(0, (0,), 0), "allgather.x").finish(None, memoryview(b""))
+    assert (gathered.tensor.tolist(), gathered.rows) == (x.tolist(), (2,))
+    assert gathered.tensor.data_ptr() != x.data_ptr()
+    assert not gathered.tensor.requires_grad
+
+
+def test_own_rows_lie_behind_those_of_lower_ranks() -> None:
+    gathered = Gathered(torch.zeros(6), (1, 3, 2))
+    assert [find_own_rows(gathered, Members(0, (4, 5, 7), rank)) for rank in (4, 5, 7)] == [(0, 1), (1, 4), (4, 6)]
+
+
+def test_the_first_dimension_is_an_extent_and_the_others_must_agree() -> None:
+    operation = Allgather([torch.zeros(4, 2, 3), torch.zeros(5)], PAIR, "allgather.x")
+    assert operation.extents == (4, 5)
+    assert operation.question.signature.shapes == ((2, 3), ())
+    assert not operation.question.signature.tolerates_joined
+
+
+def test_a_tensor_without_dimensions_cannot_be_gathered() -> None:
+    with pytest.raises(ValueError, match=r"allgather 'x': .*reshape\(1\)"):
+        Allgather([torch.tensor(1.0)], PAIR, "allgather.x")
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"allgather 'x': tensors of torch.float4_e2m1fn_x2 are not supported"):
+        Allgather([torch.empty(2, dtype=torch.float4_e2m1fn_x2)], PAIR, "allgather.x")

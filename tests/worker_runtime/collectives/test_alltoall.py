@@ -1,0 +1,113 @@
+"""The alltoall: each rank's rows go where its splits say."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import Alltoall
+from worker_runtime.collectives.dtypes import MOVABLE
+from worker_runtime.operation import Members
+
+PAIR = Members(0, (0, 1), 1)
+
+
+def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
+    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
+    return tensor.dtype, tensor.to(torch.complex128).tolist()
+
+
+def test_rows_of_every_dtype_go_where_the_splits_say(worlds: Worlds) -> None:
+    splits = [(1, 0, 2), (0, 0, 0), (2, 3, 1)]
+
+    def make_part(rank: int) -> torch.Tensor:
+        return (torch.arange(sum(splits[rank]) * 2).reshape(-1, 2) + rank) % 3 + 1
+
+    def body(world: World) -> object:
+        results = [
+            world.run(Alltoall(make_part(world.rank).to(dtype), splits[world.rank], world.all, "alltoall.x"))
+            for dtype in MOVABLE
+        ]
+        return [describe(result.tensor) for result in results], {str(result.received_splits) for result in results}
+
+    for rank, (described, received) in enumerate(worlds.run(body, size=3)):
+        parts = [make_part(other).split(splits[other])[rank] for other in range(3)]
+        assert described == [describe(torch.cat(parts).to(dtype)) for dtype in MOVABLE]
+        assert received == {str(torch.tensor([other[rank] for other in splits], dtype=torch.int32))}
+
+
+def test_without_splits_all_get_as_many(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        base = torch.arange(8).reshape(2, 4) + 10 * world.rank
+        tensor, splits = world.run(Alltoall(base.t(), None, world.all, "alltoall.x"))
+        return tensor.tolist(), splits.tolist()
+
+    low, high = [[0, 4], [1, 5], [10, 14], [11, 15]], [[2, 6], [3, 7], [12, 16], [13, 17]]
+    assert worlds.run(body) == [(low, [2, 2]), (high, [2, 2])]
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)], ids=str)
+def test_nothing_can_be_exchanged(worlds: Worlds, shape: tuple[int, ...]) -> None:
+    def body(world: World) -> object:
+        tensor, splits = world.run(Alltoall(torch.zeros(shape), None, world.all, "alltoall.x"))
+        return tensor.shape, splits.tolist()
+
+    assert worlds.run(body) == [(shape, [shape[0] // 2] * 2)] * 2
+
+
+def test_a_process_set_exchanges_among_its_own(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 0:
+            return None
+        members = world.form_set(9, (1, 2))
+        tensor, _ = world.run(Alltoall(torch.full((2,), world.rank), [1, 1], members, "alltoall.x"))
+        return tensor.tolist()
+
+    assert worlds.run(body, size=3) == [None, [1, 2], [1, 2]]
+
+
+def test_alone_it_copies() -> None:
+    x = torch.arange(3)
+    operation = Alltoall(x, torch.tensor([3]), Members(0, (0,), 0), "alltoall.x")
+    tensor, splits = operation.finish(None, memoryview(b""))
+    assert (tensor.tolist(), splits.tolist(), splits.dtype) == ([0, 1, 2], [3], torch.int32)
+    assert tensor.data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "splits", [[1, 3], (1, 3), torch.tensor([1, 3]), torch.tensor([1, 3], dtype=torch.int32)], ids=repr
+)
+def test_splits_are_integers_in_any_form(splits: object) -> None:
+    operation = Alltoall(torch.zeros(4, 5), splits, PAIR, "alltoall.x")
+    assert operation.extents == (1, 3)
+    assert operation.question.signature.shapes == ((5,),)
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ([4], "Number of entries in splits is 1"),
+        ([1, 1, 2], "Number of entries in splits is 3"),
+        ([], "Number of entries in splits is 0"),
+        ([5, -1], "negative"),
+        ([2, 3], "Sum of splits entries is 5"),
+        ([1, 2], r"add up to 3 of 4 rows.*dropped.*x\[:3\]"),
+        ([1.0, 3.0], "give integers"),
+        (4, "give integers"),
+        (torch.tensor([1.0, 3.0]), "torch.float32"),
+        (torch.tensor([[1, 3]]), r"shape \[1, 2\]"),
+    ],
+    ids=str,
+)
+def test_splits_that_do_not_fit_are_refused(splits: object, message: str) -> None:
+    with pytest.raises(ValueError, match=f"alltoall 'x': .*{message}"):
+        Alltoall(torch.zeros(4), splits, PAIR, "alltoall.x")
+
+
+def test_rows_that_cannot_be_divided_need_splits() -> None:
+    with pytest.raises(ValueError, match="no multiple"):
+        Alltoall(torch.zeros(3), None, PAIR, "alltoall.x")
+
+
+def test_a_tensor_without_dimensions_has_no_rows() -> None:
+    with pytest.raises(ValueError, match=r"reshape\(1\)"):
+        Alltoall(torch.tensor(1.0), None, PAIR, "alltoall.x")

@@ -1,0 +1,169 @@
+"""The broadcast: the root's values everywhere, and nothing else changed."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import Broadcast, parcels
+from worker_runtime.collectives.dtypes import MOVABLE
+from worker_runtime.operation import Members
+
+PAIR = Members(0, (0, 1), 1)
+VIEWS = {
+    "columns": lambda x: x[:, ::2],
+    "rows": lambda x: x[::2],
+    "block": lambda x: x[:, 1:3],
+    "transposed": lambda x: x.t(),
+    "scalar": lambda x: x[0, 0],
+    "empty": lambda x: x[:0],
+    "all": lambda x: x,
+}
+
+through = pytest.mark.parametrize("way", ["question", "gloo", "large ones apart"])
+
+
+def choose(world: World, way: str) -> None:
+    if way != "question":
+        world.forbid_payload()
+    if way == "large ones apart":
+        parcels._LARGE_BYTES = 1
+
+
+def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
+    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
+    return tensor.dtype, tensor.to(torch.complex128).tolist()
+
+
+@through
+@pytest.mark.parametrize("root", [0, 2])
+def test_all_ranks_get_the_roots_values_of_every_dtype(worlds: Worlds, root: int, way: str) -> None:
+    def make_own(rank: int) -> list[torch.Tensor]:
+        return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
+
+    def body(world: World) -> object:
+        choose(world, way)
+        own = make_own(world.rank)
+        new = world.run(Broadcast(own, root, world.all, "broadcast.x"))
+        assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
+        return [describe(tensor) for tensor in own], [describe(tensor) for tensor in new]
+
+    for rank, (own, new) in enumerate(worlds.run(body, size=3)):
+        assert own == [describe(tensor) for tensor in make_own(rank)]
+        assert new == [describe(tensor) for tensor in make_own(root)]
+
+
+@through
+@pytest.mark.parametrize("together", [False, True])
+def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, way: str, *, together: bool) -> None:
+    takes = list(VIEWS.values())
+
+    def body(world: World) -> object:
+        choose(world, way)
+        bases = [torch.full((4, 6), float(world.rank)) for _ in takes]
+        parts = [take(base) for take, base in zip(takes, bases, strict=True)]
+        for group in [parts] if together else [[part] for part in parts]:
+            results = world.run(Broadcast(group, 1, world.all, "broadcast.x", group))
+            assert all(result is part for result, part in zip(results, group, strict=True))
+        for take, base in zip(takes, bases, strict=True):
+            expected = torch.full((4, 6), float(world.rank))
+            take(expected).fill_(1.0)
+            assert torch.equal(base, expected)
+
+    worlds.run(body)
+
+
+@through
+def test_lazily_conjugated_tensors_are_sent_and_filled(worlds: Worlds, way: str) -> None:
+    def body(world: World) -> object:
+        choose(world, way)
+        x = torch.tensor([1 + 2j]).conj() if world.rank == 0 else torch.zeros(1, dtype=torch.complex64).conj()
+        world.run(Broadcast([x], 0, world.all, "broadcast.x", [x]))
+        return x.tolist()
+
+    assert worlds.run(body) == [[1 - 2j]] * 2
+
+
+@through
+def test_the_result_may_go_elsewhere(worlds: Worlds, way: str) -> None:
+    def body(world: World) -> object:
+        choose(world, way)
+        own, other = torch.full((2, 3), world.rank), torch.zeros(3, 2, dtype=torch.int64).t()
+        world.run(Broadcast([own], 1, world.all, "broadcast.x", [other]))
+        return own.unique().tolist(), other.tolist()
+
+    assert worlds.run(body) == [([0], [[1] * 3] * 2), ([1], [[1] * 3] * 2)]
+
+
+@through
+def test_parameters_are_overwritten(worlds: Worlds, way: str) -> None:
+    def body(world: World) -> object:
+        choose(world, way)
+        model = torch.nn.Linear(2, 2)
+        with torch.no_grad():
+            model.weight.fill_(world.rank)
+        parameters = list(model.parameters())
+        world.run(Broadcast(parameters, 1, world.all, "broadcast.x", parameters))
+        assert model.weight.requires_grad
+        return model.weight.tolist()
+
+    assert worlds.run(body) == [[[1.0] * 2] * 2] * 2
+
+
+def test_the_root_is_a_rank_of_the_job_in_a_process_set_too(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 0:
+            return None
+        members = world.form_set(4, (1, 2))
+        world.forbid_payload()
+        (result,) = world.run(Broadcast([torch.tensor(world.rank)], 2, members, "broadcast.x"))
+        return result.item()
+
+    assert worlds.run(body, size=3) == [None, 2, 2]
+
+
+def test_large_tensors_are_received_right_where_they_belong(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        x = torch.full((300_000,), float(world.rank))
+        operation = Broadcast([x, torch.zeros(3)], 0, world.all, "broadcast.x", [x, torch.zeros(3)])
+        world.run(operation)
+        return operation._parcels[1].data_ptr() == x.data_ptr(), x.unique().tolist()
+
+    assert worlds.run(body) == [(True, [0.0])] * 2
+
+
+def test_only_the_root_has_a_payload() -> None:
+    x = torch.ones(3)
+    root, other = (Broadcast([x], 0, Members(0, (0, 1), rank), "broadcast.x") for rank in (0, 1))
+    assert root.question == other.question
+    assert (bytes(root.payload), other.payload) == (x.numpy().tobytes(), b"")
+
+
+def test_alone_it_copies() -> None:
+    x = torch.tensor([1, 2])
+    alone = Members(0, (0,), 0)
+    (new,) = Broadcast([x], 0, alone, "broadcast.x").finish(None, memoryview(b""))
+    assert (new.tolist(), new.data_ptr() == x.data_ptr()) == ([1, 2], False)
+    (same,) = Broadcast([x], 0, alone, "broadcast.x", [x]).finish(None, memoryview(b""))
+    assert same is x
+
+
+@pytest.mark.parametrize("root", [-1, 2])
+def test_a_root_that_is_no_member_is_refused(root: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"broadcast received invalid root rank {root} .*'x'.*; the set's ranks are 0, 1"
+    ):
+        Broadcast([torch.zeros(1)], root, PAIR, "broadcast.x")
+
+
+def test_the_root_stands_in_the_signature() -> None:
+    assert Broadcast([torch.zeros(1)], 1, PAIR, "broadcast.x").question.signature.root == 1
+
+
+def test_a_result_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot go into"):
+        Broadcast([torch.zeros(2)], 0, PAIR, "broadcast.x", [torch.zeros(3)])
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"broadcast 'x': tensors of torch.float4_e2m1fn_x2 are not supported"):
+        Broadcast([torch.empty(2, dtype=torch.float4_e2m1fn_x2)], 0, PAIR, "broadcast.x")

@@ -1,0 +1,152 @@
+"""The table of dtypes and operations is what really happens."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import (
+    Adasum,
+    Allgather,
+    Allreduce,
+    Alltoall,
+    Broadcast,
+    Combination,
+    Reducescatter,
+    Reduction,
+    SparseAllreduce,
+    dtypes,
+)
+from worker_runtime.operation import Members, Operation
+
+MAKERS: dict[str, list[Callable[[torch.Tensor, Members], Operation[object]]]] = {
+    **{
+        column: [lambda x, among, op=op: Allreduce([x], Combination(op), among, "allreduce.x") for op in reductions]
+        + [lambda x, among, op=op: Reducescatter([x], Combination(op), among, "reducescatter.x") for op in reductions]
+        for column, reductions in {
+            "Sum": [Reduction.SUM],
+            "Average": [Reduction.AVERAGE],
+            "Min, Max": [Reduction.MIN, Reduction.MAX],
+            "Product": [Reduction.PRODUCT],
+        }.items()
+    },
+    "Adasum": [lambda x, among: Adasum([x], Combination(Reduction.ADASUM), among, "allreduce.x")],
+    "sparse Sum": [lambda x, among: SparseAllreduce(make_sparse(x), Reduction.SUM, among, "sparse_allreduce.x")],
+    "sparse Average": [
+        lambda x, among: SparseAllreduce(make_sparse(x), Reduction.AVERAGE, among, "sparse_allreduce.x")
+    ],
+    "moves": [
+        lambda x, among: Broadcast([x], 0, among, "broadcast.x"),
+        lambda x, among: Allgather([x], among, "allgather.x"),
+        lambda x, among: Alltoall(x, None, among, "alltoall.x"),
+    ],
+}
+
+
+def make_sparse(values: torch.Tensor) -> torch.Tensor:
+    return torch.sparse_coo_tensor(
+        torch.arange(len(values)).unsqueeze(0), values, (len(values),), check_invariants=True
+    )
+
+
+def read_table() -> dict[tuple[str, str], bool]:
+    """What the docstring says."""
+    lines = [line.strip() for line in dtypes.__doc__.splitlines() if " | " in line]
+    _, *columns = (cell.strip() for cell in lines[0].split("|"))
+    table = {}
+    for line in lines[1:]:
+        name, *cells = (cell.strip() for cell in line.split("|"))
+        assert set(cells) <= {"yes", "no"}
+        table |= {(name, column): cell == "yes" for column, cell in zip(columns, cells, strict=True)}
+    return table
+
+
+def test_the_docstring_has_the_table() -> None:
+    indented = "\n".join(f"    {line}" for line in dtypes.make_dtype_table().splitlines())
+    assert f"\n{indented}\n" in dtypes.__doc__
+    assert {column for _, column in read_table()} == MAKERS.keys()
+
+
+@pytest.mark.parametrize("way", ["question", "gloo"])
+@pytest.mark.parametrize("column", MAKERS)
+def test_every_entry_of_the_table_is_true(worlds: Worlds, column: str, way: str) -> None:
+    entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
+    makers = MAKERS[column]
+
+    def body(world: World) -> object:
+        if way == "gloo":
+            world.forbid_payload()
+        shown = {}
+        for name, allowed in entries.items():
+            for number, make in enumerate(makers):
+                x = torch.tensor([1, 1]).to(dtypes.find_dtype(name))
+                if allowed:
+                    shown[name, number] = str(world.run(make(x, world.all)))
+                else:
+                    with pytest.raises(
+                        ValueError, match=r"^[a-z_]+ 'x': .*(convert them|use Sum, or make them dense)$"
+                    ):
+                        make(x, world.all)
+        return shown
+
+    first, second = worlds.run(body)
+    assert len(first) == len(makers) * sum(entries.values())
+    assert first == second
+
+
+def test_names_are_torchs_and_lead_back() -> None:
+    for dtype in dtypes.MOVABLE:
+        assert dtypes.find_dtype(dtypes.name_dtype(dtype)) == dtype
+    assert dtypes.name_dtype(torch.float16) == "float16"
+
+
+def test_an_unknown_dtype_has_no_name() -> None:
+    with pytest.raises(ValueError, match="not supported; convert"):
+        dtypes.name_dtype(torch.float4_e2m1fn_x2)
+
+
+@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE, Reduction.MAX], ids=lambda op: op.name)
+def test_what_travels_inside_a_question_has_a_name_in_numpy(reduction: Reduction) -> None:
+    for dtype in dtypes.REDUCIBLE[reduction]:
+        travelling = dtypes.choose_travel(dtype, reduction, in_question=True)
+        seen = dtypes.view_travelling(torch.zeros(2, dtype=travelling))
+        assert np.dtype(dtypes.name_dtype(seen.dtype)).itemsize == seen.element_size()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduction", "in_question", "expected"),
+    [
+        (torch.int8, Reduction.AVERAGE, False, torch.int64),
+        (torch.int16, Reduction.SUM, False, torch.int32),
+        (torch.int8, Reduction.SUM, False, torch.int8),
+        (torch.float16, Reduction.SUM, True, torch.float32),
+        (torch.float16, Reduction.SUM, False, torch.float16),
+    ],
+    ids=str,
+)
+def test_as_what_values_travel(
+    dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
+) -> None:
+    assert dtypes.choose_travel(dtype, reduction, in_question=in_question) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.uint8, torch.bool], ids=str)
+def test_neutral_values_change_nothing(dtype: torch.dtype) -> None:
+    values = torch.tensor([0, 1]).to(dtype)
+    for reduction, combine in {
+        Reduction.SUM: torch.add,
+        Reduction.PRODUCT: torch.mul,
+        Reduction.MIN: torch.minimum,
+        Reduction.MAX: torch.maximum,
+    }.items():
+        if dtype in dtypes.REDUCIBLE[reduction]:
+            neutral = torch.tensor(dtypes.make_neutral_value(dtype, reduction), dtype=dtype)
+            assert torch.equal(combine(values, neutral), values)
+
+
+def test_sums_on_one_rank_are_wide() -> None:
+    assert dtypes.choose_sum(torch.int8) == torch.int64
+    assert dtypes.choose_sum(torch.bfloat16) == torch.float32
+    assert dtypes.choose_sum(torch.complex64) == torch.complex64

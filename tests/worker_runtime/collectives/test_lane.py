@@ -1,0 +1,64 @@
+"""CUDA streams: an operation waits for its inputs, and whoever takes its result for it."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import (
+    SUM,
+    Adasum,
+    Allgather,
+    Allreduce,
+    Alltoall,
+    Broadcast,
+    Combination,
+    Reducescatter,
+    Reduction,
+    SparseAllreduce,
+)
+from worker_runtime.collectives.lane import Lane
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_work_in_a_lane_begins_when_the_inputs_are_ready_and_ends_before_they_are_used() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    caller = torch.cuda.Stream(device)
+    with torch.cuda.stream(caller):
+        torch.cuda._sleep(50_000_000)  # the inputs are far from ready
+        x = torch.full((1 << 20,), 2.0, device=device)
+        lane = Lane(device)
+        x_later = x * 100  # what the caller does then is not waited for
+    with lane:
+        assert torch.cuda.current_stream(device) != caller
+        y = x + 1
+    assert torch.cuda.current_stream(device) != caller
+    lane.hand_over([x, y])
+    z = y * 2
+    assert z.unique().tolist() == [6.0]
+    assert x_later.unique().tolist() == [200.0]
+
+
+def test_on_the_cpu_cuda_is_never_touched(worlds: Worlds) -> None:
+    def body(world: World) -> None:
+        def refuse(*_: object) -> None:
+            raise AssertionError("CUDA was touched")
+
+        torch.cuda.Stream = torch.cuda.stream = torch.cuda.current_stream = refuse
+        torch.cuda.is_available = torch.cuda.current_device = refuse
+        x, among = torch.ones(2), world.all
+        for operation in (
+            Allreduce([x], SUM, among, "allreduce.x"),
+            Adasum([x], Combination(Reduction.ADASUM), among, "allreduce.x"),
+            Broadcast([x], 0, among, "broadcast.x"),
+            Allgather([x], among, "allgather.x"),
+            Alltoall(x, None, among, "alltoall.x"),
+            Reducescatter([x], SUM, among, "reducescatter.x"),
+            SparseAllreduce(x.to_sparse(), Reduction.SUM, among, "sparse_allreduce.x"),
+        ):
+            world.run(operation)
+        assert not torch.cuda.is_initialized()
+
+    worlds.run(body)

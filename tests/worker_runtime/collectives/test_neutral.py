@@ -1,0 +1,132 @@
+"""What a joined rank contributes changes nothing; and the others' collectives run."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import (
+    Adasum,
+    Allgather,
+    Allreduce,
+    Broadcast,
+    Combination,
+    Commit,
+    Reduction,
+    lots,
+    make_neutral,
+)
+from worker_runtime.collectives.dtypes import REDUCIBLE
+from worker_runtime.core.questions import Release
+from worker_runtime.operation import Members
+
+PAIR = Members(0, (0, 1), 0)
+COMBINE = {
+    Reduction.SUM: lambda stacked: stacked.sum(0, dtype=stacked.dtype),
+    Reduction.AVERAGE: lambda stacked: stacked.sum(0) / 3,  # by the size of the set, joined ranks included
+    Reduction.MIN: lambda stacked: stacked.amin(0),
+    Reduction.MAX: lambda stacked: stacked.amax(0),
+    Reduction.PRODUCT: lambda stacked: stacked.prod(0, dtype=stacked.dtype),
+}
+
+
+def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.tensor([True, False, rank == 0])
+    signed = dtype != torch.uint8
+    return torch.tensor([5, 3, rank + 1, -7 if signed else 9]).to(dtype)
+
+
+@pytest.mark.parametrize("way", ["question", "gloo", "large ones apart"])
+@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction, way: str) -> None:
+    dtypes = sorted(REDUCIBLE[reduction], key=str)
+
+    def body(world: World) -> object:
+        if way != "question":
+            world.forbid_payload()
+        if way == "large ones apart":
+            lots.LARGE_BYTES = 16
+        operations = [
+            Allreduce([make_input(world.rank, dtype) for dtype in group], Combination(reduction), world.all, "a.x")
+            for group in [*([dtype] for dtype in dtypes), dtypes]
+        ]
+        if world.rank == 1:
+            for _ in operations:
+                world.stand_in(joined=[1])
+            return None
+        return [[result.to(torch.complex128).tolist() for result in world.run(op, joined=[1])] for op in operations]
+
+    def compute(dtype: torch.dtype) -> list[complex]:
+        stacked = torch.stack([make_input(rank, dtype) for rank in (0, 2)])
+        return COMBINE[reduction](stacked).to(dtype).to(torch.complex128).tolist()
+
+    expected = [compute(dtype) for dtype in dtypes]
+    first, joined, last = worlds.run(body, size=3)
+    assert joined is None
+    assert first == last
+    singles, group = [results[0] for results in first[:-1]], first[-1]
+    torch.testing.assert_close(_flat(singles), _flat(expected), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(_flat(group), _flat(expected), rtol=1e-2, atol=1e-2)
+
+
+def _flat(lists: list[list[complex]]) -> torch.Tensor:
+    return torch.tensor([number for numbers in lists for number in numbers])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
+def test_factors_do_not_change_what_is_neutral(worlds: Worlds, dtype: torch.dtype) -> None:
+    def body(world: World) -> object:
+        world.forbid_payload()
+        if world.rank == 1:
+            world.stand_in(joined=[1])
+            return None
+        how = Combination(Reduction.MIN, -20.0, 0.05)
+        x = torch.tensor([-30000, 40]).to(dtype)
+        return world.run(Allreduce([x], how, world.all, "allreduce.x"), joined=[1])[0].tolist()
+
+    assert worlds.run(body)[0] == [30000, -40]
+
+
+def test_a_joined_rank_changes_no_adasum(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 1:
+            world.stand_in(joined=[1])
+            return None
+        x = [torch.tensor([1.0, 2.0]), torch.eye(3)[world.rank]]
+        operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), world.all, "allreduce.x")
+        return [result.tolist() for result in world.run(operation, joined=[1])]
+
+    expected = [[1.0, 2.0], [1.0, 0.0, 1.0]]
+    assert worlds.run(body, size=3) == [expected, None, expected]
+
+
+def test_a_joined_rank_gives_no_rows_where_that_is_tolerated(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 1:
+            return world.stand_in(joined=[1]).extents
+        tensors = [torch.full((world.rank + 1, 2), world.rank), torch.zeros(1, dtype=torch.bfloat16)]
+        operation = Allgather(tensors, world.all, "allgather.x", tolerates_joined=True)
+        return [gathered.tensor.tolist() for gathered in world.run(operation, joined=[1])]
+
+    expected = [[[0, 0], *[[2, 2]] * 3], [0.0, 0.0]]
+    assert worlds.run(body, size=3) == [expected, ((1, 1), (0, 0), (3, 1)), expected]
+
+
+def test_data_inside_the_question_and_commits_need_nothing() -> None:
+    for operation in (Allreduce([torch.ones(2)], Combination(), PAIR, "allreduce.x"), Commit(PAIR)):
+        release = Release(3, operation.question, (0, 1), joined=(1,))
+        neutral = make_neutral(release, 1)
+        assert (neutral.title, neutral.question) == (operation.title, operation.question)
+        assert neutral.start(None, release) == ()
+        assert neutral.finish(release, memoryview(b"")) is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Allgather([torch.ones(2)], PAIR, "allgather.x"), Broadcast([torch.ones(50_000)], 0, PAIR, "broadcast.x")],
+    ids=lambda operation: operation.title,
+)
+def test_a_joined_rank_has_no_part_in_what_needs_it(operation: Allgather | Broadcast) -> None:
+    release = Release(3, operation.question, (0, 1), joined=(1,))
+    with pytest.raises(ValueError, match="'x' is not supported with Join at this time"):
+        make_neutral(release, 1)

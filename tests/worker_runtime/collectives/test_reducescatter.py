@@ -1,0 +1,140 @@
+"""The reducescatter against what one process computes from all ranks' inputs."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.collectives.worlds import World, Worlds
+from worker_runtime.collectives import AVERAGE, SUM, Combination, Reducescatter, Reduction
+from worker_runtime.collectives.reducescatter import divide_rows
+from worker_runtime.operation import Members
+
+PAIR = Members(0, (0, 1), 1)
+DTYPES = [
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.int8,
+    torch.uint8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+]
+COMBINE = {
+    Reduction.SUM: lambda stacked: stacked.sum(0, dtype=stacked.dtype),
+    Reduction.AVERAGE: lambda stacked: (stacked.sum(0, dtype=stacked.dtype) / len(stacked)).to(stacked.dtype),
+    Reduction.MIN: lambda stacked: stacked.amin(0),
+    Reduction.MAX: lambda stacked: stacked.amax(0),
+    Reduction.PRODUCT: lambda stacked: stacked.prod(0, dtype=stacked.dtype),
+}
+
+
+def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor([[1, 2], [3, 4], [2, rank + 1], [rank, 2], [1, rank]]).to(dtype)
+
+
+@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(worlds: Worlds, reduction: Reduction) -> None:
+    def body(world: World) -> object:
+        tensors = [make_input(world.rank, dtype) for dtype in DTYPES]
+        how = Combination(reduction)
+        single = [world.run(Reducescatter([tensor], how, world.all, "reducescatter.x"))[0] for tensor in tensors]
+        grouped = world.run(Reducescatter(tensors, how, world.all, "grouped_reducescatter.x"))
+        return single, grouped
+
+    for rank, results in enumerate(worlds.run(body, size=3)):
+        for group in results:
+            for dtype, result in zip(DTYPES, group, strict=True):
+                expected = COMBINE[reduction](torch.stack([make_input(other, dtype) for other in range(3)]))
+                assert result.dtype == dtype
+                torch.testing.assert_close(result, expected[[(0, 2), (2, 4), (4, 5)][rank][0] :][: (2, 2, 1)[rank]])
+
+
+def test_complex_and_truth_values(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        (sums,) = world.run(Reducescatter([torch.tensor([1j, world.rank]).conj()], AVERAGE, world.all, "r.x"))
+        true = torch.tensor([world.rank == 0, False])
+        (most,) = world.run(Reducescatter([true], Combination(Reduction.MAX), world.all, "r.x"))
+        return sums.tolist(), most.tolist()
+
+    assert worlds.run(body) == [([-1j], [True]), ([0.5 + 0j], [False])]
+
+
+def test_ranks_may_get_no_rows(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        tensors = [torch.ones(1, 2), torch.ones(0, 2), torch.ones(3, 0), torch.ones(4)]
+        single = [world.run(Reducescatter([tensor], SUM, world.all, "r.x"))[0].shape for tensor in tensors]
+        grouped = [result.shape for result in world.run(Reducescatter(tensors[:3], SUM, world.all, "r.x"))]
+        assert grouped == single[:3]
+        return [tuple(shape) for shape in single]
+
+    assert worlds.run(body, size=3) == [
+        [(1, 2), (0, 2), (1, 0), (2,)],
+        [(0, 2), (0, 2), (1, 0), (1,)],
+        [(0, 2), (0, 2), (1, 0), (1,)],
+    ]
+
+
+def test_factors_apply_and_the_input_is_left_alone(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        x, integers = torch.ones(2, 2), torch.tensor([3, -3])
+        (result,) = world.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), world.all, "r.x"))
+        (halves,) = world.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), world.all, "r.x"))
+        (one,) = world.run(Reducescatter([integers], Combination(Reduction.AVERAGE, 1.0, 0.5), world.all, "r.x"))
+        assert x.unique().tolist() == [1.0]
+        return result.tolist(), halves.tolist(), one.tolist()
+
+    assert worlds.run(body) == [([[6.0, 6.0]], [2], [1]), ([[6.0, 6.0]], [-2], [-1])]
+
+
+def test_a_process_set_scatters_among_its_own(worlds: Worlds) -> None:
+    def body(world: World) -> object:
+        if world.rank == 0:
+            return None
+        members = world.form_set(5, (1, 2))
+        (result,) = world.run(Reducescatter([torch.arange(3.0)], AVERAGE, members, "r.x"))
+        return result.tolist()
+
+    assert worlds.run(body, size=3) == [None, [0.0, 1.0], [2.0]]
+
+
+@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+def test_alone_it_copies_and_scales(reduction: Reduction) -> None:
+    x = torch.tensor([2, 4])
+    how = Combination(reduction, 2.0, 0.25)
+    (result,) = Reducescatter([x], how, Members(0, (0,), 0), "r.x").finish(None, memoryview(b""))
+    assert (result.tolist(), result.dtype, x.tolist()) == ([1, 2], torch.int64, [2, 4])
+
+
+@pytest.mark.parametrize("rows", range(12))
+def test_rows_are_divided_as_evenly_as_can_be(rows: int) -> None:
+    for size in range(1, 6):
+        parts = divide_rows(rows, size)
+        assert (len(parts), sum(parts)) == (size, rows)
+        assert parts[0] - parts[-1] <= 1
+        assert list(parts) == sorted(parts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reduction", "message"),
+    [
+        (torch.tensor(1.0), Reduction.SUM, r"reshape\(1\)"),
+        (torch.ones(2), Reduction.ADASUM, "no Adasum"),
+        (torch.ones(2, dtype=torch.uint16), Reduction.SUM, "have no sum"),
+        (torch.tensor([True]), Reduction.AVERAGE, "have no average"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_reduced_is_refused(tensor: torch.Tensor, reduction: Reduction, message: str) -> None:
+    with pytest.raises(ValueError, match=f"reducescatter 'x': .*{message}"):
+        Reducescatter([tensor], Combination(reduction), PAIR, "reducescatter.x")
+
+
+def test_truth_values_are_not_scaled() -> None:
+    with pytest.raises(ValueError, match="cannot be scaled"):
+        Reducescatter([torch.tensor([True])], Combination(Reduction.MAX, 1.0, 2.0), PAIR, "reducescatter.x")
+
+
+def test_what_all_ranks_must_agree_on_stands_in_the_signature() -> None:
+    signature = Reducescatter([torch.ones(2, 3)], AVERAGE, PAIR, "reducescatter.x").question.signature
+    assert (signature.shapes, signature.reduction) == (((2, 3),), Reduction.AVERAGE)

@@ -1,0 +1,50 @@
+"""Parameters with gradients that are easily told, and reducers for them."""
+
+from typing import Any
+
+import torch
+
+from tests.worker_runtime.reduction.threads import ThreadExecutor
+from worker_runtime.reduction import GradientReducer, Settings
+
+SMALL = (16, 16)  # bytes: each parameter of four floats has a bucket of its own
+
+
+def make_parameters(count: int = 3) -> list[torch.Tensor]:
+    """Four ones, four twos, ..."""
+    return [torch.full((4,), float(index + 1), requires_grad=True) for index in range(count)]
+
+
+def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
+    """A reducer of p0, p1, ...; `passes` and `groups` are its own, the other settings are `Settings`."""
+    passes = settings.pop("passes", 1)
+    groups = settings.pop("groups", None)
+    return GradientReducer(
+        lambda: [(f"p{index}", parameter) for index, parameter in enumerate(parameters)],
+        lambda: executor,
+        Settings(**{"bounds": SMALL, **settings}),
+        passes=passes,
+        groups=groups,
+    )
+
+
+def train(reducer: GradientReducer, parameters: list[torch.Tensor], factor: float = 1.0) -> None:
+    """One step in which each gradient is `factor` on this rank."""
+    for parameter in parameters:
+        parameter.grad = None
+    sum((parameter * factor).sum() for parameter in parameters).backward()
+    reducer.synchronize()
+
+
+def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], executor: ThreadExecutor) -> None:
+    """Take the steps after which buckets are asked for during backward."""
+    for _ in range(2):
+        train(reducer, parameters)
+    for parameter in parameters:
+        parameter.grad = None
+    executor.asked.clear()
+
+
+def list_gradients(parameters: list[torch.Tensor]) -> list[list[float]]:
+    """Their values."""
+    return [parameter.grad.tolist() for parameter in parameters]

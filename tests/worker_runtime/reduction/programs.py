@@ -1,0 +1,90 @@
+"""Random trainings: which rank has which gradients, in which order, what is thrown away, and what should come out."""
+
+from dataclasses import dataclass
+from random import Random
+
+import torch
+
+from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
+from tests.worker_runtime.reduction.threads import ThreadExecutor
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of all ranks.
+
+    throws_away: gradients of another loss come first, and are thrown away.
+    clears: what becomes of the gradients afterwards: "none", "zero" or "keep".
+    ready: of each rank, the parameters that get gradients, in order.
+    """
+
+    throws_away: bool
+    clears: str
+    ready: list[list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What all ranks do."""
+
+    size: int
+    count: int
+    bounds: tuple[int, int]
+    is_elastic: bool
+    steps: list[Step]
+
+    def play(self, executor: ThreadExecutor) -> list[list[float]]:
+        """The gradient of each parameter after each step, on one rank."""
+        parameters = make_parameters(self.count)
+        reducer = make_reducer(parameters, executor, bounds=self.bounds)
+        seen = []
+        for number, step in enumerate(self.steps):
+            mine = step.ready[executor.rank]
+            if step.throws_away:
+                for index in mine:
+                    (parameters[index] * 1000.0).sum().backward()
+                reducer.discard()
+                _clear(parameters, "none")
+            for index in mine:
+                (parameters[index] * (executor.rank + number)).sum().backward()
+            reducer.synchronize()
+            seen.append([parameter.grad[0].item() for parameter in parameters])
+            _clear(parameters, step.clears)
+        return seen
+
+    def expect(self) -> list[list[float]]:
+        """What `play` should give on every rank."""
+        before, expected = [0.0] * self.count, []
+        for number, step in enumerate(self.steps):
+            if step.throws_away:
+                before = [0.0] * self.count
+            for index in range(self.count):
+                ranks = [rank for rank in range(self.size) if index in step.ready[rank]]
+                before[index] += sum(rank + number for rank in ranks) / self.size
+            expected.append(list(before))
+            if step.clears != "keep":
+                before = [0.0] * self.count
+        return expected
+
+
+def make_program(seed: int) -> Program:
+    """Another one for each seed."""
+    random = Random(seed)  # noqa: S311 - no secret
+    size, count = random.choice([2, 3, 4]), random.randint(1, 6)
+    steps = [
+        Step(
+            random.random() < 0.2,
+            random.choice(["none", "none", "zero", "keep"]),
+            [random.sample(range(count), random.randint(1, count)) for _ in range(size)],
+        )
+        for _ in range(12)
+    ]
+    return Program(size, count, random.choice([(16, 16), (16, 40), (1000, 1000)]), random.random() < 0.5, steps)
+
+
+def _clear(parameters: list[torch.Tensor], how: str) -> None:
+    for parameter in parameters:
+        if how == "none":
+            parameter.grad = None
+        elif how == "zero":
+            parameter.grad.zero_()

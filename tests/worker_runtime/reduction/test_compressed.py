@@ -1,0 +1,46 @@
+"""Gradients that pass through a user's compressor."""
+
+import torch
+
+from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer
+from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+
+
+class Shifted:
+    """A compressor that is none: it sends another number, as another dtype."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, float]:
+        """Another number."""
+        return tensor.double() + 1, 1.0
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: float) -> torch.Tensor:
+        """The number itself."""
+        return tensor - context
+
+
+def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(3)
+        reducer = make_reducer(parameters, executor, compressor=Shifted, bounds=(32, 32))
+        for _ in range(4):
+            for parameter in parameters:
+                parameter.grad = None
+            sum((parameter * (executor.rank + 1)).sum() for parameter in parameters[1:]).backward()
+            reducer.synchronize()
+        assert all(parameter.grad.dtype == torch.float32 for parameter in parameters)
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[0.0] * 4, [1.5] * 4, [1.5] * 4]] * 2
+
+
+def test_sparse_gradients_are_compressed_as_dense_ones(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        matrix = torch.zeros(2, 2, requires_grad=True)
+        reducer = make_reducer([matrix], executor, compressor=Shifted)
+        matrix.grad = (torch.eye(2) * (executor.rank + 1)).to_sparse(1)
+        reducer.synchronize()
+        return matrix.grad.layout, matrix.grad.to_dense().tolist()
+
+    assert world.run(body) == [(torch.sparse_coo, [[1.5, 0.0], [0.0, 1.5]])] * 2

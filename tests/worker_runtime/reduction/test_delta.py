@@ -1,0 +1,61 @@
+"""Steps that are combined by Adasum."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.reduction.gradients import make_parameters
+from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from worker_runtime.errors import HorovodInternalError
+from worker_runtime.reduction.delta import DeltaReducer
+
+
+def make_reducer(executor: ThreadExecutor) -> DeltaReducer:
+    return DeltaReducer(lambda: executor, lambda: 0)
+
+
+def move(parameters: list[torch.Tensor], by: float) -> str:
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.add_(by)
+    return "moved"
+
+
+def test_parallel_steps_are_averaged(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        result = make_reducer(executor).step(parameters, lambda: move(parameters, 2.0 * executor.rank + 1))
+        assert executor.asked == ["allreduce.optimizer.1.step"] + ["commit"] * world.is_elastic
+        return result, [parameter.tolist() for parameter in parameters]
+
+    assert world.run(body) == [("moved", [[3.0] * 4, [4.0] * 4])] * 2
+
+
+def test_alone_a_step_is_the_optimizers_own() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        return make_reducer(executor).step(parameters, lambda: move(parameters, 1.0)), parameters[0].tolist()
+
+    assert World(1).run(body) == [("moved", [2.0] * 4)]
+
+
+def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1 + executor.rank)
+        with pytest.raises(HorovodInternalError, match="Mismatched"):
+            make_reducer(executor).step(parameters, lambda: move(parameters, 1.0))
+        return parameters[0].tolist()
+
+    assert world.run(body) == [[1.0] * 4] * 2
+
+
+def test_one_ranks_infinity_is_everybodys(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        reducer = make_reducer(executor)
+        found = []
+        for value in (1.0, 0.0, torch.inf, torch.nan):
+            gradients = [torch.zeros(2).to_sparse(), torch.full((2,), value if executor.rank else 1.0)]
+            reducer.spread_infinity(gradients)
+            found.append(all(bool(torch.isfinite(gradient.to_dense()).all()) for gradient in gradients))
+        return found
+
+    assert world.run(body) == [[True, True, False, False]] * 2

@@ -1,0 +1,206 @@
+"""Dense gradients: what becomes of them, and where they lie."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer, train, warm_up
+from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from worker_runtime.collectives import Combination, Reduction
+
+
+def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        wide = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+        narrow = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
+        half = torch.zeros(2, dtype=torch.float16, requires_grad=True)
+        complex_ = torch.zeros(2, dtype=torch.complex64, requires_grad=True)
+        image = torch.zeros(2, 3, 2, 2).to(memory_format=torch.channels_last).requires_grad_()
+        gappy = torch.zeros(3, 4)[:, ::2].requires_grad_()
+        empty = torch.zeros(0, 3, requires_grad=True)
+        parameters = [wide, narrow, half, complex_, image, gappy, empty]
+        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
+        weights = torch.arange(6.0, dtype=torch.float64).reshape(3, 2).t()
+        pixels = torch.arange(24.0).reshape(2, 3, 2, 2)
+        factor = 2 * executor.rank + 1  # 2 on average
+        for _ in range(4):
+            for parameter in parameters:
+                parameter.grad = None
+            loss = (wide * weights).sum() + (narrow.sum() + half.sum()).double() + empty.sum() + gappy.sum()
+            ((loss + (image * pixels).sum() + (complex_ * 1j).real.sum()) * factor).backward()
+            reducer.synchronize()
+        assert torch.equal(wide.grad, weights * 2)
+        assert narrow.grad.tolist() == [2.0] * 3
+        assert half.grad.tolist() == [2.0] * 2
+        assert complex_.grad.tolist() == [-2j] * 2
+        assert torch.equal(image.grad, pixels * 2)
+        assert image.grad.stride() == image.stride()
+        assert torch.equal(gappy.grad, torch.full((3, 2), 2.0))
+        return empty.grad.shape == (0, 3)
+
+    assert world.run(body) == [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("reduction", "expected"),
+    [(Reduction.SUM, 5.0), (Reduction.MIN, 1.0), (Reduction.MAX, 4.0), (Reduction.PRODUCT, 4.0)],
+)
+def test_gradients_are_combined_as_was_asked(world: World, reduction: Reduction, expected: float) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        (parameter,) = make_parameters(1)
+        reducer = make_reducer([parameter], executor, how=Combination(reduction))
+        results = []
+        for _ in range(3):
+            parameter.grad = None
+            (parameter * (1 + 3 * executor.rank)).sum().backward()
+            reducer.synchronize()
+            results.append(parameter.grad[0].item())
+        return results
+
+    assert world.run(body) == [[expected] * 3] * 2
+
+
+def test_factors_before_and_after_make_the_same_average(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        (parameter,) = make_parameters(1)
+        reducer = make_reducer([parameter], executor, how=Combination(Reduction.AVERAGE, 1 / 8, 8.0))
+        train(reducer, [parameter], executor.rank + 1)
+        return parameter.grad.tolist()
+
+    assert world.run(body) == [[1.5] * 4] * 2
+
+
+def test_gradients_that_are_not_cleared_go_on_growing(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        values = []
+        for _ in range(5):
+            (parameters[0] * (executor.rank + 1)).sum().backward()
+            reducer.synchronize()
+            values.append(parameters[0].grad[0].item())
+        return values
+
+    assert world.run(body) == [[1.5, 3.0, 4.5, 6.0, 7.5]] * 2
+
+
+def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        train(reducer, parameters)
+        places, values = set(), []
+        for _ in range(4):
+            parameters[0].grad.zero_()
+            (parameters[0] * (executor.rank + 1)).sum().backward()
+            reducer.synchronize()
+            places.add(parameters[0].grad.data_ptr())
+            values.append(parameters[0].grad[0].item())
+        return len(places), values
+
+    count = 2 if world.is_elastic else 1  # the local gradient lies in one while the result goes to the other
+    assert world.run(body) == [(count, [1.5] * 4)] * 2
+
+
+def test_a_gradient_is_a_part_of_its_bucket_and_the_memory_is_used_again(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
+        warm_up(reducer, parameters, executor)
+        places = set()
+        for _ in range(3):
+            train(reducer, parameters)
+            places.add(tuple(parameter.grad.untyped_storage().data_ptr() for parameter in parameters))
+        return len(places), len(set(places.pop()))
+
+    assert world.run(body) == [(1, 1)] * 2
+
+
+def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_be_lost() -> None:
+    world = World(2, is_elastic=True)
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
+        local = [parameter.grad for parameter in parameters]
+        kept = [entry.kept for entry in reducer.entries]
+        assert all(mine is theirs for mine, theirs in zip(local, kept, strict=True))
+        reducer.synchronize()
+        assert [grad[0].item() for grad in local] == [executor.rank + 1] * 2
+        assert [entry.kept for entry in reducer.entries] == [None] * 2
+        return executor.asked[-1], list_gradients(parameters)
+
+    assert world.run(body) == [("commit", [[1.5] * 4] * 2)] * 2
+
+
+def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
+        warm_up(reducer, parameters, executor)
+        sum(parameter.sum() for parameter in parameters).backward()
+        shared = len({parameter.grad.untyped_storage().data_ptr() for parameter in parameters})
+        reducer.synchronize()
+        return shared, executor.asked
+
+    names = ["allreduce.optimizer.1.bucket.0"]
+    assert World(2).run(body) == [(1, names)] * 2
+
+
+def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        for parameter in parameters:
+            parameter.grad = torch.full((4,), executor.rank + 1.0)
+        reducer.synchronize()
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.5] * 4] * 2] * 2
+
+
+@pytest.mark.filterwarnings("ignore:Using backward:UserWarning")  # it is what is tried
+def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        (parameter,) = make_parameters(1)
+        reducer = make_reducer([parameter], executor, passes=2)
+        results = []
+        for _ in range(3):
+            parameter.grad = None
+            (parameter**2).sum().mul(executor.rank + 1).backward(create_graph=True)
+            penalty = (parameter.grad**2).sum()
+            penalty.backward()
+            reducer.synchronize()
+            results.append(parameter.grad[0].item())
+        return results
+
+    # 2 f x + 8 f^2 x on a rank whose factor is f
+    assert world.run(body) == [[((2 + 8) + (4 + 32)) / 2] * 3] * 2
+
+
+def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor, wire_dtype=torch.bfloat16)
+        for _ in range(4):
+            train(reducer, parameters, 1.0 + executor.rank / 512)
+        gradients = [parameter.grad for parameter in parameters]
+        assert reducer.buckets[0]._make_operation(reducer._seat, "x").tensors[0].dtype == torch.bfloat16
+        return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
+
+    assert world.run(body) == [[(torch.float32, [1.0] * 4)] * 2] * 2
+
+
+def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        weight = torch.zeros(4, 2, requires_grad=True)
+        reducer = make_reducer([weight], executor)
+        warm_up(reducer, [weight], executor)
+        torch.nn.functional.embedding(torch.tensor([executor.rank]), weight, sparse=True).sum().backward()
+        reducer.synchronize()
+        return weight.grad.to_dense()[:, 0].tolist()
+
+    assert world.run(body) == [[0.5, 0.5, 0.0, 0.0]] * 2

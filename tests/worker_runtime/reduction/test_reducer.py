@@ -1,0 +1,274 @@
+"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away."""
+
+import pytest
+import torch
+
+from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer, train, warm_up
+from tests.worker_runtime.reduction.programs import make_program
+from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.errors import ExcessBackwardError, HorovodInternalError
+
+
+def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor)
+        counts = []
+        for _ in range(2):
+            sum(parameter.sum() for parameter in parameters).backward()
+            counts.append(len(executor.asked))
+            reducer.synchronize()
+        return counts, executor.asked[0]
+
+    per_step = 1 + 3 + world.is_elastic
+    assert world.run(body) == [([0, per_step], "allreduce.optimizer.1.plan")] * 2
+
+
+def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        asked = []
+        for index in [2, 1, 0] if executor.rank == 0 else [1, 2, 0]:
+            (parameters[index] * (executor.rank + 1)).sum().backward()
+            asked.append(list(executor.asked))
+        reducer.synchronize()
+        return asked, list_gradients(parameters)
+
+    results = world.run(body)
+    (first, gradients), (second, same) = results
+    assert gradients == same == [[1.5] * 4] * 3
+    assert sorted(first[1]) == sorted(second[1])
+    assert first[0] != second[0]
+    assert [len(names) for names in first] == [len(names) for names in second] == [1, 2, 2]  # the last one waits
+
+
+def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
+    """Its question is sent when somebody waits for it: behind the others' data it would begin when those have ended."""
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        executor.awaited.clear()
+        train(reducer, parameters)
+        return [name.rpartition(".")[2] for name in executor.awaited[:4]]
+
+    assert world.run(body) == [["2", "0", "1", "2"]] * 2
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_parameter_without_gradient_counts_as_zeros_and_gets_the_others(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        used = parameters[:1] if executor.rank == 0 else parameters[1:]
+        sum((parameter * 2).sum() for parameter in used).backward()
+        reducer.synchronize()
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.0] * 4, [1.0] * 4]] * 2
+
+
+def test_several_passes_are_summed_locally_before_one_reduction(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor, passes=3)
+        for _ in range(2):
+            reducer.synchronize()
+        for parameter in parameters:
+            parameter.grad = None
+        executor.asked.clear()
+        counts = []
+        for _ in range(3):
+            sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
+            counts.append(len(executor.asked))
+        reducer.synchronize()
+        return counts, list_gradients(parameters)
+
+    assert world.run(body) == [([0, 0, 1], [[4.5] * 4] * 2)] * 2
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor, passes=3)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.5] * 4]] * 2
+
+
+def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        reducer.set_passes(2)
+        for _ in range(2):
+            (parameters[0] * (executor.rank + 1)).sum().backward()
+        reducer.synchronize()
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[3.0] * 4]] * 2
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> None:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        parameters[0].sum().backward()
+        with pytest.raises(
+            ExcessBackwardError, match=r"Gradients were computed more than backward_passes_per_step .*p0"
+        ):
+            parameters[0].sum().backward()
+        reducer.discard()
+
+    world.run(body)
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(3)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        reducer.discard()
+        assert executor.asked == []
+        used = parameters if executor.rank == 0 else parameters[2:]  # other buckets were asked for on each rank
+        sum((parameter * 100).sum() for parameter in used).backward()
+        reducer.discard()
+        discarded = len(executor.asked)
+        train(reducer, parameters, executor.rank + 1)
+        return discarded, list_gradients(parameters)
+
+    assert world.run(body) == [(3 if is_warm else 0, [[1.5] * 4] * 3)] * 2
+
+
+def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        counts, values = [], []
+        for _ in range(3):
+            sum((parameter * 100).sum() for parameter in parameters).backward()
+            before = len(executor.asked)
+            reducer.discard()
+            counts.append(len(executor.asked) - before)
+            train(reducer, parameters, executor.rank + 1)
+            values.append(parameters[0].grad[0].item())
+        return counts, values
+
+    assert world.run(body) == [([1, 0, 0], [1.5] * 3)] * 2
+
+
+def test_ranks_that_throw_away_different_subsets_or_nothing_agree_while_they_are_cautious(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        values = []
+        for _ in range(4):
+            if executor.rank == 0:
+                sum((parameter * 100).sum() for parameter in parameters).backward()
+            reducer.discard()
+            train(reducer, parameters, executor.rank + 1)
+            values.append(parameters[0].grad[0].item())
+        return values
+
+    assert world.run(body) == [[1.5] * 4] * 2
+
+
+def test_who_uses_what_another_rank_throws_away_is_told(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        sum(parameter.sum() for parameter in parameters).backward()
+        with pytest.raises(HorovodInternalError, match=r"thrown away by zero_grad\(\)"):
+            (reducer.discard if executor.rank == 0 else reducer.synchronize)()
+        train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.5] * 4] * 2] * 2
+    assert not world.pending
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(3)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        values = []
+        for _ in range(3):
+            sum((parameter * 100).sum() for parameter in parameters).backward()
+            train(reducer, parameters, executor.rank + 1)  # sets .grad = None, as model.zero_grad() does
+            values.append(list_gradients(parameters))
+        return values
+
+    assert world.run(body) == [[[[1.5] * 4] * 3] * 3] * 2
+
+
+def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        other = [parameters[0], torch.zeros(2, requires_grad=True)]
+        reducer = make_reducer(parameters if executor.rank == 0 else other, executor)
+        with pytest.raises(HorovodInternalError) as caught:
+            reducer.synchronize()
+        reducer = make_reducer(parameters, executor)
+        train(reducer, parameters, executor.rank + 1)
+        return str(caught.value), list_gradients(parameters)
+
+    (text, gradients), (same, others) = world.run(body)
+    assert text == same
+    assert "2 gradients from 'p0' [4] to 'p1' [4] with 8 elements" in text
+    assert gradients == others == [[1.5] * 4] * 2
+
+
+def test_a_rank_may_join_at_any_time(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        values = []
+        for epoch in range(3):
+            for _ in range(1 + executor.rank * (epoch + 1)):
+                train(reducer, parameters, 2.0)
+                values.append(parameters[0].grad[0].item())
+            executor.join()
+        return values
+
+    assert world.run(body) == [[2.0] * 3, [2.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0]]
+
+
+def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        loss = torch.tensor(executor.rank + 1.0)
+        mean = make_reducer(make_parameters(1), executor).average(loss)
+        total = make_reducer(make_parameters(1), executor, how=Combination(Reduction.SUM)).average(loss)
+        return mean.item(), total.item()
+
+    assert world.run(body) == [(1.5, 3.0)] * 2
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_average_what_they_should(seed: int) -> None:
+    program = make_program(seed)
+    world = World(program.size, is_elastic=program.is_elastic)
+    results = world.run(program.play)
+    assert all(result == results[0] for result in results)
+    torch.testing.assert_close(torch.tensor(results[0]), torch.tensor(program.expect()))
+    assert not world.pending

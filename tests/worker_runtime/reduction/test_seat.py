@@ -1,0 +1,76 @@
+"""Where a reducer communicates, from generation to generation."""
+
+from tests.worker_runtime.reduction.gradients import (
+    SMALL,
+    list_gradients,
+    make_parameters,
+    make_reducer,
+    train,
+    warm_up,
+)
+from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from worker_runtime.reduction import GradientReducer, Settings
+from worker_runtime.reduction.seat import Seat
+
+
+def test_a_new_generation_begins_anew() -> None:
+    old, new = World(2), World(3)
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        current = old.executors[executor.rank] if executor.rank < 2 else executor
+        reducer = GradientReducer(
+            lambda: [(f"p{index}", parameter) for index, parameter in enumerate(parameters)],
+            lambda: current,
+            Settings(bounds=SMALL),
+        )
+        if executor.rank < 2:
+            warm_up(reducer, parameters, current)
+            sum(parameter.sum() for parameter in parameters).backward()  # in flight when the generation ends
+        current = executor
+        for _ in range(3):
+            train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters), executor.asked[0]
+
+    assert new.run(body) == [([[2.0] * 4] * 2, "allreduce.optimizer.1.plan")] * 3
+
+
+def test_a_world_of_one_reduces_nothing() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        for _ in range(2):
+            parameters[0].sum().backward()
+        reducer.synchronize()
+        return executor.asked, list_gradients(parameters)
+
+    assert World(1).run(body) == [([], [[2.0] * 4])]
+
+
+def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
+    world = World(3)
+    for executor in world.executors:
+        executor.process_sets.add(1, (0, 2), 0)
+        executor.process_sets.add(2, (1,), 1)
+    assert Seat.take(World(1).executors[0], 0) is None
+    assert [Seat.take(executor, 1) is None for executor in world.executors] == [False, True, False]
+    assert Seat.take(world.executors[1], 2) is None
+
+
+def test_names_are_never_used_again_and_first_is_the_first_of_the_set() -> None:
+    world = World(3)
+    for executor in world.executors:
+        executor.process_sets.add(1, (1, 2), 0)
+    seats = [Seat.take(executor, 1) for executor in world.executors[1:]]
+    assert [seat.is_first for seat in seats] == [True, False]
+    assert [seat.name for seat in seats] == ["optimizer.1"] * 2
+    assert seats[0].renew().name == "optimizer.2"
+    assert Seat.take(world.executors[1], 0).name == "optimizer.1"
+
+
+def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        Seat.take(executor, 0).commit()
+        return executor.asked
+
+    assert world.run(body) == [["commit"] if world.is_elastic else []] * 2

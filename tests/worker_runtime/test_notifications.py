@@ -1,0 +1,28 @@
+"""News about hosts reach those who listen, once each."""
+
+from worker_runtime.elastic import HOSTS_ADDED, HOSTS_REMOVED
+from worker_runtime.notifications import NotificationManager
+
+
+class Recorder:
+    """Remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, int]] = []
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Remember."""
+        self.heard.append((timestamp, update_res))
+
+
+def test_each_listener_hears_once_until_it_is_removed() -> None:
+    manager, first, second = NotificationManager(), Recorder(), Recorder()
+    manager.init()
+    for listener in (first, second, first):
+        manager.register_listener(listener)
+    manager.handle_hosts_updated(1.0, HOSTS_ADDED)
+    manager.remove_listener(first)
+    manager.remove_listener(first)
+    manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
+    assert first.heard == [(1.0, HOSTS_ADDED)]
+    assert second.heard == [(1.0, HOSTS_ADDED), (2.0, HOSTS_REMOVED)]

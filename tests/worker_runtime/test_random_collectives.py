@@ -1,0 +1,60 @@
+"""Random programs of collectives on real ranks: no hang, no wrong bit, and every refusal is survived.
+
+Every rank makes the same program from a seed, plays it in an order of its own, and compares what it gets with what
+plain torch computes on one process. `make soak` plays many on four ranks (HVDRUN_SOAK_PROGRAMS).
+"""
+
+import os
+from collections import Counter
+
+import pytest
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.random_collectives.calls import Kind
+from tests.worker_runtime.random_collectives.player import UserError, play
+from tests.worker_runtime.ranks import RankPool, Ranks
+
+PROGRAMS = int(os.environ.get("HVDRUN_SOAK_PROGRAMS", "0"))
+SEGMENTS = 10
+SOAK_SIZE = 4
+LEAST = 300  # of each kind of call, in a soak
+TOLD = (*Kind, "synchronous", "asynchronous", "refused", "while others have joined", "join", "threads")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_give_what_one_process_computes(ranks: RankPool, seed: int) -> None:
+    """Two seeds of each size; all ranks have made the same calls unless they were left out of sets or have joined."""
+    size = (3, 2)[seed % 2]
+    counts = ranks.run(play, seed, SEGMENTS, size=size)
+    assert all(each["asynchronous"] and each["synchronous"] for each in counts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_one_rank_fails_in_the_middle_all_end_and_the_next_world_is_right(ranks: RankPool, seed: int) -> None:
+    """The others hear of it in whatever they are, and nothing is left that disturbs a later world."""
+
+    def fail() -> str:
+        try:
+            play(seed, SEGMENTS, (seed % 3, 2 + seed))
+        except (UserError, hvd.HorovodInternalError, AssertionError) as error:
+            failure = error if isinstance(error, UserError) else error.__cause__ or error
+            return type(failure).__name__
+        return "nothing"
+
+    failures = ranks.run(fail, size=3)
+    assert failures.pop(seed % 3) == "UserError"
+    assert set(failures) <= {"OperationRefusedError", "OperationFailedError"}
+    ranks.run(play, seed, 2, size=3)
+
+
+@pytest.mark.skipif(not PROGRAMS, reason="HVDRUN_SOAK_PROGRAMS says how many; make soak does")
+@pytest.mark.timeout(0)
+def test_many_random_programs_on_four_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    total: Counter[str] = Counter()
+    with Ranks(SOAK_SIZE) as ranks:
+        for seed in range(1000, 1000 + PROGRAMS):
+            for counts in ranks.run(play, seed, SEGMENTS, size=SOAK_SIZE):
+                total.update(counts)
+    with capsys.disabled():
+        print("\n" + "\n".join(f"{total[what]:>8} {what}" for what in TOLD))  # noqa: T201 - the soak's result
+    assert all(total[what] >= min(LEAST, PROGRAMS) for what in TOLD)

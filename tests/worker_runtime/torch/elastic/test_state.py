@@ -1,0 +1,205 @@
+"""The state of a training: committed, restored, synchronised."""
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.elastic import state as states
+
+
+def make_training(seed: int, lr: float) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    return model, torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+
+
+def take_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.tensor([[1.0, 2.0], [3.0, 5.0]])).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def describe(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> object:
+    momenta = [values["momentum_buffer"].tolist() for values in optimizer.state_dict()["state"].values()]
+    tensors = {name: value.tolist() for name, value in model.state_dict().items()}
+    return tensors, momenta, optimizer.param_groups[0]["lr"]
+
+
+def test_commit_and_restore_bring_model_optimizer_and_values_back(ranks: RankPool) -> None:
+    def body() -> object:
+        model, optimizer = make_training(0, 0.1)
+        take_step(model, optimizer)
+        state = hvd.elastic.TorchState(model, optimizer, epoch=1, history=[])
+        before = describe(model, optimizer)
+        for _ in range(2):
+            take_step(model, optimizer)
+            state.epoch = 7
+            state.history.append(1)
+            state.restore()
+            assert (describe(model, optimizer), state.epoch, state.history) == (before, 1, [])
+        take_step(model, optimizer)
+        state.epoch = 2
+        state.commit()
+        after = describe(model, optimizer)
+        take_step(model, optimizer)
+        state.restore()
+        return describe(model, optimizer) == after, after != before, state.epoch
+
+    assert ranks.run(body, size=1) == [(True, True, 2)]
+
+
+def test_sync_gives_all_ranks_the_state_of_rank_0_which_counts_as_committed(ranks: RankPool) -> None:
+    def body() -> object:
+        model, optimizer = make_training(hvd.rank(), 0.1 * (hvd.rank() + 1))
+        if hvd.rank() == 0:
+            take_step(model, optimizer)  # the other has no optimizer state yet
+        sampler = hvd.elastic.ElasticSampler(range(10), shuffle=False)
+        sampler.record_batch(0, hvd.rank() + 1)
+        state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=hvd.rank() + 5)
+        state.sync()
+        seen = describe(model, optimizer), state.epoch, sampler.state_dict(), list(sampler)
+        take_step(model, optimizer)
+        state.epoch = 99
+        sampler.record_batch(1, 1)
+        state.restore()
+        assert seen == (describe(model, optimizer), state.epoch, sampler.state_dict(), list(sampler))
+        return seen
+
+    first, second = ranks.run(body)
+    assert first[:3] == second[:3]
+    assert (first[1], first[2]["processed_num"]) == (5, 2)
+    assert sorted(first[3] + second[3]) == list(range(2, 10))
+
+
+def test_several_objects_of_a_kind_under_any_name(ranks: RankPool) -> None:
+    def body() -> object:
+        (first, _), (second, _) = make_training(hvd.rank(), 0.1), make_training(hvd.rank() + 10, 0.1)
+        state = hvd.elastic.TorchState(generator=first, discriminator=second)
+        state.sync()
+        return (
+            first.state_dict()["0.bias"].tolist(),
+            second.state_dict()["0.bias"].tolist(),
+            state.model,
+            state.optimizer,
+        )
+
+    assert (
+        ranks.run(body)
+        == [(make_training(0, 0.1)[0][0].bias.tolist(), make_training(10, 0.1)[0][0].bias.tolist(), None, None)] * 2
+    )
+
+
+def test_another_object_can_be_put_in_the_place_of_one(ranks: RankPool) -> None:
+    def body() -> object:
+        (first, _), (second, _) = make_training(0, 0.1), make_training(1, 0.1)
+        state = hvd.elastic.TorchState(model=first)
+        state.model = second
+        expected = second[0].bias.tolist()
+        with torch.no_grad():
+            second[0].bias.zero_()
+        state.restore()
+        return state.model is second, second[0].bias.tolist() == expected
+
+    assert ranks.run(body, size=1) == [(True, True)]
+
+
+def test_what_a_models_state_holds_beside_tensors_is_kept_too(ranks: RankPool) -> None:
+    class Counting(torch.nn.Linear):
+        count = 0
+
+        def get_extra_state(self) -> object:
+            return {"count": self.count}
+
+        def set_extra_state(self, state: dict[str, int]) -> None:
+            self.count = state["count"]
+
+    def body() -> object:
+        model = Counting(1, 1)
+        model.count = hvd.rank() + 3
+        state = hvd.elastic.TorchState(model=model)
+        state.sync()
+        synced, model.count = model.count, 9
+        state.restore()
+        return synced, model.count
+
+    assert ranks.run(body) == [(3, 3)] * 2
+
+
+def test_copies_do_not_share_memory_with_the_model(ranks: RankPool) -> None:
+    def body() -> object:
+        model, _ = make_training(0, 0.1)
+        handler = states.ModelStateHandler(model)
+        shares = [value.data_ptr() == model.state_dict()[name].data_ptr() for name, value in handler._saved.items()]
+        return any(shares), handler._saved._metadata == model.state_dict()._metadata
+
+    assert ranks.run(body, size=1) == [(False, True)]
+
+
+def test_handlers_of_a_programs_own_can_be_registered(ranks: RankPool) -> None:
+    def body() -> object:
+        class Meter:
+            total = 0
+
+        class MeterHandler(states.StateHandler):
+            def save(self) -> None:
+                self.saved = self.value.total
+
+            def restore(self) -> None:
+                self.value.total = self.saved
+
+            def sync(self) -> None:
+                self.value.total = hvd.broadcast_object(self.value.total)
+                self.save()
+
+        before = states.get_handler_registry()
+        states.set_handler_registry([(Meter, MeterHandler), *before])
+        try:
+            meter = Meter()
+            meter.total = hvd.rank() + 1
+            state = hvd.elastic.TorchState(meter=meter)
+            state.sync()
+            meter.total += 5
+            state.restore()
+        finally:
+            states.set_handler_registry(before)
+        return meter.total, state.meter is meter
+
+    assert ranks.run(body) == [(1, True)] * 2
+
+
+def test_a_training_runs_under_elastic_and_joins_anew_when_hosts_change(ranks: RankPool) -> None:
+    def body() -> object:
+        model, optimizer = make_training(hvd.rank(), 0.1)
+        sampler = hvd.elastic.ElasticSampler(range(8), shuffle=False)
+        state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, batch=0)
+        calls = []
+        state.register_reset_callbacks([lambda: calls.append("reset")])
+
+        @hvd.elastic.run
+        def train(state: hvd.elastic.TorchState, steps: int) -> object:
+            calls.append("train")
+            while state.batch < steps:
+                take_step(model, optimizer)
+                state.batch += 1
+                sampler.record_batch(state.batch, 1)
+                if state.batch == 2 and len(calls) == 1:
+                    state.on_hosts_updated(1, 2)
+                state.commit()
+            return describe(model, optimizer), len(state.sampler)
+
+        return train(state, 3), calls
+
+    (first, calls), (second, _) = ranks.run(body)
+    assert first == second
+    assert calls == ["train", "reset", "train"]
+    assert first[1] == 2  # what was dealt out when the job was joined anew: the rest of 4, of two workers
+
+
+@pytest.mark.parametrize("name", ["generator", "model"])
+def test_an_attribute_is_the_object_that_was_given(ranks: RankPool, name: str) -> None:
+    def body() -> object:
+        model, _ = make_training(0, 0.1)
+        return getattr(hvd.elastic.TorchState(**{name: model}), name) is model
+
+    assert ranks.run(body, size=1) == [True]

@@ -1,0 +1,123 @@
+"""A distributed optimizer is the user's optimizer in everything that is not about averaging."""
+
+import copy
+import gc
+import pickle
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.facade import list_parameters, unwrap
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A world of one in the test's own process."""
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def make_plain() -> tuple[torch.nn.Parameter, torch.optim.SGD]:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    plain = torch.optim.SGD([parameter], lr=1.0, momentum=0.9)
+    parameter.sum().backward()
+    plain.step()
+    return parameter, plain
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_the_result_is_an_instance_of_the_optimizers_class_under_its_name(op: int) -> None:
+    _, plain = make_plain()
+    optimizer = hvd.DistributedOptimizer(plain, op=op)
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert type(optimizer).__name__ == "SGD"
+    assert type(optimizer).__module__ == hvd.DistributedOptimizer.__module__
+    assert repr(optimizer).startswith("DistributedSGD (")
+    assert unwrap(optimizer) is plain
+    assert unwrap(plain) is plain
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_existing_state_is_kept_and_shared(op: int) -> None:
+    parameter, plain = make_plain()
+    optimizer = hvd.DistributedOptimizer(plain, op=op)
+    assert optimizer.state is plain.state
+    assert optimizer.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0]
+    assert optimizer.param_groups is plain.param_groups
+    assert optimizer.defaults is plain.defaults
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert saved["state"][0]["momentum_buffer"].tolist() == [1.0, 1.0]
+    optimizer.step()
+    optimizer.load_state_dict(saved)
+    assert plain.state[parameter]["momentum_buffer"].tolist() == [1.0, 1.0]
+
+
+def test_attributes_written_on_the_wrapped_optimizer_reach_the_original() -> None:
+    _, plain = make_plain()
+    optimizer = hvd.DistributedOptimizer(plain)
+    optimizer.rescale = 0.5
+    assert plain.rescale == 0.5
+    del optimizer.rescale
+    assert not hasattr(plain, "rescale")
+    optimizer.param_groups = [{**group, "lr": 3.0} for group in plain.param_groups]
+    assert plain.param_groups[0]["lr"] == 3.0
+
+
+@pytest.mark.parametrize("built_on", ["the original", "the wrapped one"])
+def test_a_scheduler_works_whichever_optimizer_it_was_built_on(built_on: str) -> None:
+    parameter, plain = make_plain()
+    schedule = torch.optim.lr_scheduler.StepLR(plain, 1, 0.5) if built_on == "the original" else None
+    optimizer = hvd.DistributedOptimizer(plain)
+    schedule = schedule or torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    rates = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            optimizer.zero_grad()
+            parameter.sum().backward()
+            optimizer.step()
+            schedule.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == [0.5, 0.25]
+
+
+def test_hooks_of_the_optimizer_see_the_averaged_gradients(ranks: RankPool) -> None:
+    def body() -> object:
+        parameter = torch.nn.Parameter(torch.zeros(1))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+        seen = []
+        optimizer.register_step_pre_hook(lambda *_: seen.append(parameter.grad.item()))
+        (parameter * (hvd.rank() + 1)).sum().backward()
+        optimizer.step()
+        return seen
+
+    assert ranks.run(body) == [[1.5]] * 2
+
+
+def test_a_copy_is_refused() -> None:
+    _, plain = make_plain()
+    optimizer = hvd.DistributedOptimizer(plain)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="use its state_dict"):
+            duplicate(optimizer)
+
+
+def test_a_dropped_wrapping_leaves_the_original_as_it_was() -> None:
+    parameter, plain = make_plain()
+    hvd.DistributedOptimizer(plain)
+    gc.collect()
+    plain.zero_grad()
+    parameter.sum().backward()
+    plain.step()
+    assert parameter.grad.tolist() == [1.0, 1.0]
+
+
+def test_parameters_without_a_name_are_called_as_in_horovod() -> None:
+    parameter, plain = make_plain()
+    assert list_parameters(plain, {}) == [("allreduce.noname.0.0", parameter)]
+    assert list_parameters(plain, {parameter: "w"}) == [("w", parameter)]

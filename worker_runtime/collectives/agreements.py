@@ -1,0 +1,121 @@
+"""Operations that move no tensors: that they are released is already what they are for.
+
+Every member has asked for them when they are released, and all run their releases in one order.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker_runtime.collectives.checks import make_title
+from worker_runtime.core.questions import Kind, Question, Release, Signature
+from worker_runtime.operation import Members, Operation, ResultT_co
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class _Agreement(Operation[ResultT_co]):
+    def __init__(self, kind: Kind, among: Members, name: str, extents: tuple[int, ...] = (), note: str = "") -> None:
+        self.title = make_title(name)
+        self.question = Question(among.number, name, Signature(kind, note=note))
+        self.extents = extents
+
+    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        """Nothing is left to do."""
+        del group, terms
+        return ()
+
+
+class Barrier(_Agreement[None]):
+    """Wait until all members have come here.
+
+    Args:
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+    """
+
+    def __init__(self, among: Members, name: str = "barrier") -> None:
+        super().__init__(Kind.BARRIER, among, name)
+
+    def finish(self, terms: Release, payload: memoryview) -> None:
+        """All have come."""
+
+
+class Join(_Agreement[int]):
+    """This rank has no more data; the result is the rank that joined last.
+
+    Args:
+        among: all ranks of the job.
+        name: as it travels, the same on all ranks.
+        device: where this rank's neutral elements lie for operations on CUDA; None where the others use none.
+    """
+
+    def __init__(self, among: Members, name: str = "join", device: torch.device | None = None) -> None:
+        super().__init__(Kind.JOIN, among, name)
+        self.device = device
+
+    def finish(self, terms: Release, payload: memoryview) -> int:
+        """Who was the last; alone, this rank."""
+        del payload
+        return terms.value if len(terms.members) > 1 else terms.members[0]
+
+
+class AddSet(_Agreement[int]):
+    """Make a process set; the result is its number.
+
+    Args:
+        ranks: its members' ranks in the job, the same on all ranks; sorted here.
+        among: all ranks of the job.
+        name: as it travels, the same on all ranks.
+
+    Raises:
+        ValueError: there are none, one stands twice, or one is no rank of the job.
+    """
+
+    def __init__(self, ranks: Sequence[int], among: Members, name: str = "add_process_set") -> None:
+        members = tuple(sorted(ranks))
+        if not members or len(set(members)) != len(members) or not set(members) <= set(among.ranks):
+            raise ValueError(
+                f"a process set cannot have the ranks {list(members)}; give some of 0 to {among.size - 1}, each once"
+            )
+        super().__init__(Kind.ADD_SET, among, name, members, f"ranks {list(members)}")
+
+    def finish(self, terms: Release, payload: memoryview) -> int:
+        """The number."""
+        del payload
+        return terms.value
+
+
+class RemoveSet(_Agreement[None]):
+    """Forget a process set, after what was released before in it.
+
+    Args:
+        number: of the set, not that of all ranks.
+        among: all ranks of the job.
+        name: as it travels, the same on all ranks.
+
+    Raises:
+        ValueError: it is the set of all ranks.
+    """
+
+    def __init__(self, number: int, among: Members, name: str = "remove_process_set") -> None:
+        if number == among.number:
+            raise ValueError(f"process set {number} has all ranks and cannot be removed")
+        super().__init__(Kind.REMOVE_SET, among, name, (number,), f"process set {number}")
+
+    def finish(self, terms: Release, payload: memoryview) -> None:
+        """It is gone."""
+
+
+class Commit(_Agreement[None]):
+    """Wait until all members have done their steps so far; one that has joined does not keep the others waiting.
+
+    Args:
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+    """
+
+    def __init__(self, among: Members, name: str = "commit") -> None:
+        super().__init__(Kind.COMMIT, among, name)
+
+    def finish(self, terms: Release, payload: memoryview) -> None:
+        """They have."""

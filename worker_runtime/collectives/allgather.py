@@ -1,0 +1,144 @@
+"""Giving every rank of a set the tensors of all of them, one after the other."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+
+from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.layout import copy, count_row_bytes, pack, unpack, view_bytes
+from worker_runtime.collectives.parcels import sort_parcels
+from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.operation import Members
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class Gathered(NamedTuple):
+    """The tensors of all ranks along the first dimension, in rank order, and how many rows each rank gave."""
+
+    tensor: torch.Tensor
+    rows: tuple[int, ...]
+
+
+class Allgather(TensorOperation[list[Gathered]]):
+    """Give every rank the tensors of all ranks; several are one operation, and small ones travel together.
+
+    The result is a list in the order of the call. Each rank sends its rows to the others right into the place where
+    they belong, which on gloo is faster than to pad them to one length, as its own gather would need.
+
+    Args:
+        tensors: at least one, dense, of at least one dimension; the first may differ between ranks, and be zero, the
+            others must not.
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+        tolerates_joined: ranks that have joined count as giving no rows; otherwise they are an error.
+        reduction, note: what else all ranks must agree on.
+
+    Raises:
+        ValueError: a tensor has no dimension, is sparse, on another device than the first or on one that is not
+            supported, or its dtype is unknown.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        among: Members,
+        name: str,
+        *,
+        tolerates_joined: bool = False,
+        reduction: Reduction | None = None,
+        note: str = "",
+    ) -> None:
+        self.title = make_title(name)
+        device = check_tensors(self.title, tensors)
+        check_rows(self.title, tensors)
+        try:
+            signature = _make_signature(
+                tuple([tensor.dtype for tensor in tensors]),
+                tuple([tensor.shape[1:] for tensor in tensors]),
+                device,
+                tolerates_joined,
+                (reduction, note),
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
+        self.question = Question(among.number, name, signature)
+        self.extents = tuple([tensor.shape[0] for tensor in tensors])
+        self._tensors = tuple(tensors)
+        self._among = among
+        self._outputs: list[torch.Tensor] = []
+        self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+        self._choose_lane(device, tensors[0])
+
+    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        self._outputs = []
+        columns = list(zip(*terms.extents, strict=True))  # of each tensor, the rows of each member
+        for tensor, rows in zip(self._tensors, columns, strict=True):
+            shape = (sum(rows), *tensor.shape[1:])
+            self._outputs.append(torch.empty(shape, dtype=tensor.dtype, device=tensor.device))
+        places = [output.split_with_sizes(rows) for output, rows in zip(self._outputs, columns, strict=True)]
+        row_bytes = [count_row_bytes(tensor.dtype, tensor.shape[1:]) for tensor in self._tensors]
+        works, self._packed = [], []
+        for member, rows in enumerate(terms.extents):
+            targets = [place[member] for place in places]
+            if member == self._among.position:
+                for target, tensor in zip(targets, self._tensors, strict=True):
+                    target.copy_(tensor.detach())
+            for indices in sort_parcels([count * each for count, each in zip(rows, row_bytes, strict=True)]):
+                parcel = self._make_parcel(member, [targets[index] for index in indices])
+                works.append(group.broadcast(parcel, member))
+        return works
+
+    def _conclude(self, terms: Release, payload: memoryview) -> list[Gathered]:
+        del payload
+        if self._among.size == 1:
+            return [Gathered(copy(tensor), (tensor.shape[0],)) for tensor in self._tensors]
+        for parcel, targets in self._packed:
+            unpack(parcel, targets)
+        return [
+            Gathered(output, rows) for output, rows in zip(self._outputs, zip(*terms.extents, strict=True), strict=True)
+        ]
+
+    def _list_used(self) -> Iterable[torch.Tensor]:
+        return [*self._tensors, *self._outputs, *(parcel for parcel, _ in self._packed)]
+
+    def _make_parcel(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
+        """The bytes that a member sends: the memory of its only target, or those of several, to be unpacked later."""
+        if len(targets) == 1:
+            return view_bytes(targets[0])
+        if member == self._among.position:
+            return pack(targets)
+        total = sum(target.numel() * target.element_size() for target in targets)
+        parcel = torch.empty(total, dtype=torch.uint8, device=targets[0].device)
+        self._packed.append((parcel, targets))
+        return parcel
+
+
+def find_own_rows(gathered: Gathered, among: Members) -> tuple[int, int]:
+    """Where this rank's own rows begin and end."""
+    ends = list(accumulate(gathered.rows))
+    end = ends[among.position]
+    return end - gathered.rows[among.position], end
+
+
+@lru_cache(maxsize=1024)
+def _make_signature(
+    dtypes: tuple[torch.dtype, ...],
+    row_shapes: tuple[tuple[int, ...], ...],
+    device: str,
+    tolerates_joined: bool,  # noqa: FBT001 - a part of the cache's key
+    more: tuple[Reduction | None, str],
+) -> Signature:
+    return Signature(
+        kind=Kind.ALLGATHER,
+        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
+        shapes=tuple(tuple(shape) for shape in row_shapes),
+        reduction=more[0],
+        device=device,
+        tolerates_joined=tolerates_joined,
+        note=more[1],
+    )

@@ -1,0 +1,176 @@
+"""Combining tensors elementwise over the ranks of a set."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+
+from worker_runtime.collectives.allreduce_bundler import BUNDLED_BYTES, AllreduceBundler, make_bundlers
+from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype, view_travelling
+from worker_runtime.collectives.layout import is_plain, view_memory
+from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
+from worker_runtime.collectives.scaling import conclude_, scale_
+from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature, fits_payload
+from worker_runtime.operation import Members
+from worker_runtime.torch_groups import TorchGroup, Work
+
+_TORCH_OPERATIONS = {
+    Reduction.AVERAGE: dist.ReduceOp.SUM,
+    Reduction.SUM: dist.ReduceOp.SUM,
+    Reduction.MIN: dist.ReduceOp.MIN,
+    Reduction.MAX: dist.ReduceOp.MAX,
+    Reduction.PRODUCT: dist.ReduceOp.PRODUCT,
+}
+
+
+class Allreduce(TensorOperation[list[torch.Tensor]]):
+    """Combine tensors elementwise over all ranks; several are one operation, and travel together where that is faster.
+
+    The result is a list of tensors, in the order of the call.
+
+    Args:
+        tensors: at least one, dense, of any shapes, also without elements; of several dtypes if need be. Left alone
+            unless they stand in `into` too.
+        how: how to combine; every reduction but ADASUM. The average of integers is their exact sum divided by the size,
+            truncated toward zero; a sum or product of integers may wrap around.
+        among: the ranks.
+        name: as it travels, the same on all ranks: "allreduce.loss".
+        into: where each result goes, a tensor of the same shape and dtype (it may be the input); None makes new ones.
+
+    Raises:
+        ValueError: a dtype has no such reduction, truth values would be scaled, a tensor is sparse, on another device
+            than the first or on one that is not supported, or a result cannot go where it shall.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        how: Combination,
+        among: Members,
+        name: str,
+        into: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        self.title = make_title(name)
+        device = check_tensors(self.title, tensors)
+        if into is not None:
+            check_targets(self.title, into, tensors)
+        try:
+            self._plan = _plan(
+                tuple([tensor.dtype for tensor in tensors]),
+                tuple([tensor.shape for tensor in tensors]),
+                how,
+                device,
+                among.size,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
+        self.question = Question(among.number, name, self._plan.signature)
+        self.tensors = tuple(tensors)
+        self._how = how
+        self._size = among.size
+        self.into = into
+        self.bundler = self._plan.bundler if into is None else self._plan.bundler_in_place
+        self._buffers: list[torch.Tensor] | None = None
+        if device != "cpu":
+            self._choose_lane(device, tensors[0])
+
+    @property
+    def payload(self) -> bytes | memoryview:
+        """The values as they are to be reduced; a view of the input where that can be."""
+        if not self._plan.signature.payload_dtype:
+            return b""
+        (lot,) = self._plan.lots
+        prescale = self._how.prescale
+        if lot.single is not None and prescale == 1.0:
+            tensor = self.tensors[lot.single]
+            if tensor.dtype == lot.dtype and is_plain(tensor):
+                return view_memory(view_travelling(tensor))
+        buffer = gather(lot, self.tensors)
+        scale_(buffer, prescale)
+        return view_memory(view_travelling(buffer))
+
+    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        del terms
+        self._buffers = self._prepare()
+        operation = _TORCH_OPERATIONS[self._how.reduction]
+        return [group.allreduce(view_travelling(buffer), operation) for buffer in self._buffers if buffer.numel()]
+
+    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
+        del terms
+        buffers = [self._read(payload)] if payload else self._buffers or self._prepare()
+        results = list(self.tensors)
+        for lot, buffer in zip(self._plan.lots, buffers, strict=True):
+            conclude_(buffer, self._how, self._size)
+            for index, result in distribute(lot, buffer, self.tensors, self.into):
+                results[index] = result
+        return results
+
+    def _list_used(self) -> Iterable[torch.Tensor]:
+        return [*self.tensors, *(self._buffers or ()), *(self.into or ())]
+
+    def _prepare(self) -> list[torch.Tensor]:
+        """The buffers to be reduced, one for each lot."""
+        buffers = [gather_in_place(lot, self.tensors, self.into) for lot in self._plan.lots]
+        for buffer in buffers:
+            scale_(buffer, self._how.prescale)
+        return buffers
+
+    def _read(self, payload: memoryview) -> torch.Tensor:
+        """The buffer of the only lot, as it came back."""
+        (lot,) = self._plan.lots
+        buffer = find_place(lot, self.into)
+        if buffer is None:
+            buffer = torch.empty(lot.shape, dtype=lot.dtype)
+        view_memory(view_travelling(buffer))[:] = payload
+        return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What calls with tensors of the same dtypes and shapes share."""
+
+    signature: Signature
+    lots: tuple[Lot, ...]
+    bundler: AllreduceBundler | None
+    bundler_in_place: AllreduceBundler | None
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], how: Combination, device: str, size: int
+) -> _Plan:
+    reduction = how.reduction
+    if reduction is Reduction.ADASUM:
+        raise ValueError("Adasum is an operation of its own")
+    for dtype in dtypes:
+        check_reducible(dtype, reduction)
+        if dtype == torch.bool and (how.prescale != 1.0 or how.postscale != 1.0):
+            raise ValueError("truth values cannot be scaled; convert them")
+    shapes = tuple(tuple(shape) for shape in shapes)
+    payload_dtype = ""
+    travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
+    count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
+    if len(set(travelling)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
+        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0])).dtype)
+    else:
+        travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
+    signature = Signature(
+        kind=Kind.ALLREDUCE,
+        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
+        shapes=shapes,
+        reduction=reduction,
+        prescale=how.prescale,
+        postscale=how.postscale,
+        device=device,
+        payload_dtype=payload_dtype,
+    )
+    bundlers: tuple[AllreduceBundler | None, AllreduceBundler | None] = None, None
+    if payload_dtype and len(shapes) == 1 and count_bytes <= BUNDLED_BYTES:
+        bundlers = make_bundlers(travelling[0], how, size)
+    return _Plan(signature, plan_lots(travelling, shapes), *bundlers)

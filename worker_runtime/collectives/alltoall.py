@@ -1,0 +1,129 @@
+"""Each rank of a set gives each other one some of its rows."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.layout import copy, count_row_bytes, make_rows, view_bytes
+from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.core.questions import Kind, Question, Release, Signature
+from worker_runtime.operation import Members
+from worker_runtime.torch_groups import TorchGroup, Work
+
+Splits = Sequence[int] | torch.Tensor
+
+
+class Exchanged(NamedTuple):
+    """The rows that the ranks gave to this one, in rank order, and how many each gave (int32, beside the splits)."""
+
+    tensor: torch.Tensor
+    received_splits: torch.Tensor
+
+
+class Alltoall(TensorOperation[Exchanged]):
+    """Give each rank some rows, and get some from each.
+
+    Args:
+        tensor: dense, of at least one dimension; the others than the first are the same on all ranks.
+        splits: how many rows go to each rank of the set, in order: integers, or a tensor of int32 or int64 of one
+            dimension; together all rows of `tensor`. None gives each as many.
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+
+    Raises:
+        ValueError: the splits are of another number than the ranks, negative, not integers, or not together the number
+            of rows (Horovod drops rows that are left over; here that is an error); or without them the number of rows
+            is no multiple of the size; or what `Allgather` refuses.
+    """
+
+    def __init__(self, tensor: torch.Tensor, splits: Splits | None, among: Members, name: str) -> None:
+        self.title = make_title(name)
+        device = check_tensors(self.title, [tensor])
+        check_rows(self.title, [tensor])
+        try:
+            self.extents = _choose_splits(splits, tensor.shape[0], among.size)
+            signature = _make_signature(tensor.dtype, tensor.shape[1:], device)
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
+        self.question = Question(among.number, name, signature)
+        self._tensor = tensor
+        self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
+        self._among = among
+        self._source: torch.Tensor | None = None
+        self._output: torch.Tensor | None = None
+        self._choose_lane(device, tensor)
+
+    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        received = self._find_received(terms)
+        row_shape = self._tensor.shape[1:]
+        self._output = torch.empty((sum(received), *row_shape), dtype=self._tensor.dtype, device=self._tensor.device)
+        each = count_row_bytes(self._tensor.dtype, row_shape)
+        if not each or not any(any(splits) for splits in terms.extents):
+            return ()
+        self._source = make_rows(self._tensor)
+        return [
+            group.alltoall_base(
+                view_bytes(self._output),
+                view_bytes(self._source),
+                [rows * each for rows in received],
+                [rows * each for rows in self.extents],
+            )
+        ]
+
+    def _conclude(self, terms: Release, payload: memoryview) -> Exchanged:
+        del payload
+        received = self.extents if self._output is None else self._find_received(terms)
+        splits = torch.tensor(received, dtype=torch.int32, device=self._splits_device)
+        return Exchanged(copy(self._tensor) if self._output is None else self._output, splits)
+
+    def _list_used(self) -> Iterable[torch.Tensor]:
+        return [tensor for tensor in (self._tensor, self._source, self._output) if tensor is not None]
+
+    def _find_received(self, terms: Release) -> tuple[int, ...]:
+        return tuple(splits[self._among.position] for splits in terms.extents)
+
+
+def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ...]:
+    """Raises ValueError where they are none."""
+    if splits is None:
+        if rows % size:
+            raise ValueError(f"the number of rows, {rows}, is no multiple of the number of ranks, {size}; give splits")
+        return (rows // size,) * size
+    chosen = _read_splits(splits)
+    if len(chosen) != size:
+        raise ValueError(
+            f"Number of entries in splits is {len(chosen)}, and the set has {size} ranks; give one for each"
+        )
+    if min(chosen) < 0:
+        raise ValueError(f"the splits {list(chosen)} are negative in part; give numbers of rows")
+    if sum(chosen) > rows:
+        raise ValueError(f"Sum of splits entries is {sum(chosen)}, greater than the first dimension of tensor, {rows}")
+    if sum(chosen) < rows:
+        raise ValueError(
+            f"the splits add up to {sum(chosen)} of {rows} rows, and the rest would be dropped; pass only those that"
+            f" are to be sent (x[:{sum(chosen)}])"
+        )
+    return chosen
+
+
+def _read_splits(splits: Splits) -> tuple[int, ...]:
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype not in (torch.int32, torch.int64) or splits.dim() != 1:
+            raise ValueError(
+                f"splits are {splits.dtype} of shape {list(splits.shape)}; give integers, or a tensor of int32 or int64"
+                " of one dimension"
+            )
+        return tuple(splits.tolist())
+    try:
+        return tuple([split.__index__() for split in splits])
+    except (AttributeError, TypeError):
+        raise ValueError(f"splits are {splits!r}; give integers, or a tensor of int32 or int64") from None
+
+
+@lru_cache(maxsize=1024)
+def _make_signature(dtype: torch.dtype, row_shape: tuple[int, ...], device: str) -> Signature:
+    return Signature(kind=Kind.ALLTOALL, dtypes=(name_dtype(dtype),), shapes=(tuple(row_shape),), device=device)

@@ -1,0 +1,164 @@
+"""Giving every rank of a set the values of one of them."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import torch
+
+from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.layout import (
+    copy,
+    count_bytes,
+    count_row_bytes,
+    is_plain,
+    pack,
+    unpack,
+    view_bytes,
+    view_memory,
+)
+from worker_runtime.collectives.parcels import sort_parcels
+from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.core.questions import Kind, Question, Release, Signature, fits_payload
+from worker_runtime.operation import Members
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class Broadcast(TensorOperation[list[torch.Tensor]]):
+    """Give every rank the root's values; several tensors are one operation, and small ones travel together.
+
+    The result is a list of tensors, in the order of the call.
+
+    Args:
+        tensors: at least one, dense, of the same shapes and dtypes on all ranks; their values count on the root alone.
+        root: the root's rank in the job.
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+        into: where each result goes, a tensor of the same shape and dtype (it may be the input, which then is
+            overwritten except on the root); None makes new ones.
+
+    Raises:
+        ValueError: the root is not in the set, a dtype is unknown, a tensor is sparse, on another device than the first
+            or on one that is not supported, or a result cannot go where it shall.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        root: int,
+        among: Members,
+        name: str,
+        into: Sequence[torch.Tensor] | None = None,
+    ) -> None:
+        self.title = make_title(name)
+        device = check_tensors(self.title, tensors)
+        if into is not None:
+            check_targets(self.title, into, tensors)
+        if root not in among.ranks:
+            ranks = ", ".join(map(str, among.ranks))
+            raise ValueError(f"broadcast received invalid root rank {root} ({self.title}); the set's ranks are {ranks}")
+        try:
+            signature = _make_signature(
+                tuple([tensor.dtype for tensor in tensors]),
+                tuple([tensor.shape for tensor in tensors]),
+                root,
+                device,
+                among.size,
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
+        self.question = Question(among.number, name, signature)
+        self._tensors = tuple(tensors)
+        self._root = among.ranks.index(root)
+        self._is_root = root == among.rank
+        self._into = into
+        self._parcels: list[torch.Tensor] = []
+        self._received: list[torch.Tensor] = []
+        self._choose_lane(device, tensors[0])
+
+    @property
+    def payload(self) -> bytes | memoryview:
+        """The root's bytes; the others have none to give."""
+        if not (self._is_root and self.question.signature.payload_dtype):
+            return b""
+        return view_memory(pack(self._tensors))
+
+    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        del terms
+        sources: Sequence[torch.Tensor] = self._tensors
+        if not self._is_root:
+            sources = self._received = self._make_places()
+        self._parcels = []
+        for indices in self._sort():
+            parts = [sources[index] for index in indices]
+            if self._is_root or len(parts) == 1:
+                self._parcels.append(pack(parts))
+            else:
+                total_bytes = sum(map(count_bytes, parts))
+                self._parcels.append(torch.empty(total_bytes, dtype=torch.uint8, device=parts[0].device))
+        return [group.broadcast(parcel, self._root) for parcel in self._parcels]
+
+    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
+        del terms
+        if not self._is_root:
+            results = self._read(payload) if payload else self._unpack()
+        elif self._into is None:
+            results = [copy(tensor) for tensor in self._tensors]
+        else:
+            results = list(self._tensors)
+        if self._into is None:
+            return results
+        for target, result in zip(self._into, results, strict=True):
+            if target is not result and not target.is_set_to(result):
+                target.detach().copy_(result.detach())
+        return list(self._into)
+
+    def _list_used(self) -> Iterable[torch.Tensor]:
+        return [*self._tensors, *self._parcels, *self._received, *(self._into or ())]
+
+    def _sort(self) -> list[tuple[int, ...]]:
+        return sort_parcels([count_bytes(tensor) for tensor in self._tensors])
+
+    def _make_places(self) -> list[torch.Tensor]:
+        """Plain tensors for what comes: the results' own memory where that is plain."""
+        return [
+            target.detach() if self._into is not None and is_plain(target) else _make_place(target)
+            for target in self._into or self._tensors
+        ]
+
+    def _unpack(self) -> list[torch.Tensor]:
+        """What the works have brought; most of it is in its place already."""
+        for parcel, indices in zip(self._parcels, self._sort(), strict=True):
+            if len(indices) > 1:
+                unpack(parcel, [self._received[index] for index in indices])
+        return self._received
+
+    def _read(self, payload: memoryview) -> list[torch.Tensor]:
+        places, offset = self._make_places(), 0
+        for place in places:
+            end = offset + count_bytes(place)
+            if offset < end:
+                view_memory(view_bytes(place))[:] = payload[offset:end]
+            offset = end
+        return places
+
+
+def _make_place(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+@lru_cache(maxsize=1024)
+def _make_signature(
+    dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], root: int, device: str, size: int
+) -> Signature:
+    names = tuple(name_dtype(dtype) for dtype in dtypes)
+    total_bytes = sum(count_row_bytes(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True))
+    in_question = device == "cpu" and size > 1 and total_bytes and fits_payload(size, total_bytes)
+    return Signature(
+        kind=Kind.BROADCAST,
+        dtypes=names,
+        shapes=tuple(tuple(shape) for shape in shapes),
+        root=root,
+        device=device,
+        payload_dtype="uint8" if in_question else "",
+    )

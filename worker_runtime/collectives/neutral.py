@@ -1,0 +1,73 @@
+"""What a rank that has joined does for an operation it did not ask for: it takes part, and changes nothing."""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker_runtime.collectives.adasum import Adasum
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.allreduce import Allreduce
+from worker_runtime.collectives.checks import make_title
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.dtypes import choose_travel, find_dtype, make_neutral_value
+from worker_runtime.core.questions import Kind, Reduction, Release, Signature
+from worker_runtime.operation import Members, Operation
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class _Neutral(Operation[object]):
+    """Runs another operation, or none, and throws its result away."""
+
+    def __init__(self, release: Release, substitute: Operation[object] | None) -> None:
+        self.question = release.question
+        self.title = make_title(release.question.name)
+        self._substitute = substitute
+
+    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        """Contribute."""
+        return () if self._substitute is None else self._substitute.start(group, terms)
+
+    def finish(self, terms: Release, payload: memoryview) -> object:
+        """There is no result."""
+
+
+def make_neutral(release: Release, rank: int, device: torch.device | None = None) -> Operation[object]:
+    """The part of a rank that has joined, in an operation that was released to it although it did not ask.
+
+    It contributes neutral elements to an ALLREDUCE (0, 1, the infinities or the greatest and least number there is), no
+    rows to an ALLGATHER, and nothing at all where the data have travelled as payload.
+
+    Args:
+        release: to be started with, too.
+        rank: this one's, in the job.
+        device: for its tensors; None takes the current one of the kind that the signature names.
+
+    Raises:
+        ValueError: ranks that have joined have no part in such an operation.
+    """
+    signature = release.question.signature
+    among = Members(release.question.process_set, release.members, rank)
+    place = device or torch.device(signature.device)
+    if signature.payload_dtype or signature.kind is Kind.COMMIT:
+        return _Neutral(release, None)
+    if signature.kind is Kind.ALLREDUCE and signature.reduction is not None:
+        return _Neutral(release, _make_allreduce(signature, signature.reduction, among, release.question.name, place))
+    if signature.kind is Kind.ALLGATHER and signature.tolerates_joined:
+        tensors = [
+            torch.empty((0, *shape), dtype=find_dtype(dtype), device=place)
+            for dtype, shape in zip(signature.dtypes, signature.shapes, strict=True)
+        ]
+        return _Neutral(release, Allgather(tensors, among, release.question.name))
+    raise ValueError(f"{make_title(release.question.name)} is not supported with Join at this time")
+
+
+def _make_allreduce(
+    signature: Signature, reduction: Reduction, among: Members, name: str, device: torch.device
+) -> Allreduce | Adasum:
+    tensors = []
+    for dtype_name, shape in zip(signature.dtypes, signature.shapes, strict=True):
+        dtype = choose_travel(find_dtype(dtype_name), reduction, in_question=False)  # prescaled values need its bounds
+        tensors.append(torch.full(shape, make_neutral_value(dtype, reduction), dtype=dtype, device=device))
+    # Without the factors: what is sent must still be neutral. They do not change how the values travel.
+    how = Combination(reduction)
+    return Adasum(tensors, how, among, name) if reduction is Reduction.ADASUM else Allreduce(tensors, how, among, name)

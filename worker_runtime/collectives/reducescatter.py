@@ -1,0 +1,157 @@
+"""Combining tensors over the ranks of a set, of which each gets its part of the rows."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import torch
+
+from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
+from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.dtypes import check_reducible, choose_sum, name_dtype
+from worker_runtime.collectives.layout import copy, count_bytes, make_rows, view_bytes
+from worker_runtime.collectives.scaling import conclude_, scale_
+from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.operation import Members
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class Reducescatter(TensorOperation[list[torch.Tensor]]):
+    """Combine tensors elementwise over all ranks; each gets its part of the rows, in rank order.
+
+    Where the rows cannot be divided evenly, the first ranks get one more each. The result is a list of new tensors, in
+    the order of the call, which are one operation and travel together.
+
+    The parts are exchanged and added up where they belong: gloo's own way reduces everything everywhere and is several
+    times slower. So the ranks' values are combined in rank order, halves and integers in a wider dtype.
+
+    Args:
+        tensors: at least one, dense, of at least one dimension, of the same shapes and dtypes on all ranks.
+        how: how to combine; every reduction but ADASUM.
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+
+    Raises:
+        ValueError: a dtype has no such reduction, truth values would be scaled, a tensor has no dimension, is sparse,
+            on another device than the first or on one that is not supported.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], how: Combination, among: Members, name: str) -> None:
+        self.title = make_title(name)
+        device = check_tensors(self.title, tensors)
+        check_rows(self.title, tensors)
+        try:
+            signature = _make_signature(
+                tuple([tensor.dtype for tensor in tensors]), tuple([tensor.shape for tensor in tensors]), how, device
+            )
+        except ValueError as error:
+            raise ValueError(f"{self.title}: {error}") from None
+        self.question = Question(among.number, name, signature)
+        self._tensors = tuple(tensors)
+        self._how = how
+        self._among = among
+        self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
+        self._sent: torch.Tensor | None = None
+        self._received: torch.Tensor | None = None
+        self._choose_lane(device, tensors[0])
+
+    def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        del terms
+        sources = self._prepare()
+        counts = [
+            [rows * (count_bytes(source) // max(source.shape[0], 1)) for rows in parts]
+            for source, parts in zip(sources, self._parts, strict=True)
+        ]  # of each tensor, the bytes of each member's part
+        sent = [sum(member) for member in zip(*counts, strict=True)]
+        if not sum(sent):
+            return ()
+        own = sent[self._among.position]
+        self._received = torch.empty(own * self._among.size, dtype=torch.uint8, device=sources[0].device)
+        if len(sources) == 1:
+            self._sent = view_bytes(sources[0])
+        else:
+            cuts = [view_bytes(source).split_with_sizes(each) for source, each in zip(sources, counts, strict=True)]
+            self._sent = torch.cat([piece for member in zip(*cuts, strict=True) for piece in member])
+        return [group.alltoall_base(self._received, self._sent, [own] * self._among.size, sent)]
+
+    def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
+        del terms, payload
+        if self._among.size == 1:
+            return [self._combine(source.unsqueeze(0)) for source in self._prepare()]
+        return [self._combine(stack) for stack in self._unstack()]
+
+    def _list_used(self) -> Iterable[torch.Tensor]:
+        return [*self._tensors, *(tensor for tensor in (self._sent, self._received) if tensor is not None)]
+
+    def _prepare(self) -> list[torch.Tensor]:
+        """The rows that are sent."""
+        factor = self._how.prescale
+        if factor == 1.0:
+            return [make_rows(tensor) for tensor in self._tensors]
+        sources = [copy(tensor) for tensor in self._tensors]
+        for source in sources:
+            scale_(source, factor)
+        return sources
+
+    def _unstack(self) -> list[torch.Tensor]:
+        """Of each tensor the own parts of all ranks, of shape (ranks, own rows, ...)."""
+        size, position = self._among.size, self._among.position
+        shapes = [
+            (size, parts[position], *tensor.shape[1:]) for tensor, parts in zip(self._tensors, self._parts, strict=True)
+        ]
+        if self._received is None:
+            return [tensor.new_empty(shape) for tensor, shape in zip(self._tensors, shapes, strict=True)]
+        if len(shapes) == 1:
+            return [self._received.view(self._tensors[0].dtype).view(shapes[0])]
+        stacks, offset = [], 0
+        members = self._received.view(size, self._received.numel() // size)
+        for tensor, shape in zip(self._tensors, shapes, strict=True):
+            stack = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+            width = count_bytes(stack) // size
+            view_bytes(stack).view(size, width).copy_(members[:, offset : offset + width])
+            stacks.append(stack)
+            offset += width
+        return stacks
+
+    def _combine(self, stack: torch.Tensor) -> torch.Tensor:
+        """The result from the parts of all ranks, in memory of its own."""
+        wide = choose_sum(stack.dtype)
+        match self._how.reduction:
+            case Reduction.MIN:
+                result = stack.amin(0)
+            case Reduction.MAX:
+                result = stack.amax(0)
+            case Reduction.PRODUCT:
+                result = stack.prod(0, dtype=wide)
+            case _:
+                result = stack.sum(0, dtype=wide)
+        conclude_(result, self._how, self._among.size)
+        return result.to(stack.dtype)
+
+
+def divide_rows(rows: int, size: int) -> tuple[int, ...]:
+    """How many rows each rank gets: as even as can be, the first ones one more where they do not divide evenly."""
+    each, surplus = divmod(rows, size)
+    return (each + 1,) * surplus + (each,) * (size - surplus)
+
+
+@lru_cache(maxsize=1024)
+def _make_signature(
+    dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], how: Combination, device: str
+) -> Signature:
+    reduction = how.reduction
+    if reduction is Reduction.ADASUM:
+        raise ValueError("a reducescatter has no Adasum; use Average, Sum, Min, Max or Product")
+    for dtype in dtypes:
+        check_reducible(dtype, reduction)
+        if dtype == torch.bool and (how.prescale != 1.0 or how.postscale != 1.0):
+            raise ValueError("truth values cannot be scaled; convert them")
+    return Signature(
+        kind=Kind.REDUCESCATTER,
+        dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
+        shapes=tuple(tuple(shape) for shape in shapes),
+        reduction=reduction,
+        prescale=how.prescale,
+        postscale=how.postscale,
+        device=device,
+    )

@@ -1,0 +1,65 @@
+"""Adding up sparse tensors over the ranks of a set, by gathering their elements."""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker_runtime.collectives.allgather import Allgather
+from worker_runtime.collectives.checks import make_title
+from worker_runtime.collectives.dtypes import check_sparse
+from worker_runtime.core.questions import Reduction, Release
+from worker_runtime.operation import Members, Operation
+from worker_runtime.torch_groups import TorchGroup, Work
+
+
+class SparseAllreduce(Operation[torch.Tensor]):
+    """Add up, or average, sparse tensors; the result is sparse (COO) and not coalesced: indices may stand in it twice.
+
+    A rank that has joined contributes no elements; the average divides by the size of the set all the same.
+
+    Args:
+        tensor: sparse COO, coalesced or not, of the same shape and dtype on all ranks, also without elements.
+        reduction: SUM or AVERAGE.
+        among: the ranks.
+        name: as it travels, the same on all ranks.
+
+    Raises:
+        ValueError: the tensor is not sparse COO or its dtype has no such reduction.
+    """
+
+    def __init__(self, tensor: torch.Tensor, reduction: Reduction, among: Members, name: str) -> None:
+        title = make_title(name)
+        if tensor.layout is not torch.sparse_coo:
+            raise ValueError(f"{title}: a sparse COO tensor was expected, not one of layout {tensor.layout}")
+        try:
+            check_sparse(tensor.dtype, reduction)
+        except ValueError as error:
+            raise ValueError(f"{title}: {error}") from None
+        tensor = tensor.detach()
+        # The public accessors would sort and add up first, which costs more than to send what stands twice.
+        indices, values = tensor._indices(), tensor._values()  # noqa: SLF001 - see above
+        self._reduction = reduction
+        self._size = among.size
+        self._shape = tensor.shape
+        self._elements = Allgather(
+            [indices.t(), values],
+            among,
+            name,
+            tolerates_joined=True,
+            reduction=reduction,
+            note=f"sparse {list(tensor.shape)}",
+        )
+        self.title = self._elements.title
+        self.question = self._elements.question
+        self.extents = self._elements.extents
+
+    def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
+        """Gather indices and values."""
+        return self._elements.start(group, terms)
+
+    def finish(self, terms: Release, payload: memoryview) -> torch.Tensor:
+        """Put the elements of all ranks into one tensor."""
+        (indices, _), (values, _) = self._elements.finish(terms, payload)
+        if self._reduction is Reduction.AVERAGE:
+            values.div_(self._size)
+        return torch.sparse_coo_tensor(indices.t(), values, self._shape, is_coalesced=False, check_invariants=False)

@@ -1,0 +1,217 @@
+"""State that outlives failures and changes of the job, and the loop that runs a training function with it.
+
+In a job that nothing happens to, `run` synchronises the state once and calls the function. What a worker does when
+others come or go begins here: its state returns to what was committed last, it joins the job anew, and the function
+runs again.
+"""
+
+import copy
+import queue
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.runtime import RUNTIME
+
+# What `on_hosts_updated` is told, as bits; the numbers are Horovod's.
+HOSTS_REMOVED = 1
+HOSTS_ADDED = 2
+
+# So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
+MAX_REPEATED_FAILURES = 3
+
+notification_manager = RUNTIME.notifications  # by Horovod's name
+
+Parameters = ParamSpec("Parameters")
+ResultT = TypeVar("ResultT")
+BroadcastObject = Callable[[Any], Any]
+
+
+class State:
+    """What a training function needs to go on elsewhere; subclasses say how it is saved, restored and synchronised.
+
+    Args:
+        bcast_object: gives every rank the object of rank 0.
+        get_rank: tells this worker's rank.
+    """
+
+    def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int]) -> None:
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._host_messages: queue.Queue[tuple[float, int]] = queue.Queue()
+        self._last_updated_timestamp: float = 0
+        self._reset_callbacks: list[Callable[[], None]] = []
+        self._commits = 0
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Have functions called, in this order, after each change of the job: for what depends on size or rank."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """The worker has joined the job anew."""
+        self._host_messages = queue.Queue()
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Hosts have come or gone; the next `check_host_updates` acts on it. For any thread.
+
+        Args:
+            timestamp: when; later ones are greater.
+            update_res: HOSTS_REMOVED, HOSTS_ADDED, or both.
+        """
+        self._host_messages.put((timestamp, update_res))
+
+    def commit(self) -> None:
+        """Save the state, then look for changed hosts; all ranks must call it equally often.
+
+        Raises:
+            HostsUpdatedInterrupt: hosts have come or gone.
+            HorovodInternalError: a rank has gone.
+        """
+        self._commits += 1
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raise on all ranks when rank 0 knows that hosts have come or gone; all ranks must call it equally often.
+
+        Raises:
+            HostsUpdatedInterrupt: they have.
+            HorovodInternalError: a rank has gone.
+        """
+        earlier, update = self._last_updated_timestamp, 0
+        while not self._host_messages.empty():
+            timestamp, what = self._host_messages.get()
+            if timestamp > self._last_updated_timestamp:
+                self._last_updated_timestamp = timestamp
+                update |= what
+        earlier, self._last_updated_timestamp, update = self._bcast_object(
+            (earlier, self._last_updated_timestamp, update)
+        )
+        if self._last_updated_timestamp > earlier:
+            raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
+
+    def save(self) -> None:
+        """Keep a copy of the state in this process's memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Return to what was saved last."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapt to another size or rank; there may be nothing to adapt."""
+
+
+class ObjectState(State):
+    """State of plain Python objects, which are attributes of it.
+
+    Args:
+        bcast_object: gives every rank the object of rank 0.
+        get_rank: tells this worker's rank.
+        **kwargs: the attributes and their values, which can be pickled.
+    """
+
+    def __init__(self, bcast_object: BroadcastObject, get_rank: Callable[[], int], **kwargs: object) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved_state: dict[str, Any] = dict(kwargs)
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self.save()
+
+    def save(self) -> None:
+        """Keep copies, so that changes inside lists, dicts and arrays can be undone too, as Horovod cannot."""
+        self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
+
+    def restore(self) -> None:
+        """Set the attributes to what was saved last."""
+        for name, value in self._saved_state.items():
+            setattr(self, name, _copy(value))
+
+    def sync(self) -> None:
+        """Give all ranks the attributes of rank 0, which count as saved then."""
+        if self._saved_state:
+            synced = self._bcast_object({name: getattr(self, name) for name in self._saved_state})
+            for name, value in synced.items():
+                setattr(self, name, value)
+            ObjectState.save(self)
+
+
+def run_fn(
+    func: Callable[Concatenate[State, Parameters], ResultT], reset: Callable[[], None]
+) -> Callable[Concatenate[State, Parameters], ResultT]:
+    """Make a function of a state run through changes of the job.
+
+    Args:
+        func: trains, given the state and whatever more.
+        reset: joins the job anew.
+    """
+
+    @wraps(func)
+    def wrapper(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
+        notification_manager.register_listener(state)
+        try:
+            return repeat(state, *args, **kwargs)
+        finally:
+            notification_manager.remove_listener(state)
+
+    def repeat(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
+        skip_sync = False
+        failures: list[tuple[str, int]] = []
+        while True:
+            try:
+                if not skip_sync:
+                    state.sync()
+                return func(state, *args, **kwargs)
+            except HorovodInternalError as error:
+                failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
+                if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
+                    raise  # nothing has changed: it is the program's own fault
+                state.restore()
+                skip_sync = False
+            except HostsUpdatedInterrupt as interrupt:
+                skip_sync = interrupt.skip_sync
+            reset()
+            state.on_reset()
+
+    return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
+
+
+def run(
+    func: Callable[Concatenate[State, Parameters], ResultT],
+) -> Callable[Concatenate[State, Parameters], ResultT]:
+    """Decorate a function that trains, so that it survives failures and changes of the job.
+
+    Its first argument is the state. The state is synchronised from rank 0, then the function runs. After a
+    HorovodInternalError the state returns to the last commit; after a HostsUpdatedInterrupt it stays as it is; in both
+    cases the worker joins the job anew, and the function runs again. Other exceptions pass through, and so does a
+    HorovodInternalError that comes three times for the same reason without a commit in between.
+
+    Returns:
+        A function of the same arguments, which returns what `func` returns.
+    """
+    return run_fn(func, _rejoin)
+
+
+def _rejoin() -> None:
+    RUNTIME.shutdown()
+    RUNTIME.init()
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - any object
+    """A copy of plain data: containers, arrays, tensors. Other objects may belong together, and stay themselves."""
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind(_copy(item) for item in value)
+    if kind is dict:
+        return {key: _copy(item) for key, item in value.items()}
+    if kind is bytearray or hasattr(value, "__array__"):
+        return copy.deepcopy(value)
+    return value

@@ -1,0 +1,37 @@
+"""The names under which operations travel; those that the program gives none are counted.
+
+The ranks' n-th calls of a kind in a set belong together, so what is counted must be the same on all members: each kind
+and set is counted by itself, since ranks use different sets; anew after each join, since who has joined early has
+counted less than the others; and anew in a set whose number another one had before, with other members.
+"""
+
+import threading
+
+
+class Names:
+    """Counts unnamed operations; for any thread, and for handlers of signals."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._counts: dict[tuple[int, str], int] = {}  # by set and kind
+        self._joins = 0  # that have been completed
+
+    def make(self, kind: str, name: str | None, process_set: int) -> str:
+        """The name of the next operation: "allreduce.loss", or "allreduce.noname.3"."""
+        if name is not None:
+            return f"{kind}.{name}"
+        key = process_set, kind
+        with self._lock:
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+            return f"{kind}.noname.{self._joins}.{count}" if self._joins else f"{kind}.noname.{count}"
+
+    def count_join(self) -> None:
+        """All ranks have joined."""
+        with self._lock:
+            self._joins += 1
+            self._counts.clear()
+
+    def forget(self, process_set: int) -> None:
+        """The set is gone."""
+        with self._lock:
+            self._counts = {key: count for key, count in self._counts.items() if key[0] != process_set}

@@ -1,0 +1,53 @@
+"""Python objects between workers, as programs ask for it; how they travel stands in `objects`."""
+
+from typing import Any
+
+from worker_runtime import objects
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.runtime import RUNTIME
+
+
+def broadcast_object(
+    obj: Any = None,  # noqa: ANN401 - any object
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:  # noqa: ANN401 - any object
+    """The object of rank `root_rank` on all ranks of a set: itself on the root, a copy elsewhere.
+
+    It travels by cloudpickle, in any size, with a proof that it comes from a worker of the job.
+
+    Args:
+        obj: the object; counts on the root alone.
+        root_rank: whose object; its rank in the job, also with a process set.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: the root or this rank is not in the set, or the name is in flight.
+        HorovodInternalError: the ranks do not agree on the root, the operation failed, or Horovod has not been
+            initialized.
+    """
+    number = process_set.find_number("broadcast_object")
+    return objects.broadcast_object(RUNTIME.executor, obj, root_rank, name, number)
+
+
+def allgather_object(
+    obj: Any,  # noqa: ANN401 - any object
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
+
+    They travel by cloudpickle, with a proof that they come from workers of the job.
+
+    Args:
+        obj: this rank's object.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: this rank is not in the set, or the name is in flight.
+        HorovodInternalError: the operation failed, or Horovod has not been initialized.
+    """
+    return objects.allgather_object(RUNTIME.executor, obj, name, process_set.find_number("allgather_object"))

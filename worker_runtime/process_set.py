@@ -1,0 +1,200 @@
+"""Process sets as programs see them: some of the job's ranks, which communicate among themselves.
+
+A set is an object of the program's; registered, it has a number that all ranks know. The registration belongs to the
+present generation: after `shutdown()` the object is there, its number is not.
+"""
+
+import operator
+import weakref
+from collections.abc import Iterable
+from typing import Self
+
+from worker_runtime.collectives import AddSet, RemoveSet
+from worker_runtime.core.questions import GLOBAL_SET
+from worker_runtime.executor import Executor
+from worker_runtime.runtime import RUNTIME
+
+
+class ProcessSet:
+    """Some of the job's ranks.
+
+    Args:
+        ranks_or_comm: the ranks, in any order. (Horovod takes an MPI communicator too; there is no MPI here.)
+
+    Raises:
+        ValueError: something else was given, or a rank twice.
+    """
+
+    mpi_comm = None
+
+    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        self._ranks = read_ranks("ProcessSet", ranks_or_comm)
+        self._registration: tuple[weakref.ref[Executor], int] | None = None
+
+    @property
+    def ranks(self) -> list[int] | None:
+        """The ranks in the job, in order; None of the global set before `init()`."""
+        return list(self._ranks)
+
+    @property
+    def process_set_id(self) -> int | None:
+        """The set's number in this generation; None where it is not registered."""
+        registration = self._registration
+        if registration is None or not RUNTIME.is_initialized:
+            return None
+        executor, number = registration
+        return number if executor() is RUNTIME.executor else None
+
+    def find_number(self, title: str) -> int:
+        """The set's number, for an operation.
+
+        Args:
+            title: of the operation, for the message.
+
+        Raises:
+            ValueError: the set is not registered.
+        """
+        number = self.process_set_id
+        if number is None:
+            RUNTIME.executor  # noqa: B018 - raises unless initialised, which is the better reason
+            raise ValueError(f"{title}: {self} does not exist, or has not been registered.")
+        return number
+
+    def size(self) -> int | None:
+        """How many ranks it has; None where it is not registered."""
+        return None if self.process_set_id is None else len(self.ranks or ())
+
+    def rank(self) -> int | None:
+        """This worker's rank within the set; None where it is not registered.
+
+        Raises:
+            ValueError: this worker is not in the set.
+        """
+        if self.process_set_id is None:
+            return None
+        own = RUNTIME.executor.rank
+        ranks = self.ranks or []
+        if own not in ranks:
+            raise ValueError(f"Rank {own} is not a member of {self}.")
+        return ranks.index(own)
+
+    def included(self) -> bool | None:
+        """Whether this worker is in the set; None as long as its ranks are not known.
+
+        Raises:
+            ValueError: Horovod has not been initialized.
+        """
+        ranks = self.ranks
+        return None if ranks is None else RUNTIME.executor.rank in ranks
+
+    def register(self, executor: Executor, number: int | None) -> None:
+        """Note the set's number in a generation; None when it was removed. For this module."""
+        self._registration = None if number is None else (weakref.ref(executor), number)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
+        """The set itself: a copied module still communicates in the same one."""
+        return self
+
+    def __reduce__(self) -> str | tuple[type["ProcessSet"], tuple[tuple[int, ...]]]:
+        """Pickled it is its ranks: a registration cannot be sent."""
+        return ProcessSet, (self._ranks,)
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """The set of all ranks, which needs no registration."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    @property
+    def ranks(self) -> list[int] | None:
+        return list(range(RUNTIME.executor.size)) if RUNTIME.is_initialized else None
+
+    @property
+    def process_set_id(self) -> int:
+        return GLOBAL_SET
+
+    def __reduce__(self) -> str:
+        return "global_process_set"
+
+    def size(self) -> int | None:
+        return RUNTIME.executor.size if RUNTIME.is_initialized else None
+
+    def rank(self) -> int | None:
+        return RUNTIME.executor.rank if RUNTIME.is_initialized else None
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Register a process set; all ranks of the job call it, in the same order, members or not.
+
+    Horovod wants HOROVOD_DYNAMIC_PROCESS_SETS=1 for this; here it is always possible.
+
+    Args:
+        process_set: the set, or its ranks.
+
+    Returns:
+        The set, with its `process_set_id`: the least number that no set has.
+
+    Raises:
+        ValueError: the set has no ranks or some that do not exist, or these ranks, or this object, are registered.
+        HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
+    """
+    executor = RUNTIME.executor
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    ranks = tuple(process_set.ranks or ())
+    if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
+        raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
+    registered = executor.process_sets
+    if process_set.process_set_id is not None or any(
+        registered.list_ranks(number) == ranks for number in registered.numbers
+    ):
+        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    everyone = executor.find_members(GLOBAL_SET, "add_process_set")
+    name = executor.make_name("add_process_set", None)
+    process_set.register(executor, executor.run(AddSet(ranks, everyone, name)))
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Drop a process set; all ranks of the job call it, and it waits for all. The object is unregistered then.
+
+    Returns:
+        Whether it was registered, and is not the global set.
+
+    Raises:
+        HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
+    """
+    executor = RUNTIME.executor
+    number = process_set.process_set_id
+    if number is None or process_set is global_process_set:
+        return False
+    everyone = executor.find_members(GLOBAL_SET, "remove_process_set")
+    name = executor.make_name("remove_process_set", None)
+    executor.run(RemoveSet(number, everyone, name))
+    process_set.register(executor, None)
+    return True
+
+
+def read_ranks(title: str, ranks: Iterable[int]) -> tuple[int, ...]:
+    """Ranks that a program has given, in order.
+
+    Raises:
+        ValueError: they are no integers, or one is there twice.
+    """
+    try:
+        read = sorted(operator.index(rank) for rank in ranks)
+    except TypeError:
+        raise ValueError(
+            f"{title}: give ranks as integers, for example [0, 1]; got {ranks!r} (there is no MPI, whose communicators "
+            "Horovod takes)"
+        ) from None
+    if len(set(read)) != len(read):
+        raise ValueError(f"{title}: a rank stands twice in {read}")
+    return tuple(read)
+
+
+global_process_set: ProcessSet = _GlobalProcessSet()

@@ -1,0 +1,96 @@
+"""A bucket: gradients that are reduced as one operation, from the moment they are complete to that of their use."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from worker_runtime.core.questions import Question, Release
+from worker_runtime.handles import Handle
+from worker_runtime.operation import Operation
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.seat import Seat
+
+THROWN_AWAY = "thrown away by zero_grad()"
+
+
+class Bucket(ABC):
+    """Entries whose gradients travel together.
+
+    Each step it takes the gradients one after the other, is asked for, is waited for, and gives the results back.
+
+    Args:
+        entries: at least one.
+        number: of the bucket; with the optimizer's name it makes the operation's.
+        note: what the other ranks must have alike, and is shown where they have not.
+    """
+
+    kind = "allreduce"  # of the operation's name
+
+    def __init__(self, entries: Sequence[Entry], number: int, note: str) -> None:
+        self.entries = tuple(entries)
+        self.missing = len(self.entries)  # gradients that are not complete
+        self._number = number
+        self._note = note
+        self._handle: Handle[Any] | None = None
+        self._plain: Question | None = None
+        self._noted: dict[str, Question] = {}
+
+    @property
+    def handle(self) -> Handle[Any] | None:
+        """Of the operation, when it was asked for in this step."""
+        return self._handle
+
+    def ask(self, seat: Seat, *, at_once: bool = False, is_awaited: bool = False, remark: str = "") -> None:
+        """Ask for the operation; all gradients have been taken.
+
+        Args:
+            seat: among whom.
+            at_once: during backward: the question is sent now.
+            is_awaited: it is waited for right away.
+            remark: what the ranks must agree on besides: they do not combine gradients with what one throws away.
+        """
+        operation = self._make_operation(seat, f"{self.kind}.{seat.name}.bucket.{self._number}")
+        question = operation.question
+        if question != self._plain:
+            self._plain, self._noted = question, {}
+        noted = self._noted.get(remark)
+        if noted is None:
+            note = ", ".join(part for part in (remark, question.signature.note, self._note) if part)
+            noted = question._replace(signature=replace(question.signature, note=note))
+            self._noted[remark] = noted
+        operation.question = noted
+        self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
+
+    def finish(self) -> Release | None:
+        """Wait for the operation; its terms.
+
+        Raises:
+            HorovodInternalError: it failed.
+        """
+        handle = self._handle
+        if handle is None:
+            return None
+        self._receive(handle.wait())
+        return handle.terms
+
+    def reset(self) -> None:
+        """Forget the step."""
+        self._handle = None
+        self.missing = len(self.entries)
+
+    @abstractmethod
+    def take(self, entry: Entry) -> None:
+        """The entry's gradient is complete: make it ready to travel."""
+
+    @abstractmethod
+    def give(self) -> None:
+        """Put the results in the gradients' place."""
+
+    @abstractmethod
+    def _make_operation(self, seat: Seat, name: str) -> Operation[Any]:
+        """The operation on what was taken."""
+
+    @abstractmethod
+    def _receive(self, result: Any) -> None:  # noqa: ANN401 - the operation's
+        """The operation is done."""

@@ -1,0 +1,101 @@
+"""Combining what optimizers have done, and not gradients: each rank steps by itself, and the steps become one.
+
+That is how Adasum is applied to optimizers with a state of their own: momentum and the like see local gradients only,
+and what is combined is by how much each parameter has moved.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
+from worker_runtime.executor import Executor
+from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.settings import Compressor
+
+ResultT = TypeVar("ResultT")
+
+_ADASUM = Combination(Reduction.ADASUM)
+
+
+class DeltaReducer:
+    """Combines the ranks' steps by Adasum, each parameter's by itself.
+
+    Args:
+        get_executor: the executor of the present generation.
+        find_set: the number of the process set in the present generation.
+        compressor: makes the movements smaller before they travel; None for none.
+    """
+
+    def __init__(
+        self, get_executor: Callable[[], Executor], find_set: Callable[[], int], compressor: Compressor | None = None
+    ) -> None:
+        self._get_executor = get_executor
+        self._find_set = find_set
+        self._compressor = compressor
+        self._executor: Executor | None = None
+        self._seat: Seat | None = None
+        self._enter()
+
+    def step(self, parameters: Sequence[torch.Tensor], move: Callable[[], ResultT]) -> ResultT:
+        """Let this rank's optimizer move the parameters, and combine its movement with those of the others.
+
+        Args:
+            parameters: equal on all ranks before, and afterwards; floating-point.
+            move: the optimizer's step; its result is returned.
+
+        Raises:
+            ValueError: a parameter's dtype has no Adasum.
+            HorovodInternalError: the operation failed; the parameters are then where they were before.
+        """
+        seat = self._enter()
+        if seat is None or not parameters:
+            return move()
+        starts = [parameter.detach().clone() for parameter in parameters]
+        result = move()
+        with torch.no_grad():
+            deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
+            for parameter, start in zip(parameters, starts, strict=True):
+                parameter.copy_(start)
+            for parameter, combined in zip(parameters, self._combine(seat, deltas), strict=True):
+                parameter.add_(combined)
+        seat.commit()
+        return result
+
+    def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Where a rank has a gradient that is not finite, give all ranks one: a gradient scaler then skips the step.
+
+        All ranks or none must take part in a step.
+        """
+        seat = self._enter()
+        if seat is None:
+            return
+        dense = [gradient.detach() for gradient in gradients]
+        values = [part if part.layout is torch.strided else part._values() for part in dense]  # noqa: SLF001 - in place, and whether it is coalesced or not
+        is_bad = not all(bool(torch.isfinite(part).all()) for part in values)
+        flag = torch.tensor([int(is_bad)], dtype=torch.int32)
+        operation = Allreduce([flag], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.infinity")
+        (found,) = seat.executor.run(operation)
+        if found.item() and not is_bad:
+            for part in values:
+                part.fill_(torch.inf)
+
+    def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        name = f"allreduce.{seat.name}.step"
+        compressor = self._compressor
+        if compressor is None:
+            return seat.executor.run(Adasum(deltas, _ADASUM, seat.members, name, deltas))
+        compressed = [compressor.compress(delta) for delta in deltas]
+        results = seat.executor.run(Adasum([tensor for tensor, _ in compressed], _ADASUM, seat.members, name))
+        return [
+            compressor.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)
+        ]
+
+    def _enter(self) -> Seat | None:
+        """The place in the present generation."""
+        executor = self._get_executor()
+        if executor is not self._executor:
+            self._seat = Seat.take(executor, self._find_set())
+            self._executor = executor
+        return self._seat

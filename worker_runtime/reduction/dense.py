@@ -1,0 +1,135 @@
+"""A bucket of dense gradients: one flat tensor, or one for each dtype, reduced in place.
+
+A gradient is brought into its part of the flat tensor by a single multiplication, which also makes the average: then
+nothing is left to do but to add. In a job that ends with its workers the part takes the gradient's place at once, and
+autograd's own tensor is dropped. In one that outlives them the local gradient stays as it was until the step is
+committed, since it may have to be reduced again.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.operation import Operation
+from worker_runtime.reduction.bucket import Bucket
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.memory import Memory, Part
+from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.settings import Settings
+
+
+class DenseBucket(Bucket):
+    """Gradients that travel as dense tensors; sparse ones are made dense, and their results sparse again.
+
+    Args:
+        entries, number, note: as for every bucket.
+        settings: how to combine.
+        seat: among whom.
+        sparse_dims: of each entry, how many sparse dimensions the result shall have; 0 for a dense one.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        number: int,
+        note: str,
+        *,
+        settings: Settings,
+        seat: Seat,
+        sparse_dims: Sequence[int],
+    ) -> None:
+        super().__init__(entries, number, note)
+        reduction = settings.how.reduction
+        self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction)
+        before, self._after = settings.find_factors(seat.members.size)
+        # As a tensor without dimensions: torch takes it faster than a number, and its dtype changes no other's.
+        self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64)
+        self._keeps = seat.is_elastic
+        self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
+        self._is_cast = [part.dtype != part.parameter.dtype for part in self._parts]
+        self._places = {entry: place for place, entry in enumerate(self.entries)}
+        self._agreed_dims = tuple(sparse_dims)
+        self._sparse_dims = list(sparse_dims)
+        self._memory: Memory | None = None
+        self._spare: Memory | None = None
+        self._is_open = False
+
+    def take(self, entry: Entry) -> None:
+        """Bring its gradient, or zeros, into the flat tensor."""
+        memory = self._open()
+        place = self._places[entry]
+        view, gradient = memory.views[place], entry.parameter.grad
+        if gradient is None:
+            view.zero_()
+            return
+        entry.kept = gradient
+        if gradient is view:  # autograd has added to the result of an earlier step
+            if self._before is not None:
+                view.mul_(self._before)
+            return
+        is_dense = gradient.layout is torch.strided
+        has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
+        source = gradient.detach() if has_graph else gradient
+        if not is_dense:
+            self._sparse_dims[place] = gradient.sparse_dim()
+            source = source.to_dense()
+        if self._before is None:
+            view.copy_(source)
+        else:
+            torch.mul(source, self._before, out=view)
+        if is_dense and not (self._keeps or has_graph or self._is_cast[place]):
+            entry.kept = entry.parameter.grad = view
+
+    def give(self) -> None:
+        """Let each gradient be its part of the flat tensor, or have its values."""
+        memory = self._open()
+        for place, entry in enumerate(self.entries):
+            parameter, view = entry.parameter, memory.views[place]
+            if not parameter.requires_grad:
+                continue  # frozen in the meantime
+            gradient = parameter.grad
+            if self._sparse_dims[place]:
+                parameter.grad = view.to(parameter.dtype).to_sparse(self._sparse_dims[place])
+            elif self._is_cast[place]:
+                if self._keeps or gradient is None or gradient.layout is not torch.strided or gradient.requires_grad:
+                    parameter.grad = view.to(parameter.dtype)
+                else:
+                    gradient.copy_(view)
+            elif gradient is not view:
+                parameter.grad = view
+
+    def reset(self) -> None:
+        """Forget the step."""
+        super().reset()
+        self._is_open = False
+        self._sparse_dims = list(self._agreed_dims)
+
+    def _make_operation(self, seat: Seat, name: str) -> Operation[list[torch.Tensor]]:
+        flats = self._open().flats
+        return Allreduce(flats, self._how, seat.members, name, flats)
+
+    def _receive(self, result: list[torch.Tensor]) -> None:
+        if self._after != 1.0:
+            for flat in result:
+                flat.mul_(self._after)
+
+    def _open(self) -> Memory:
+        """The step's memory: that of the last one, unless it must not change any more; then two take turns."""
+        memory = self._memory
+        if memory is not None and self._is_open:
+            return memory
+        self._is_open = True
+        spare = None
+        if memory is not None and self._is_in_use(memory):
+            memory, spare = self._spare, memory
+            if memory is not None and self._is_in_use(memory):
+                memory = None
+        if memory is None:
+            memory = Memory(self._parts)
+        self._memory, self._spare = memory, spare
+        return memory
+
+    def _is_in_use(self, memory: Memory) -> bool:
+        """Whether a program still looks at it, or the local gradients lie in it, which are to be kept."""
+        return memory.is_held or (self._keeps and memory.holds_gradients)

@@ -1,0 +1,293 @@
+"""Gradient averaging: buckets are asked for while backward is still computing, and awaited before the optimizer steps.
+
+Each bucket is one operation, asked for as soon as its gradients are complete on this rank; the sequencer finds the
+order. A parameter that got no gradient here counts as zeros, since another rank may have one for it.
+
+**Cautious and eager.** In its first steps an optimizer is cautious: nothing is asked for before `synchronize()`, and a
+survey of the ranks comes first. It tells which gradients are sparse and in which order they became ready; the buckets
+are planned anew, and from then on the optimizer is eager.
+
+**Gradients that are thrown away** (`zero_grad()` after a backward pass of another loss, as for a GAN's discriminator)
+cost nothing while the optimizer is cautious. An eager one has asked for some of them, perhaps for others on other
+ranks: they are completed on all ranks, and the optimizer is cautious for a while, so that in a GAN what is thrown away
+every time is soon not sent at all. The last bucket is never asked for during backward: it carries whether the step is
+used or thrown away, so ranks that do not agree on it (on one nothing was ready, and it did not notice) are told so,
+and never get a mixture.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.errors import ExcessBackwardError
+from worker_runtime.executor import Executor
+from worker_runtime.handles import Handle
+from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.plan import describe, make_buckets
+from worker_runtime.reduction.roster import NamedParameters, Roster
+from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.settings import Settings
+from worker_runtime.reduction.survey import Survey, take_survey
+
+# For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
+_CAUTION_STEPS = 100
+
+
+class GradientReducer:
+    """Reduces the gradients of an optimizer's parameters over the ranks of a process set, once per step.
+
+    Args:
+        list_parameters: those of the optimizer, named, in the same order on all ranks. Asked anew for each step: those
+            that are added or unfrozen are reduced from then on.
+        get_executor: the executor of the present generation; asked for anew at each use.
+        settings: how gradients are combined.
+        passes: backward passes per step; their gradients are summed locally before they are sent.
+        groups: of parameters whose gradients travel together; looked up when a parameter is new.
+        find_set: the number of the process set in the present generation.
+    """
+
+    def __init__(
+        self,
+        list_parameters: Callable[[], NamedParameters],
+        get_executor: Callable[[], Executor],
+        settings: Settings | None = None,
+        *,
+        passes: int = 1,
+        groups: Mapping[torch.Tensor, int] | None = None,
+        find_set: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._get_executor = get_executor
+        self._settings = settings or Settings()
+        self._passes = passes
+        self._roster = Roster(list_parameters, {} if groups is None else groups, self)
+        self._find_set = find_set
+        self._lock = threading.RLock()  # backward runs in a thread for each device
+        self._executor: Executor | None = None
+        self._seat: Seat | None = None
+        self._buckets: list[Bucket] = []
+        self._planned: object = None  # what the buckets of a cautious step were planned from
+        self._ready: list[Entry] = []  # of this step, in the order of readiness
+        self._is_eager = False
+        self._calm = 0
+        self._latest: Handle[Any] | None = None  # of this step's buckets, the one that was asked for last
+        self._enter()
+        self._roster.update(self._passes)
+
+    @property
+    def passes(self) -> int:
+        """How many backward passes are summed locally before one step."""
+        return self._passes
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The parameters whose gradients are reduced, and how far each is."""
+        return tuple(self._roster.entries)
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """As they are planned at present."""
+        return tuple(self._buckets)
+
+    def synchronize(self) -> None:
+        """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
+
+        Raises:
+            HorovodInternalError: a reduction failed, or the ranks do not have the same gradients; the gradients are
+                then undefined.
+        """
+        with self._lock, torch.no_grad():
+            seat = self._enter()
+            if seat is None:
+                self._end_step()
+                return
+            was_eager, survey = self._is_eager, None
+            try:
+                has_changed = self._roster.update(self._passes)
+                if not was_eager:
+                    survey = self._explore(seat)
+                elif has_changed:
+                    self._extend(seat)
+                self._complete(seat)
+                for bucket in self._buckets:
+                    bucket.give()
+                seat.commit()
+            except BaseException:
+                self._give_up(seat)
+                raise
+            self._end_step()
+            self._calm += 1
+            if has_changed:
+                self._become_cautious(0)
+            elif survey is not None and survey.is_of_all and survey.calm > 0:
+                self._become_eager(seat, survey)
+
+    def discard(self) -> None:
+        """Throw away what this step's backward passes have made; the gradients are undefined then.
+
+        Where gradients are complete, all ranks must come here: what was asked for is completed.
+
+        Raises:
+            HorovodInternalError: a reduction failed, or another rank uses the gradients that this one throws away.
+        """
+        with self._lock, torch.no_grad():
+            seat = self._enter()
+            if seat is not None and self._ready:
+                if self._is_eager:
+                    try:
+                        is_of_all = self._complete(seat, remark=THROWN_AWAY)
+                    except BaseException:
+                        self._give_up(seat)
+                        raise
+                    if is_of_all:
+                        self._become_cautious(-_CAUTION_STEPS)
+                else:
+                    self._calm = -_CAUTION_STEPS
+            self._end_step()
+
+    def average(self, value: torch.Tensor) -> torch.Tensor:
+        """A number of this rank's combined with those of the others as gradients are: the loss that belongs to them."""
+        with self._lock, torch.no_grad():
+            seat = self._enter()
+            if seat is None:
+                return value.detach()
+            reduction = self._settings.how.reduction
+            how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
+            name = f"allreduce.{seat.name}.loss"
+            return seat.executor.run(Allreduce([value.detach()], how, seat.members, name))[0]
+
+    def set_passes(self, passes: int) -> None:
+        """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
+        with self._lock:
+            for entry in self._roster.entries:
+                if entry.passes_left == self._passes:
+                    entry.passes_left = passes
+            self._passes = passes
+
+    def detach(self) -> None:
+        """Leave the parameters alone from now on."""
+        self._roster.detach()
+
+    def record_gradient(self, entry: Entry) -> None:
+        """A backward pass has accumulated into the gradient of `entry`.
+
+        Raises:
+            ExcessBackwardError: there were more passes than one step has.
+        """
+        with self._lock:
+            seat = self._enter()
+            if seat is None:
+                return
+            if entry.is_ready:
+                self._restart(entry)
+            entry.passes_left -= 1
+            if not entry.is_ready:
+                return
+            self._ready.append(entry)
+            gradient = entry.parameter.grad
+            entry.version = 0 if gradient is None else gradient._version  # noqa: SLF001 - torch's only way to tell
+            bucket = entry.bucket
+            if bucket is None:
+                return
+            if torch.is_grad_enabled():
+                with torch.no_grad():
+                    bucket.take(entry)
+            else:
+                bucket.take(entry)
+            bucket.missing -= 1
+            if not bucket.missing and bucket is not self._buckets[-1]:
+                bucket.ask(seat, at_once=True)
+                self._latest = bucket.handle
+            elif self._latest is not None and self._latest.terms is None:
+                seat.executor.progress()
+
+    def _enter(self) -> Seat | None:
+        """The place in the present generation; in a new one everything begins anew."""
+        executor = self._get_executor()
+        if executor is not self._executor:
+            self._seat = Seat.take(executor, self._find_set())
+            self._executor = executor
+            self._end_step()
+            self._become_cautious(0)
+        return self._seat
+
+    def _explore(self, seat: Seat) -> Survey:
+        """In a cautious step: find out what all have, and plan accordingly."""
+        note = f"{self._settings.describe()}, {describe(self._roster.entries)}"
+        survey = take_survey(seat, self._roster.entries, self._ready, self._calm, note)
+        planned = (seat, tuple(self._roster.entries), survey.sparse_dims)
+        if planned != self._planned:
+            self._buckets = make_buckets(self._roster.entries, self._settings, seat, sparse_dims=survey.sparse_dims)
+            self._planned = planned
+        return survey
+
+    def _extend(self, seat: Seat) -> None:
+        """In an eager step: let parameters that are new travel, too."""
+        new = [entry for entry in self._roster.entries if entry.bucket is None]
+        if new:
+            self._buckets += make_buckets(new, self._settings, seat, first_number=len(self._buckets))
+
+    def _complete(self, seat: Seat, remark: str = "") -> bool:
+        """Ask for all buckets, whether they are full or not, and wait; whether no rank had joined at the last one.
+
+        With a remark, the gradients that were not taken do not matter, and are left alone.
+        """
+        for bucket in self._buckets:
+            if bucket.handle is None:
+                for entry in bucket.entries:
+                    if not remark and (entry.bucket is None or not entry.is_ready):
+                        bucket.take(entry)
+                is_last = bucket is self._buckets[-1]
+                bucket.ask(seat, is_awaited=is_last, remark=remark if is_last else "")
+        terms = None
+        if self._buckets and (last := self._buckets[-1].handle) is not None:
+            last.await_answer()  # before any data: its question leaves now, and it runs beside the others
+        for bucket in self._buckets:
+            terms = bucket.finish()
+        return terms is None or not terms.joined
+
+    def _restart(self, entry: Entry) -> None:
+        """A gradient was complete, and backward has made another: all is well if the first one was thrown away."""
+        gradient = entry.parameter.grad
+        if entry.bucket is None:
+            # Autograd adds to a gradient in place, so that its version grows; that of a new one begins at 0.
+            is_new = gradient is None or gradient._version <= entry.version  # noqa: SLF001 - as above
+        else:
+            is_new = gradient is not entry.kept
+        if not is_new:
+            raise ExcessBackwardError(entry.name, self._passes)
+        self.discard()
+
+    def _become_eager(self, seat: Seat, survey: Survey) -> None:
+        """Ask during backward from now on, in buckets that are complete as early as can be."""
+        self._is_eager, self._planned = True, None
+        self._buckets = make_buckets(
+            self._roster.entries, self._settings, seat, sparse_dims=survey.sparse_dims, order=survey.order
+        )
+        for bucket in self._buckets:
+            for entry in bucket.entries:
+                entry.bucket = bucket
+
+    def _become_cautious(self, calm: int) -> None:
+        self._is_eager, self._calm = False, calm
+        self._buckets, self._planned = [], None
+        for entry in self._roster.entries:
+            entry.bucket = None
+
+    def _give_up(self, seat: Seat) -> None:
+        """After a failure: nothing that was asked for is waited for, and its names and memory are not used again."""
+        if self._seat is seat:
+            self._seat = seat.renew()
+        self._become_cautious(0)
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """The next step begins anew."""
+        self._ready.clear()
+        self._latest = None
+        for bucket in self._buckets:
+            bucket.reset()
+        self._roster.begin_step(self._passes)

@@ -1,0 +1,83 @@
+"""Whose gradients an optimizer needs at present: those of its parameters that require any."""
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import torch
+
+from worker_runtime.reduction.entry import Entry
+
+NamedParameters = Iterable[tuple[str, torch.Tensor]]
+
+
+class Recorder(Protocol):
+    """Who hears of gradients."""
+
+    def record_gradient(self, entry: Entry) -> None:
+        """A backward pass has accumulated into the gradient of `entry`."""
+
+
+class Roster:
+    """The entries of an optimizer's parameters, and the hooks that tell of their gradients.
+
+    Args:
+        list_parameters: those of the optimizer at present, named.
+        groups: the group of some of them; looked up when one is new.
+        recorder: told of gradients as long as it lives: an optimizer that was dropped no longer averages.
+    """
+
+    def __init__(
+        self,
+        list_parameters: Callable[[], NamedParameters],
+        groups: Mapping[torch.Tensor, int],
+        recorder: Recorder,
+    ) -> None:
+        self._list_parameters = list_parameters
+        self._groups = groups
+        self._recorder = weakref.ref(recorder)
+        self.entries: list[Entry] = []
+
+    def update(self, passes: int) -> bool:
+        """Take in parameters that were added or unfrozen, let go of those that are gone or frozen; whether any were.
+
+        Args:
+            passes: how many backward passes a new one waits for.
+        """
+        listed = [(name, parameter) for name, parameter in self._list_parameters() if parameter.requires_grad]
+        present = self.entries
+        if len(listed) == len(present) and all(
+            parameter is entry.parameter for (_, parameter), entry in zip(listed, present, strict=True)
+        ):
+            return False
+        known = {entry.parameter: entry for entry in present}
+        self.entries = [
+            known.pop(parameter) if parameter in known else self._enter(name, parameter, passes)
+            for name, parameter in listed
+        ]
+        for entry in known.values():
+            entry.detach()
+        return True
+
+    def begin_step(self, passes: int) -> None:
+        """All gradients are to come."""
+        for entry in self.entries:
+            entry.passes_left = passes
+            entry.kept = None
+
+    def detach(self) -> None:
+        """Leave the parameters alone from now on."""
+        for entry in self.entries:
+            entry.detach()
+
+    def _enter(self, name: str, parameter: torch.Tensor, passes: int) -> Entry:
+        entry = Entry(parameter, name, passes, self._groups.get(parameter))
+        recorder = self._recorder
+
+        def hook(_: torch.Tensor) -> None:
+            target = recorder()
+            if target is not None:
+                target.record_gradient(entry)
+
+        entry.hook = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return entry

@@ -1,0 +1,61 @@
+"""What the ranks find out about each other's gradients before they are reduced, in one small operation.
+
+It costs a round trip, so an optimizer makes it in its first steps, and whenever what was found may have changed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.seat import Seat
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What holds on all ranks alike.
+
+    calm: for how many steps, on the rank where it is least, no complete gradients were thrown away; negative for some
+        time after that has happened.
+    order: the entries, in the order in which they became ready on the first rank.
+    sparse_dims: of each entry, how many sparse dimensions its gradient has where it is sparse; 0 if nowhere.
+    is_of_all: no rank had joined: all know this.
+    """
+
+    calm: int
+    order: tuple[int, ...]
+    sparse_dims: tuple[int, ...]
+    is_of_all: bool
+
+
+def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], calm: int, note: str) -> Survey:
+    """Exchange what each rank has found.
+
+    Args:
+        seat: among whom.
+        entries: of all gradients.
+        ready: those that are complete, in the order in which they became so.
+        calm: of this rank; see `Survey`.
+        note: what all ranks must have alike.
+
+    Raises:
+        HorovodInternalError: the ranks have not the same gradients, or the operation failed.
+    """
+    places = dict.fromkeys(entries, 0)
+    if seat.is_first:
+        places.update((entry, place) for place, entry in enumerate(ready, 1) if entry in places)
+    sparse = [entry.find_sparse_dims() for entry in entries]
+    # All by the maximum: what only one rank knows, the others leave at zero.
+    findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64)
+    operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
+    question = operation.question
+    operation.question = question._replace(signature=replace(question.signature, note=note))
+    handle = seat.executor.submit(operation, is_awaited=True)
+    (found,) = handle.wait()
+    negative_calm, *numbers = found.tolist()
+    count = len(entries)
+    order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
+    is_of_all = handle.terms is not None and not handle.terms.joined
+    return Survey(-negative_calm, tuple(order), tuple(numbers[count:]), is_of_all)

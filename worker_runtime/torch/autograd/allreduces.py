@@ -1,0 +1,175 @@
+"""The gradients of allreduce.
+
+What is differentiated is the sum of the losses of all ranks of the set: each rank's output depends on every rank's
+input, so the gradient of an input comes from all ranks, and the backward pass is a collective too. It is named after
+the forward call, so that ranks which run their backward passes in other orders still meet.
+
+With y = postscale * reduce over r of (prescale * x_r), and G = the sum over the ranks of their gradients for y:
+
+    Sum       postscale * prescale * G
+    Average   postscale * prescale * G / size
+    Min, Max  postscale * prescale * G / t where x_r holds the extreme value, t being how many ranks hold it; else 0
+    Product   postscale * prescale * G * the product of prescale * x_s over the other ranks s
+    Adasum    the Adasum of the ranks' gradients, as Horovod has it; it is not the derivative
+
+Horovod combines the gradients of Min, Max and Product by minimum, maximum and product, which is no gradient at all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from worker_runtime.calls import Call, begin_call, make_allreduce
+from worker_runtime.collectives import SUM, Combination
+from worker_runtime.core.questions import Reduction
+from worker_runtime.process_set import ProcessSet
+from worker_runtime.reductions import choose_reduction
+
+PRODUCT = Combination(Reduction.PRODUCT)
+
+
+class HorovodAllreduce(Function):
+    """Differentiable allreduce of one tensor."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - Horovod's signature
+        ctx: Any,  # noqa: ANN401 - torch gives its class no type
+        tensor: torch.Tensor,
+        average: bool | None,  # noqa: FBT001 - Horovod's signature
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+    ) -> torch.Tensor:
+        """Combine."""
+        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+        (result,) = _reduce(ctx, begin_call("allreduce", name, process_set), [tensor], how)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """As the module's table says; a collective."""
+        (result,) = _differentiate(ctx, [gradient])
+        return result, None, None, None, None, None, None
+
+
+class HorovodGroupedAllreduce(Function):
+    """Differentiable allreduce of several tensors at once."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - Horovod's signature
+        ctx: Any,  # noqa: ANN401 - as above
+        average: bool | None,  # noqa: FBT001 - Horovod's signature
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: ProcessSet,
+        *tensors: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        """Combine."""
+        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+        return tuple(_reduce(ctx, begin_call("grouped_allreduce", name, process_set), tensors, how))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """As the module's table says; one collective for all (two for Product)."""
+        return None, None, None, None, None, None, *_differentiate(ctx, gradients)
+
+
+def _reduce(ctx: Any, call: Call, tensors: Sequence[torch.Tensor], how: Combination) -> list[torch.Tensor]:  # noqa: ANN401 - as above
+    ctx.call, ctx.how = call, how
+    results = call.executor.run(make_allreduce(call, tensors, how))
+    match how.reduction:
+        case Reduction.MIN | Reduction.MAX:
+            ctx.save_for_backward(*tensors, *results)
+        case Reduction.PRODUCT:
+            ctx.save_for_backward(*tensors)
+    return results
+
+
+def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:  # noqa: ANN401 - as above
+    """The gradients of all inputs; None of those that have none by their dtype.
+
+    Which take part follows from the dtypes alone, and not from which inputs want a gradient: ranks may differ in that.
+    """
+    how: Combination = ctx.how
+    call: Call = ctx.call.derive("backward")
+    chosen = [index for index, gradient in enumerate(gradients) if _is_differentiable(gradient)]
+    given = [gradients[index] for index in chosen]
+    saved: Sequence[torch.Tensor] = ctx.saved_tensors
+    inputs = [saved[index] for index in chosen] if saved else []
+    match how.reduction:
+        case Reduction.MIN | Reduction.MAX:
+            results = [saved[len(gradients) + index] for index in chosen]
+            found = _share_among_holders(call, how, given, inputs, results)
+        case Reduction.PRODUCT:
+            found = _multiply_by_others(call, how, given, inputs)
+        case _:
+            found = call.executor.run(make_allreduce(call, given, how))
+    placed: list[torch.Tensor | None] = [None] * len(gradients)
+    for index, gradient in zip(chosen, found, strict=True):
+        placed[index] = gradient
+    return placed
+
+
+def _share_among_holders(
+    call: Call,
+    how: Combination,
+    gradients: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """The gradient of an extreme value goes to the ranks that hold it, in equal shares.
+
+    Factors are arithmetic, after which values that differed may be equal; so with factors the extreme value is found
+    anew without them, by another collective. (A negative prescale turns the order around.)
+    """
+    factor = how.prescale * how.postscale
+    if (how.prescale, how.postscale) != (1.0, 1.0):
+        is_min = (how.reduction is Reduction.MIN) == (how.prescale >= 0)
+        plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
+        results = call.executor.run(make_allreduce(call.derive("extremes"), inputs, plain))
+    holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
+    counts = [is_held.to(torch.int32) for is_held in holds]
+    summed = call.executor.run(make_allreduce(call, [*gradients, *counts], SUM))
+    totals, holders = summed[: len(gradients)], summed[len(gradients) :]
+    return [
+        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(total.dtype)  # none holds a value that is NaN
+        for total, count, is_held in zip(totals, holders, holds, strict=True)
+    ]
+
+
+def _multiply_by_others(
+    call: Call, how: Combination, gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The derivative of a product by one factor is the product of the others.
+
+    It is made as the product of all factors that are not zero, divided by the own one; with the number of zeros it
+    follows where others have a zero. It is computed in at least float32, and is as exact as a division; where the
+    product of all overflows, so does it.
+    """
+    wide = [(mine.to(torch.promote_types(mine.dtype, torch.float32)) * how.prescale) for mine in inputs]
+    zeros = [mine == 0 for mine in wide]
+    divisors = [mine.masked_fill(is_zero, 1) for mine, is_zero in zip(wide, zeros, strict=True)]
+    counts = [is_zero.to(torch.int32) for is_zero in zeros]
+    executor = call.executor
+    products = executor.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
+    summed = executor.run(make_allreduce(call, [*gradients, *counts], SUM))
+    found = []
+    for index, product in enumerate(products.wait()):
+        total, count = summed[index], summed[len(gradients) + index]
+        is_others_zero = (count - counts[index]) > 0
+        others = (product / divisors[index]).masked_fill(is_others_zero, 0)
+        found.append((total * others * (how.prescale * how.postscale)).to(gradients[index].dtype))
+    return found
+
+
+def _is_differentiable(gradient: torch.Tensor) -> bool:
+    return gradient.is_floating_point() or gradient.is_complex()

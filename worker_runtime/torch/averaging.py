@@ -1,0 +1,125 @@
+"""The distributed optimizer that averages gradients before each step."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from worker_runtime.reduction import GradientReducer
+from worker_runtime.torch.facade import Closure, Facade
+
+
+class Averaging(Facade):
+    """Steps with the gradients of all ranks; however they are combined, this calls it to average."""
+
+    _reducer: GradientReducer
+    _is_synchronized: bool  # by the user
+    _is_unscaled: bool  # for a gradient scaler, and so synchronized
+    _skips_synchronize: bool
+
+    @property
+    def _handles(self) -> dict[torch.Tensor, Any]:
+        """What is in flight, by parameter."""
+        return {
+            entry.parameter: bucket.handle
+            for bucket in self._reducer.buckets
+            if bucket.handle is not None
+            for entry in bucket.entries
+        }
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """How many backward passes are summed locally before one step."""
+        return self._reducer.passes
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change it; for parameters that have had a backward pass in this step, from the next one on."""
+        check_passes(passes)
+        self._reducer.set_passes(passes)
+
+    def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
+        """Average the gradients and step.
+
+        Args:
+            closure: computes the loss and the gradients. The gradients are averaged each time it has run, and the loss
+                that the optimizer sees is averaged too: one that decides by the loss (LBFGS) then decides alike on all
+                ranks.
+
+        Returns:
+            What the optimizer's own `step()` returns.
+
+        Raises:
+            HorovodInternalError: the averaging failed, or another rank throws away the gradients of this step; the
+                parameters are as they were.
+        """
+        if self._skips_synchronize:
+            return self._optimizer.step(closure)
+        if closure is not None:
+            return self._optimizer.step(lambda: self._average_inside(closure))
+        if self._is_unscaled:
+            self._is_unscaled = False
+            return self._optimizer.step()
+        if self._is_synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(): the gradients are averaged a second time",
+                stacklevel=2,
+            )
+        self._reducer.synchronize()
+        self._is_synchronized = False
+        return self._optimizer.step()
+
+    def synchronize(self) -> None:
+        """Wait until all gradients are averaged, for example to clip them before `step()`.
+
+        Raises:
+            HorovodInternalError: the averaging failed.
+        """
+        self._reducer.synchronize()
+        self._is_synchronized, self._is_unscaled = True, False
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """In it, `step()` does not average: `synchronize()` was called before."""
+        self._skips_synchronize = True
+        try:
+            yield
+        finally:
+            self._skips_synchronize = False
+            self._is_synchronized = self._is_unscaled = False
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
+
+        Raises:
+            HorovodInternalError: another rank steps with the gradients that this one throws away.
+        """
+        self._reducer.discard()
+        self._is_synchronized = self._is_unscaled = False
+        self._optimizer.zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load the optimizer's state; the present step is thrown away, as by `zero_grad()`."""
+        self._reducer.discard()
+        self._is_synchronized = self._is_unscaled = False
+        self._optimizer.load_state_dict(state_dict)
+
+    def _prepare_unscaling(self) -> None:
+        """Average first, unless the user has."""
+        if self._is_synchronized or self._skips_synchronize:
+            return
+        self._reducer.synchronize()
+        self._is_unscaled = True  # also where the scaler then skips the step: the next unscaling averages again
+
+    def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
+        loss = closure()
+        self._reducer.synchronize()
+        return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
+
+
+def check_passes(passes: int) -> None:
+    """Raise ValueError unless there is at least one."""
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step is {passes}; it must be at least 1")

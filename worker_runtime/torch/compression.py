@@ -1,0 +1,70 @@
+"""Making tensors smaller before they travel, and what they were afterwards.
+
+Whatever has `compress` and `decompress` will do where a compressor is asked for: a class with static methods, as here,
+or an object.
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+
+class Compressor(Protocol):
+    """How a tensor is made smaller; both methods are pure, and differentiable if gradients shall flow through."""
+
+    def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
+        """The tensor that is to travel, dense, and whatever `decompress` needs to know."""
+
+    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
+        """The tensor as it was, of what has come back."""
+
+
+class NoneCompressor:
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """The tensor itself."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: None) -> torch.Tensor:
+        """The tensor itself."""
+        del context
+        return tensor
+
+
+class _CastingCompressor:
+    """Sends floating-point tensors as another dtype; integers and complex numbers as they are."""
+
+    _DTYPE: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype | None]:
+        """The values in the smaller dtype, and the dtype that they had."""
+        return (tensor.to(cls._DTYPE), tensor.dtype) if tensor.is_floating_point() else (tensor, None)
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: torch.dtype | None) -> torch.Tensor:
+        """The values in the dtype that they had."""
+        return tensor if context is None else tensor.to(context)
+
+
+class FP16Compressor(_CastingCompressor):
+    """Sends floating-point tensors as float16: 10 bits of mantissa; above 65504 it is infinity."""
+
+    _DTYPE = torch.float16
+
+
+class BF16Compressor(_CastingCompressor):
+    """Sends floating-point tensors as bfloat16: 7 bits of mantissa, the range of float32. Horovod has none."""
+
+    _DTYPE = torch.bfloat16
+
+
+class Compression:
+    """The compressors to choose from."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

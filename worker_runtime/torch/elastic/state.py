@@ -1,0 +1,208 @@
+"""The state of a PyTorch training: models, optimizers and samplers, each kept by a handler, and plain objects."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from worker_runtime.elastic import ObjectState
+from worker_runtime.job import rank
+from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+
+class StateHandler(ABC):
+    """Saves, restores and synchronises one object of the state.
+
+    Args:
+        value: the object.
+    """
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the kind that the subclass handles
+        self.value = value
+        self.save()
+
+    @abstractmethod
+    def save(self) -> None:
+        """Keep a copy in this process's memory."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Return to what was saved last."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Give all ranks the object of rank 0, which counts as saved then."""
+
+    def reset(self) -> None:  # noqa: B027 - most objects need not adapt
+        """Adapt to another size or rank."""
+
+    def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
+        """Handle another object from now on."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
+
+    def save(self) -> None:
+        """Copy the state_dict to the host's memory."""
+        self._saved = _copy_to_host(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Load the copy."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Overwrite the tensors in place; the rest travels as one object."""
+        state = self.value.state_dict()
+        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+        broadcast_parameters(tensors, root_rank=0)
+        if len(tensors) < len(state):
+            rest = {name: value for name, value in state.items() if name not in tensors}
+            self.value.load_state_dict({**state, **broadcast_object(rest, name="elastic.model")})
+        self.save()
+
+
+class OptimizerStateHandler(StateHandler):
+    """Keeps an optimizer, plain or distributed: its options and its state."""
+
+    def save(self) -> None:
+        """Copy the state_dict to the host's memory."""
+        self._saved = _copy_to_host(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Load a copy of the copy: the optimizer goes on with the very tensors that it is given."""
+        self.value.load_state_dict(_copy_to_host(self._saved))
+
+    def sync(self) -> None:
+        """Give all ranks the options and the state of rank 0; no step is run."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+
+class SamplerStateHandler(StateHandler):
+    """Keeps a sampler: the epoch, and how much of it is processed."""
+
+    def save(self) -> None:
+        """Copy its state."""
+        self._saved = self.value.state_dict()
+
+    def restore(self) -> None:
+        """Load the copy."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Let all ranks go on where rank 0 is."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name="elastic.sampler"))
+        self.save()
+
+    def reset(self) -> None:
+        """Deal out what is left among the workers that there are now."""
+        self.value.reset()
+
+
+Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
+
+
+class _Handlers:
+    """Which handler keeps objects of which class; the first that fits."""
+
+    def __init__(self) -> None:
+        self.registry: Registry = [
+            (torch.nn.Module, ModelStateHandler),
+            (torch.optim.Optimizer, OptimizerStateHandler),
+            (ElasticSampler, SamplerStateHandler),
+        ]
+
+    def find(self, value: object) -> StateHandler | None:
+        """A handler for the object; None for a plain one."""
+        return next((make(value) for kind, make in self.registry if isinstance(value, kind)), None)
+
+
+_HANDLERS = _Handlers()
+
+
+def get_handler_registry() -> Registry:
+    """The classes of objects that have a handler, and their handlers, in the order in which they are tried."""
+    return _HANDLERS.registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replace the registry, for states that are made later."""
+    _HANDLERS.registry = registry
+
+
+class TorchState(ObjectState):
+    """State of a PyTorch training, for `elastic.run`.
+
+    Modules, optimizers and `ElasticSampler`s, under any keyword, are kept by their state_dicts; other values must be
+    picklable. Each becomes an attribute; to assign another object to one replaces what is kept.
+
+    Args:
+        model: a module; as if it were one of the others, and so is
+        optimizer: an optimizer, plain or distributed.
+        **kwargs: the attributes and their values.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: object,
+    ) -> None:
+        self._handlers: dict[str, StateHandler] = {}
+        plain: dict[str, object] = {}
+        for name, value in {"model": model, "optimizer": optimizer, **kwargs}.items():
+            handler = _HANDLERS.find(value)
+            if handler is None:
+                plain[name] = value
+            else:
+                self._handlers[name] = handler
+                object.__setattr__(self, name, value)
+        super().__init__(lambda value: broadcast_object(value, root_rank=0), rank, **plain)
+
+    def save(self) -> None:
+        """Keep copies of all, in the host's memory."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Return to what was saved last."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Give all ranks the state of rank 0, which counts as saved then."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Deal samples out anew, for the size and rank of now."""
+        for handler in self._handlers.values():
+            handler.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
+        if name != "_handlers" and name in self._handlers:
+            self._handlers[name].set_value(value)
+        object.__setattr__(self, name, value)
+
+
+def _copy_to_host(value: Any) -> Any:  # noqa: ANN401 - what a state_dict holds
+    """A copy whose tensors lie in the host's memory."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        copied = copy.copy(value)  # with what a module's state_dict says beside its items
+        for key, item in value.items():
+            copied[key] = _copy_to_host(item)
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(_copy_to_host(item) for item in value)
+    return copy.deepcopy(value)

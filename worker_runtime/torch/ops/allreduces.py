@@ -1,0 +1,253 @@
+"""Allreduce and its variants under Horovod's names and signatures."""
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+import torch
+
+from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.collectives import Combination
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.reductions import choose_reduction
+from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
+from worker_runtime.torch.compression import Compression, Compressor
+
+_take_first = itemgetter(0)
+
+
+def allreduce(  # noqa: PLR0917 - Horovod's signature
+    tensor: torch.Tensor,
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Combine tensors of one shape and dtype over the ranks of a set: postscale * reduce(prescale * x).
+
+    The gradient of an input is, with G the sum of all ranks' gradients for the result: for Sum G, for Average G / size,
+    for Min and Max G on the ranks that hold the extreme value, in equal shares, for Product G times the product of the
+    other ranks' inputs; each times both factors. For Adasum it is, as in Horovod, the Adasum of the gradients.
+    Backward is itself a collective, which all ranks of the set must run; it is differentiable once.
+
+    Args:
+        tensor: dense, of any shape, strides and of the dtypes in `worker_runtime.collectives.dtypes`; left alone.
+        average: deprecated; True for `op=Average`, False for `op=Sum`.
+        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
+        compression: how the tensor is made smaller on its way; gradients pass through it too.
+        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum
+            divided by the size, truncated toward zero; sums and products of integers wrap around.
+        prescale_factor: multiplies before; integers in float64, truncated toward zero.
+        postscale_factor: multiplies after, likewise.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor of the same shape and dtype, equal on all ranks of the set.
+
+    Raises:
+        ValueError: a wrong argument, also a dtype that has no such reduction, or a name that is in flight; nothing was
+            sent.
+        HorovodInternalError: the ranks do not agree on dtype, shape, op, factors or device; the operation failed; or
+            Horovod has not been initialized.
+    """
+    reduction = choose_reduction(op, average)
+    compressed, context = (tensor, None) if compression is Compression.none else compression.compress(tensor)
+    if compressed.requires_grad and torch.is_grad_enabled():
+        result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
+        )
+    else:
+        call = begin_call("allreduce", name, process_set)
+        how = Combination(reduction, prescale_factor, postscale_factor)
+        (result,) = call.executor.run(make_allreduce(call, (compressed,), how))
+    return result if compression is Compression.none else compression.decompress(result, context)
+
+
+def allreduce_async(  # noqa: PLR0917 - Horovod's signature
+    tensor: torch.Tensor,
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin an `allreduce`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives the new tensor. Until then `tensor` must be left alone.
+
+    Raises:
+        ValueError: as `allreduce`.
+        HorovodInternalError: Horovod has not been initialized, or its group has failed.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("allreduce", name, process_set)
+    executor = call.executor
+    return executor.handle_table.add(executor.submit(make_allreduce(call, (tensor,), how)), _take_first)
+
+
+def allreduce_(  # noqa: PLR0917 - Horovod's signature
+    tensor: torch.Tensor,
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """`allreduce` in place: the result replaces the values of `tensor`, which is returned; not differentiable.
+
+    Raises:
+        ValueError: as `allreduce`; also when elements of `tensor` share their memory, as after `expand`.
+        HorovodInternalError: as `allreduce`.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("allreduce", name, process_set)
+    targets = (tensor,)
+    call.executor.run(make_allreduce(call, targets, how, targets))
+    return tensor
+
+
+def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
+    tensor: torch.Tensor,
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin an `allreduce_`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives `tensor`. Until then it must be left alone.
+
+    Raises:
+        ValueError: as `allreduce_`.
+        HorovodInternalError: as `allreduce_async`.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("allreduce", name, process_set)
+    executor, targets = call.executor, (tensor,)
+    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), _take_first)
+
+
+def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`allreduce` of several tensors as one operation: all of them run, or none.
+
+    Differentiable as `allreduce`, by one collective for all tensors.
+
+    Args:
+        tensors: at least one, on one device, of any shapes and dtypes; the same on all ranks.
+        average: as in `allreduce`, and so are the others.
+        name: of the group.
+        compression: of each tensor by itself.
+        op: for all.
+        prescale_factor: for all.
+        postscale_factor: for all.
+        process_set: the ranks that take part.
+
+    Returns:
+        New tensors, in the order of the call.
+
+    Raises:
+        ValueError: as `allreduce`; also tensors on several devices, or none at all.
+        HorovodInternalError: as `allreduce`.
+    """
+    reduction = choose_reduction(op, average)
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    compressed = [tensor for tensor, _ in pairs]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
+        results: list[torch.Tensor] = list(
+            HorovodGroupedAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                None, name, reduction, prescale_factor, postscale_factor, process_set, *compressed
+            )
+        )
+    else:
+        call = begin_call("grouped_allreduce", name, process_set)
+        how = Combination(reduction, prescale_factor, postscale_factor)
+        results = call.executor.run(make_allreduce(call, compressed, how))
+    return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
+
+
+def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin a `grouped_allreduce`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives a tuple of new tensors. Until then those of the call must be
+        left alone.
+
+    Raises:
+        ValueError: as `grouped_allreduce`.
+        HorovodInternalError: as `allreduce_async`.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("grouped_allreduce", name, process_set)
+    executor = call.executor
+    return executor.handle_table.add(executor.submit(make_allreduce(call, list(tensors), how)), tuple)
+
+
+def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """`grouped_allreduce` in place: returns the tensors that were given, with new values; not differentiable.
+
+    Raises:
+        ValueError: as `grouped_allreduce`; also when elements of a tensor share their memory, as after `expand`.
+        HorovodInternalError: as `allreduce`.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("grouped_allreduce", name, process_set)
+    targets = list(tensors)
+    return call.executor.run(make_allreduce(call, targets, how, targets))
+
+
+def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Begin a `grouped_allreduce_`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives a tuple of the tensors that were given. Until then they must
+        be left alone.
+
+    Raises:
+        ValueError: as `grouped_allreduce_`.
+        HorovodInternalError: as `allreduce_async`.
+    """
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    call = begin_call("grouped_allreduce", name, process_set)
+    executor, targets = call.executor, list(tensors)
+    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), tuple)

@@ -1,0 +1,96 @@
+"""Broadcast and its variants under Horovod's names and signatures."""
+
+from operator import itemgetter
+
+import torch
+
+from worker_runtime.calls import begin_call
+from worker_runtime.collectives import Broadcast
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
+
+_take_first = itemgetter(0)
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """The values of rank `root_rank` in a new tensor on all ranks of a set.
+
+    The gradient of the root's tensor is the average of all ranks' gradients for the result (Horovod's choice: the
+    derivative of the sum of all losses would be `size` times as much), that of the others' is zero. Backward is itself
+    a collective, which all ranks of the set must run; it is differentiable once.
+
+    Args:
+        tensor: dense, of any shape and strides and of the dtypes in `worker_runtime.collectives.dtypes`; shape and
+            dtype are the same on all ranks, and its values count on the root alone. Left alone.
+        root_rank: whose values; its rank in the job, also with a process set.
+        name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
+        process_set: the ranks that take part.
+
+    Returns:
+        A new tensor, equal on all ranks of the set.
+
+    Raises:
+        ValueError: a wrong argument, also a root that is not in the set, or a name that is in flight; nothing was sent.
+        HorovodInternalError: the ranks do not agree on dtype, shape, root or device; one of them has joined; the
+            operation failed; or Horovod has not been initialized.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return result
+    call = begin_call("broadcast", name, process_set)
+    (copied,) = call.executor.run(Broadcast((tensor,), root_rank, call.among, call.name))
+    return copied
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Begin a `broadcast`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives the new tensor. Until then `tensor` must be left alone.
+
+    Raises:
+        ValueError: as `broadcast`.
+        HorovodInternalError: Horovod has not been initialized, or its group has failed.
+    """
+    call = begin_call("broadcast", name, process_set)
+    executor = call.executor
+    return executor.handle_table.add(
+        executor.submit(Broadcast((tensor,), root_rank, call.among, call.name)), _take_first
+    )
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """`broadcast` in place: overwrites `tensor` on all ranks but the root, and returns it; not differentiable.
+
+    Raises:
+        ValueError: as `broadcast`; also when elements of `tensor` share their memory, as after `expand`.
+        HorovodInternalError: as `broadcast`.
+    """
+    call = begin_call("broadcast", name, process_set)
+    call.executor.run(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    return tensor
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """Begin a `broadcast_`; not differentiable.
+
+    Returns:
+        A handle for `poll` and `synchronize`, which gives `tensor`. Until then it must be left alone.
+
+    Raises:
+        ValueError: as `broadcast_`.
+        HorovodInternalError: as `broadcast_async`.
+    """
+    call = begin_call("broadcast", name, process_set)
+    executor = call.executor
+    return executor.handle_table.add(
+        executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))), _take_first
+    )

@@ -1,0 +1,92 @@
+"""Batch normalisation as if the batches of all ranks were one."""
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from worker_runtime.calls import begin_call
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
+
+_MIN_DIMENSIONS = 2
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation over the batches of all ranks of a set, on CPU and CUDA (Horovod's is for CUDA alone).
+
+    In training, mean and variance are those of the ranks' batches put together, which may be of different sizes, and
+    empty on some ranks; so are the running statistics. Forward is a collective, and backward is one too: all ranks must
+    run both. The gradients of weight and bias are those of this rank's own batch, to be averaged by the optimizer as
+    all others. In evaluation with running statistics, and alone, it is torch's batch normalisation.
+
+    Differentiable once in the input, the weight and the bias.
+
+    Args:
+        num_features: channels, the second dimension of the input.
+        eps: added to the variance.
+        momentum: weight of a new batch in the running statistics; None makes them plain averages.
+        affine: whether there are a weight and a bias for each channel.
+        track_running_stats: whether there are running statistics.
+        process_set: the ranks whose batches are put together.
+        **factory: `device` and `dtype` of the parameters.
+    """
+
+    def __init__(  # noqa: PLR0917 - torch's signature
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+        track_running_stats: bool = True,  # noqa: FBT001, FBT002 - torch's signature
+        process_set: ProcessSet = global_process_set,
+        **factory: torch.device | torch.dtype | str | None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)  # type: ignore[arg-type]  # device and dtype
+        self.process_set = process_set
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise.
+
+        Args:
+            x: of shape (batch, channels, ...), floating point; the channels are the same on all ranks.
+
+        Returns:
+            A tensor of the same shape and dtype.
+
+        Raises:
+            ValueError: the input has less than two dimensions or other channels, there is only one value for each
+                channel on all ranks together, or this rank is not in the set.
+            HorovodInternalError: the ranks do not agree on dtype or channels, or Horovod has not been initialized.
+        """
+        self._check_input_dim(x)
+        if not self.training and self.running_mean is not None:
+            return super().forward(x)
+        call = begin_call("sync_batch_norm", None, self.process_set)
+        if call.among.size == 1:
+            return super().forward(x)
+        statistics = gather_statistics(call, x)
+        if statistics.count == 1:
+            raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
+        if self.training:
+            self._track(statistics)
+        normalized: torch.Tensor = SyncNormalize.apply(x, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        if self.affine:
+            shape = (1, -1, *([1] * (x.dim() - 2)))
+            normalized = normalized * self.weight.view(shape) + self.bias.view(shape)
+        return normalized.to(x.dtype)
+
+    def _check_input_dim(self, x: torch.Tensor) -> None:
+        if x.dim() < _MIN_DIMENSIONS:
+            raise ValueError(f"expected at least 2D input (got {x.dim()}D input)")
+        if x.shape[1] != self.num_features:
+            raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
+
+    @torch.no_grad()
+    def _track(self, statistics: Statistics) -> None:
+        """Move the running statistics."""
+        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        unbiased = statistics.variance * (statistics.count / (statistics.count - 1))
+        self.running_mean.lerp_(statistics.mean.to(self.running_mean.dtype), weight)
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
