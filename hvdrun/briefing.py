@@ -68,7 +68,7 @@ class Briefing:
             workers,
             remote=spec.is_remote(host),
             prefixed=spec.remote_prefix is not None,
-            forwarded=spec.forwarded,
+            forwarded=spec.variables,
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
             self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")

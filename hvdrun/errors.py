@@ -29,6 +29,30 @@ class LaunchError(HvdrunError):
     """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
 
 
+class BackendRefusedError(LaunchError):
+    """The workers' torch cannot communicate through the backend that was asked for."""
+
+    def __init__(self, backend: str, interpreter: str, objection: str) -> None:
+        super().__init__(
+            f"the backend {backend!r}, given with --backend, cannot be used with {interpreter}: "
+            f"{objection.rstrip('.')}."
+        )
+        self.backend = backend
+        self.interpreter = interpreter
+
+
+class BackendNotAskedError(LaunchError):
+    """Nobody knows whether the workers' torch has the backend that was asked for."""
+
+    def __init__(self, backend: str, interpreter: str, reason: str) -> None:
+        super().__init__(
+            f"{interpreter} was asked whether its torch has the backend {backend!r}, given with --backend, and did not "
+            f"say: {reason.rstrip('.')}; look whether it can import torch and worker_runtime, or leave --backend out."
+        )
+        self.backend = backend
+        self.interpreter = interpreter
+
+
 class HostsFailedError(LaunchError):
     """Several hosts of a job cannot be used, each for a reason of its own.
 

@@ -1,12 +1,17 @@
 """What a job is asked to be: the command line read into one frozen value that is right once it exists."""
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdrun import horovod_path
 from hvdrun.agent.binding import BindTo
 from hvdrun.errors import NotEnoughSlotsError, UsageError
+from hvdrun.horovod_path import ShimMode
+from rendezvous.backend import Backend
+from rendezvous.bootstrap import BACKEND
 from rendezvous.core.model import Host, Policy
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
@@ -63,6 +68,8 @@ class JobSpec:
     grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
+    backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
+    horovod_shim: what `import horovod` means in the workers.
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     verbose: tell what hvdrun itself does.
     dry_run: start nothing, and tell what would be started.
@@ -90,6 +97,8 @@ class JobSpec:
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     stdin_rank: int | None = None
     prefork: bool = True
+    backend: Backend | None = None
+    horovod_shim: ShimMode = ShimMode.AUTO
     marks_ranks: bool = True
     marks_times: bool = False
     verbose: bool = False
@@ -128,6 +137,12 @@ class JobSpec:
     def command_on(self, host: str) -> tuple[str, ...]:
         """What the workers of this host execute."""
         return self.remote.command if self.is_remote(host) else self.command
+
+    @property
+    def variables(self) -> Mapping[bytes, bytes]:
+        """What the workers of all hosts are to have, whatever else is in their environment."""
+        chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
+        return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen}
 
     def policy(self) -> Policy:
         """What the rendezvous is told: exactly `size` workers, and the first failure ends the job."""

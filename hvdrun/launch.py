@@ -29,7 +29,7 @@ from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Endpoint
 from rendezvous.core.outcome import SIGNAL_OFFSET, Cause, Outcome, stop
 from rendezvous.core.placement import place
-from rendezvous.orders import Begin, Output, OutputStream, Remark, Reserved, Taken, Telling
+from rendezvous.orders import Alert, Begin, Output, OutputStream, Remark, Reserved, Taken, Telling
 
 if TYPE_CHECKING:
     from rendezvous.authority import Authority
@@ -174,6 +174,8 @@ class Job:
                 await self._console.output.write(rank, worker.slot.host, stream, data)
             case Remark(text):
                 self._console.verbose(text)
+            case Alert(text):
+                self._console.notice(text)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
             case Reserved(master):

@@ -13,6 +13,7 @@ from hvdrun.agent.binding import BindTo
 from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import find_executable
 from hvdrun.environment import choose_environment, find_added, find_removed
+from hvdrun.horovod_path import lead_to_shim
 from hvdrun.jobspec import JobSpec
 from hvdrun.masking import mask_command, mask_value
 from hvdrun.routes import LOOPBACK
@@ -24,6 +25,7 @@ from rendezvous.core.ranking import rank
 LATER = "(chosen at the start)"
 THERE = "(looked for there)"
 THIS_MACHINE = "this machine"
+_SHIM_THERE = b"(the shim there)"
 _MASTER_PORT = "MASTER_PORT"
 _TITLES = ("rank", "local_rank", "cross_rank", "host", "slot")
 
@@ -123,7 +125,8 @@ def _plan_host(
     is_remote = spec.is_remote(host)
     command = spec.command_on(host)
     prefixed = spec.remote_prefix is not None
-    chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.forwarded)
+    chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
+    chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
     base = {} if is_remote else own
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}
     first, *others = environments.values()

@@ -64,6 +64,8 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         grace_seconds=values["grace_seconds"],
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
+        backend=values["backend"],
+        horovod_shim=values["horovod_shim"],
         marks_ranks=not values["no_prefix"],
         marks_times=values["marks_times"],
         verbose=values["verbose"],

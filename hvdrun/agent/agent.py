@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from hvdrun import __version__
+from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
@@ -34,14 +35,30 @@ from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.port import ReservedPort
 from hvdrun.agent.processes import name_agent_origin
+from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from hvdrun.environment import lay_over
+from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
 from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint
-from rendezvous.orders import Begin, Hello, Hold, Input, Look, Order, Probe, Release, Remark, Reserved, Taken, Wait
+from rendezvous.orders import (
+    Alert,
+    Begin,
+    Hello,
+    Hold,
+    Input,
+    Look,
+    Order,
+    Probe,
+    Release,
+    Remark,
+    Reserved,
+    Taken,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from hvdrun.network.participant import Participant
@@ -98,7 +115,16 @@ class Agent:
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.lease_seconds)
-        self._watch = Watch(begin.job, begin.host, spawner, self._output, feed=self._input, guard=self._guard)
+        self._sequencing = Sequencing(begin, spawner, self._guard, self._warn)
+        self._watch = Watch(
+            begin.job,
+            begin.host,
+            CheckedSpawner(begin, spawner, self._guard),
+            self._output,
+            feed=self._input,
+            guard=self._guard,
+            claim=self._sequencing.note_end,
+        )
 
     async def run(self, orders: Orders) -> Ending:
         """Carry out orders until one of the endings; then clear everything away."""
@@ -111,6 +137,7 @@ class Agent:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending = done.pop().result()
             if ending is Ending.RELEASED:
+                await self._sequencing.close()
                 await self._watch.close()
                 await self._flush(orders, attending)
         finally:
@@ -118,6 +145,7 @@ class Agent:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
+            await self._sequencing.close()
             await self._watch.close()
             self._input.close()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -130,6 +158,7 @@ class Agent:
         while True:
             match await orders.next():
                 case Launch() as launch:
+                    self._sequencing.expect(launch.assignment)
                     self._watch.launch(launch)
                 case Terminate() as terminate:
                     self._watch.terminate(terminate)
@@ -159,8 +188,13 @@ class Agent:
         await asyncio.to_thread(importlib.import_module, "hvdrun.agent.attendance")
         from hvdrun.agent.attendance import attend  # noqa: PLC0415 - see the module's docstring
 
-        await attend(self._begin, self._socket, self._watch, self._lease)
+        await attend(self._begin, self._socket, self._watch, self._lease, self._sequencing)
         raise AssertionError("attend() ends by raising")
+
+    def _warn(self, text: str) -> None:
+        """Tell the user, if it concerns somebody: workers that have ended need nothing any more."""
+        if self._watch.running():
+            self._output.tell(Alert(text))
 
     async def _flush(self, orders: Orders, attending: asyncio.Task[NoReturn]) -> None:
         """Let the launcher take what output is left, for as long as it is there: the lease goes on."""
@@ -184,8 +218,8 @@ async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     begin = await prepare(orders, output)
     if begin is None:
         return Ending.LAUNCHER_GONE
-    if begin.inherits:
-        begin = replace(begin, environment=lay_over(os.environb, begin.environment))
+    environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
+    begin = replace(begin, environment=lead_to_shim(environment))
     return await Agent(begin, choose_folder(os.environ), output).run(orders)
 
 

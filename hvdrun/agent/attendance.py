@@ -13,7 +13,7 @@ from rendezvous.client import AgentClient
 from rendezvous.core.events import Exited
 from rendezvous.errors import UnreachableError
 from rendezvous.orders import Begin
-from rendezvous.relay import Relay
+from rendezvous.relay import Relay, Sequencing
 
 REPORTS_PER_LEASE = 6
 # Of a lease: how long one report may wait for its answer, behind much output on a busy connection. A connection that
@@ -24,7 +24,7 @@ SECONDS_PER_WORKER = 0.0001
 MAX_ERROR_CHARACTERS = 1_000_000  # in a report, which has a largest size
 
 
-async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease) -> None:
+async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequencing: Sequencing) -> None:
     """Serve and report, until cancelled.
 
     Raises:
@@ -33,7 +33,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease) -> None
         ListenError: the socket cannot be made.
     """
     client = AgentClient(begin.server, begin.host, begin.credential, lease.seconds)
-    relay = Relay(begin.host, client)
+    relay = Relay(begin.host, client, sequencing)
     parts: set[asyncio.Task[None]] = set()
     try:
         await relay.open(socket)

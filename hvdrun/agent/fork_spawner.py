@@ -2,15 +2,14 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hvdrun.agent import python_command
 from hvdrun.agent.prefork import Forkserver, ForkserverError
 from hvdrun.agent.python_command import PythonCommand
-from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, open_streams
+from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, mark_service, open_streams
 from hvdrun.errors import HvdrunError
-from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 from rendezvous.core.effects import Launch
 from rendezvous.forking import ForkRequest
 from rendezvous.orders import Begin
@@ -32,6 +31,7 @@ class ForkSpawner:
         self._exec = ExecSpawner(begin, environment)
         self._forkserver: Forkserver | None = None
         self._executable = ""
+        self._interpreter = ""
         self._objection = self._open()
 
     async def spawn(self, launch: Launch) -> Spawned:
@@ -49,6 +49,34 @@ class ForkSpawner:
         how = f"executed ({self._objection}){self._describe_binding(launch)}"
         self._remark(f"{launch.worker} is process {spawned.pid}, {how}")
         return spawned
+
+    async def fork_module(
+        self,
+        module: str,
+        arguments: tuple[str, ...],
+        environment: Mapping[bytes, bytes],
+        streams: tuple[int, int, int],
+    ) -> int | None:
+        """Fork a process that runs a module of ours, with one thread: its pid; None where nothing can be forked.
+
+        It begins in the root folder, because that is searched for modules first, as `python -m` does.
+        """
+        forkserver = self._forkserver
+        if forkserver is None:
+            return None
+        request = ForkRequest(
+            number=forkserver.next_number(),
+            executable=self._executable,
+            arguments=(self._interpreter, "-m", module, *arguments),
+            directory="/",
+            environment={os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
+            threads=1,
+        )
+        try:
+            return await forkserver.fork(request, streams)
+        except ForkserverError as error:
+            await self._dismiss(forkserver, str(error))
+            return None
 
     async def close(self) -> None:
         """Let the forkserver go."""
@@ -71,11 +99,11 @@ class ForkSpawner:
             return f"the script names {variable}, which must be set before the imports"
         modules = _MODULES if source is None or python_command.wants_torch(source) else ()
         try:
+            self._interpreter = command.interpreter
             self._executable = find_executable(command.interpreter, begin.directory, begin.environment)
             forkserver = Forkserver()
             # Until it has its own environment, a forked worker must be known by the forkserver's.
-            marks = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
-            marked = {**begin.environment, **{os.fsencode(name): os.fsencode(value) for name, value in marks.items()}}
+            marked = {**begin.environment, **mark_service(begin)}
             forkserver.open(self._executable, begin.command, begin.directory, marked, modules)
         except (OSError, HvdrunError) as error:
             return f"no forkserver: {error}"

@@ -38,6 +38,11 @@ def parse(command: tuple[str, ...]) -> PythonCommand | None:
     return PythonCommand(command[0], script=command[1], module=None)
 
 
+def find_interpreter(command: tuple[str, ...]) -> str | None:
+    """The Python that the command starts, whatever follows; None when it starts something else."""
+    return command[0] if _INTERPRETER.fullmatch(command[0].rpartition("/")[2]) else None
+
+
 def list_sources(command: PythonCommand) -> tuple[str, ...]:
     """Where the program's text may be, seen from the working directory, the likeliest first."""
     if command.script is not None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hvdrun.agent.binding import Binder, BindTo
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
-from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment
+from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.effects import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
@@ -148,6 +148,12 @@ class WorkerEnvironment:
         )
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
+
+
+def mark_service(begin: Begin) -> dict[bytes, bytes]:
+    """By these variables a process that serves the workers, and is none, is known as one of this job and host."""
+    marks = {JOB: begin.job, SLOT: f"{begin.host}:0", INCARNATION: "0"}
+    return {os.fsencode(name): os.fsencode(value) for name, value in marks.items()}
 
 
 def _name_interface(interface: str) -> dict[bytes, bytes]:

@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdrun.agent import processes
@@ -47,10 +48,22 @@ class _Live:
 
 
 class Watch:
-    """Starts, watches and ends the workers of one host; belongs to one event loop."""
+    """Starts, watches and ends the workers of one host; belongs to one event loop.
+
+    claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
+        says whether it was somebody's.
+    """
 
     def __init__(
-        self, job: str, host: str, spawner: Spawner, output: OutputForwarder, *, feed: InputFeed, guard: Guard
+        self,
+        job: str,
+        host: str,
+        spawner: Spawner,
+        output: OutputForwarder,
+        *,
+        feed: InputFeed,
+        guard: Guard,
+        claim: Callable[[int, int], bool] = lambda _pid, _status: False,
     ) -> None:
         self._job = job
         self._host = host
@@ -58,6 +71,7 @@ class Watch:
         self._output = output
         self._feed = feed
         self._guard = guard
+        self._claim = claim
         self._live: dict[int, _Live] = {}
         self._pids: dict[Worker, int] = {}  # of the living
         self._ending: set[Worker] = set()
@@ -200,7 +214,7 @@ class Watch:
             elif self._guard.owns(pid):
                 if not self._closing:
                     self._guard.replace()
-            elif self._starting:
+            elif not self._claim(pid, status) and self._starting:
                 self._unclaimed[pid] = status
 
     def _note_end(self, pid: int, status: int) -> None:

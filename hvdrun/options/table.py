@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from hvdrun.agent.binding import BindTo
+from hvdrun.horovod_path import ShimMode
 from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_LEASE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
 from hvdrun.options.option import Group, Option
@@ -19,6 +20,8 @@ from hvdrun.options.values import (
     parse_rank,
     parse_shell_command,
 )
+from rendezvous.backend import Backend
+from rendezvous.bootstrap import BACKEND
 
 _WORKERS = (
     Option(
@@ -83,6 +86,29 @@ _WORKERS = (
         dest="no_prefork",
         group=Group.WORKERS,
         help="Execute every worker, instead of forking Python workers from a process that has imported torch.",
+    ),
+    Option(
+        flags=("--backend",),
+        dest="backend",
+        group=Group.WORKERS,
+        help="What tensors travel through. Without it: gloo, and NCCL for CUDA tensors where torch has it. gloo: all "
+        "take gloo; nccl: CUDA tensors take NCCL, CPU tensors gloo; ucc, mpi: CPU tensors take these as far as they "
+        "are trusted, else gloo. One that the workers' torch lacks is refused.",
+        parse=Backend,
+        metavar="NAME",
+        wanted="gloo, nccl, ucc or mpi, as in --backend gloo",
+        environment=BACKEND,
+    ),
+    Option(
+        flags=("--horovod-shim",),
+        dest="horovod_shim",
+        group=Group.WORKERS,
+        help="What `import horovod` means in the workers: with auto, Horovod where their Python has it, else hvdrun's "
+        "own; with on, hvdrun's own; with off, Horovod or nothing.",
+        parse=ShimMode,
+        metavar="WHEN",
+        wanted="auto, on or off, as in --horovod-shim auto",
+        default=ShimMode.AUTO.value,
     ),
 )
 

@@ -8,6 +8,7 @@ import pytest
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.briefing import Briefing
+from hvdrun.horovod_path import VARIABLE, ShimMode
 from hvdrun.jobspec import JobSpec, RemoteSide
 from hvdrun.routes import Route
 from rendezvous.authority import Authority
@@ -61,6 +62,12 @@ def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> No
     assert begin.command == ("/mine/python", "train.py")
     assert not begin.inherits
     assert begin.environment.items() >= {**OWN, b"SHAPE": b"round"}.items()
+
+
+@pytest.mark.parametrize("host", ["localhost", "far"])
+def test_all_workers_hear_what_horovod_is_to_mean(spec: JobSpec, host: str) -> None:
+    own = replace(spec, horovod_shim=ShimMode.ON, forwarded={VARIABLE: b"auto"})
+    assert write(own, host).environment[VARIABLE] == b"on"
 
 
 def test_workers_that_share_a_host_use_one_thread_each_and_that_is_said(spec: JobSpec) -> None:

@@ -9,6 +9,8 @@ from rendezvous.core.model import Host
 
 EXAMPLES = [
     (errors.LaunchError("the agent on a did not start: x."), 125),
+    (errors.BackendRefusedError("ucc", "/usr/bin/python", "torch has none"), 125),
+    (errors.BackendNotAskedError("ucc", "/usr/bin/python", "it ended."), 125),
     (errors.HostsFailedError([errors.LaunchError("a is down."), errors.LaunchError("b is away.")], 3), 125),
     (errors.HostLostEarlyError("a", "its agent ended"), 125),
     (errors.HostsOverdueError(["a", "b"], 30), 124),

@@ -7,6 +7,7 @@ import pytest
 
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.jobspec import JobSpec, RemoteSide
+from rendezvous.backend import Backend
 from rendezvous.core.model import Host, Policy
 
 SPEC = JobSpec(
@@ -47,6 +48,11 @@ def test_a_host_that_is_not_this_machine_may_have_a_command_of_its_own() -> None
 
 def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> None:
     assert "hunter2" not in repr(replace(SPEC, forwarded={b"API_KEY": b"hunter2"}))
+
+
+def test_a_backend_reaches_all_workers_whatever_else_was_forwarded() -> None:
+    assert b"HVD_BACKEND" not in SPEC.variables
+    assert replace(SPEC, backend=Backend.UCC, forwarded={b"HVD_BACKEND": b"mpi"}).variables[b"HVD_BACKEND"] == b"ucc"
 
 
 def test_fewer_workers_than_slots_are_fine() -> None:

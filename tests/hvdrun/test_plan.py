@@ -10,6 +10,7 @@ import pytest
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.errors import CommandNotFoundError
+from hvdrun.horovod_path import FOLDER
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
 from hvdrun.plan import (
     LATER,
@@ -86,9 +87,9 @@ def test_another_host_has_its_own_command_and_only_what_is_forwarded(mixed: JobS
     here, there = make_plan(replace(mixed, command=("./python", "-c", "1")), own).hosts
     assert (here.way, here.agent, here.command[0]) == (THIS_MACHINE, None, "./python")
     assert (there.agent, there.command[0], there.program) == ("/there/python", "/there/python", THERE)
-    assert there.environment["PYTHONPATH"] == "/src"
+    assert there.environment["PYTHONPATH"] == "(the shim there):/src"
+    assert here.environment["PYTHONPATH"] == f"{FOLDER}:/src"
     assert "HOME" not in there.environment
-    assert "PYTHONPATH" not in here.environment
     assert here.environment["NCCL_DEBUG"] == there.environment["NCCL_DEBUG"] == "INFO"
     assert here.environment["MASTER_ADDR"] == there.environment["MASTER_ADDR"] == LATER
     assert there.removed == ()

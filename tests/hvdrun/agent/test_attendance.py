@@ -20,6 +20,7 @@ from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
 from rendezvous.orders import Begin
 from rendezvous.server import Server
+from tests.rendezvous.stage import Sequencing
 
 LIMIT_SECONDS = 20.0
 WORKER = Worker(Slot("a", 0), 1)
@@ -98,7 +99,7 @@ def test_an_end_is_reported_at_once_and_acknowledged() -> None:
     async def scenario() -> None:
         async with serving() as (rendezvous, socket):
             workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
             while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
                 await asyncio.sleep(0.005)
             workers.end(0)
@@ -116,7 +117,7 @@ def test_reports_renew_the_lease_though_nothing_changes() -> None:
     async def scenario() -> None:
         async with serving(lease_seconds=0.3) as (rendezvous, socket):
             lease = Lease(0.3)
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, Workers(), lease))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, Workers(), lease, Sequencing()))
             done, _ = await asyncio.wait({attending}, timeout=1.0)
             assert not done
             assert lease.look()
@@ -132,7 +133,7 @@ def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_last()
             await rendezvous.server.close()
             began = asyncio.get_running_loop().time()
             with pytest.raises(LeaseExpiredError, match=r"for the lease of 0\.5 s.*127\.0\.0\.1:.*refused"):
-                await attend(rendezvous.begin, socket, Workers(), Lease(0.5))
+                await attend(rendezvous.begin, socket, Workers(), Lease(0.5), Sequencing())
             assert 0.5 <= asyncio.get_running_loop().time() - began < 5
 
     asyncio.run(scenario())
@@ -143,7 +144,7 @@ def test_a_server_that_does_not_believe_this_agent_is_named_as_such() -> None:
         async with serving() as (rendezvous, socket):
             begin = replace(rendezvous.begin, credential=Authority("another job").issue_agent("a"))
             with pytest.raises(LeaseExpiredError, match="handshake failed"):
-                await attend(begin, socket, Workers(), Lease(1.0))
+                await attend(begin, socket, Workers(), Lease(1.0), Sequencing())
 
     asyncio.run(scenario())
 
@@ -153,7 +154,7 @@ def test_a_refused_report_is_an_error() -> None:
         async with serving() as (rendezvous, socket):
             begin = replace(rendezvous.begin, credential=rendezvous.authority.issue_agent("b"))
             with pytest.raises(CallRefusedError, match="does not speak for host 'a'"):
-                await attend(begin, socket, Workers(), Lease(30))
+                await attend(begin, socket, Workers(), Lease(30), Sequencing())
 
     asyncio.run(scenario())
 
@@ -162,7 +163,7 @@ def test_a_cancellation_that_comes_together_with_a_change_is_not_lost() -> None:
     async def scenario() -> None:
         async with serving() as (rendezvous, socket):
             workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
             while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
                 await asyncio.sleep(0.005)
             while not workers.changed._waiters:  # noqa: ASYNC110 - until it waits again
@@ -185,7 +186,7 @@ def test_the_server_orders_what_the_agent_does_not_have() -> None:
         async with serving() as (rendezvous, socket):
             workers = Workers()
             workers.alive = ()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
             while sum(isinstance(effect, Launch) for effect in rendezvous.effects) < 2:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
             attending.cancel()
@@ -200,7 +201,7 @@ def test_many_changes_are_few_reports_and_the_last_one_is_told(monkeypatch: pyte
     async def scenario() -> None:
         async with serving() as (rendezvous, socket):
             workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
             while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
                 await asyncio.sleep(0.005)
             for _ in range(100):
@@ -230,7 +231,7 @@ def test_ends_that_were_left_for_the_next_report_are_told_at_once(monkeypatch: p
         async with serving(lease_seconds=600) as (rendezvous, socket):  # the next report by itself comes in 100 s
             workers = Workers()
             workers.ends = (Exited(WORKER, 127, "not found"), Exited(WORKER, 126, "no program"))
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600)))
+            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
             while workers.ended():  # noqa: ASYNC110 - the state has no event
                 await asyncio.sleep(0.005)
             attending.cancel()

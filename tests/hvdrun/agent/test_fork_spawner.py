@@ -117,6 +117,42 @@ def test_forked_and_executed_workers_have_the_same_words_variables_and_place() -
     run_alone(both_ways)
 
 
+async def fork_a_module(room: Room) -> str | None:
+    """What a module of this name writes; None when nothing can be forked."""
+    reader, writer = os.pipe()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    with os.fdopen(reader, encoding="utf-8") as output:
+        try:
+            pid = await room.spawner.fork_module("show", ("word",), {b"NAME": b"value"}, (nothing, writer, writer))
+        finally:
+            os.close(writer)
+            os.close(nothing)
+        if pid is None:
+            return None
+        text = await asyncio.to_thread(output.read)
+        await asyncio.to_thread(os.waitpid, pid, 0)
+        return text
+
+
+SHOW_MODULE = """
+import os, sys
+is_leader, descriptors = os.getsid(0) == os.getpid(), os.listdir("/proc/self/fd")
+print(__name__, sys.argv[1:], dict(os.environ), os.getcwd(), is_leader, len(descriptors))
+"""
+
+
+async def modules() -> None:
+    for prefork in (True, False):
+        async with spawning(prefork=prefork) as room:
+            (room.folder / "site/show.py").write_text(SHOW_MODULE)
+            expected = "__main__ ['word'] {'NAME': 'value'} / True 4\n" if prefork else None  # 3 and that of the look
+            assert await fork_a_module(room) == expected
+
+
+def test_a_module_of_ours_is_forked_where_workers_are() -> None:
+    run_alone(modules)
+
+
 REASONS = [
     (("python", "-u", "script.py"), "pass", {}, "not a plain Python command"),
     (("sh", "-c", "exit 0"), "pass", {}, "not a plain Python command"),

@@ -5,6 +5,7 @@ import pytest
 from hvdrun.agent.python_command import (
     PythonCommand,
     find_early_variable,
+    find_interpreter,
     find_thread_variable,
     list_sources,
     parse,
@@ -91,3 +92,17 @@ def test_torch_is_wanted_by_who_names_it(source: bytes, wanted: bool) -> None:  
 )
 def test_threads_that_cannot_be_set_afterwards_are_noticed(environment: dict[str, str], variable: str | None) -> None:
     assert find_thread_variable(environment) == variable
+
+
+@pytest.mark.parametrize(
+    ("command", "interpreter"),
+    [
+        (("python", "x.py"), "python"),
+        (("/opt/bin/python3.11", "-u", "x.py"), "/opt/bin/python3.11"),
+        (("python3",), "python3"),
+        (("sh", "-c", "python x.py"), None),
+        (("./train",), None),
+    ],
+)
+def test_the_python_that_a_command_starts_is_its_first_word(command: tuple[str, ...], interpreter: str | None) -> None:
+    assert find_interpreter(command) == interpreter

@@ -1,6 +1,7 @@
 """The one table of options."""
 
 from hvdrun.agent.binding import BindTo
+from hvdrun.horovod_path import ShimMode
 from hvdrun.mapping import MapBy
 from hvdrun.options import OPTIONS
 
@@ -13,6 +14,7 @@ def test_every_default_is_what_its_option_reads() -> None:
         "lease_seconds": 30.0,
         "bind_to": BindTo.NONE,
         "map_by": MapBy.SLOT,
+        "horovod_shim": ShimMode.AUTO,
     }
 
 

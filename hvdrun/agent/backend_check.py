@@ -1,0 +1,173 @@
+"""Refuses a backend that the workers' torch lacks, before any worker of this host runs the script.
+
+The agent has no torch, so the Python that the command names is asked, once, and only where a backend was asked for:
+a fork of the forkserver, which has imported torch already, or else that interpreter itself. What is no Python command
+cannot be asked; its workers are refused by their own `init()`.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping
+from signal import SIGKILL
+from typing import Protocol
+
+from hvdrun.agent import processes, python_command
+from hvdrun.agent.guard import Guard
+from hvdrun.agent.sequencing import Streams
+from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
+from hvdrun.errors import BackendNotAskedError, BackendRefusedError
+from rendezvous.backend import MODULE, Backend, read_answer
+from rendezvous.bootstrap import BACKEND
+from rendezvous.core.effects import Launch
+from rendezvous.orders import Begin
+
+_VARIABLE = os.fsencode(BACKEND)
+_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
+_OUTPUT_BYTES = 64 * 1024
+_ERROR_TAIL_BYTES = 4096
+
+
+class ForkingSpawner(Spawner, Protocol):
+    """Starts workers, and modules of ours faster than a new interpreter does where that is possible."""
+
+    async def fork_module(
+        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
+    ) -> int | None:
+        """Fork a process that runs it: its pid; None where there is nothing to fork from."""
+
+
+class CheckedSpawner:
+    """Starts workers as another spawner does, once their interpreter was found to have the backend.
+
+    Args:
+        begin: what the agent knows of the job.
+        spawner: starts the workers.
+        guard: is told of the process that is asked.
+        module: the program that is asked.
+    """
+
+    def __init__(self, begin: Begin, spawner: ForkingSpawner, guard: Guard, *, module: str = MODULE) -> None:
+        self._begin = begin
+        self._spawner = spawner
+        self._guard = guard
+        self._module = module
+        self._wish = os.fsdecode(begin.environment.get(_VARIABLE, b""))
+        self._asking: asyncio.Task[None] | None = None
+
+    async def spawn(self, launch: Launch) -> Spawned:
+        """Start one worker; see `Spawner`.
+
+        Raises:
+            BackendRefusedError, BackendNotAskedError: no worker is started here.
+        """
+        if self._wish in set(Backend) - {Backend.GLOO}:  # every torch has gloo; a name that is none, init() refuses
+            if self._asking is None:
+                self._asking = asyncio.create_task(self._ask())
+                self._asking.add_done_callback(_take_notice)
+            await asyncio.shield(self._asking)
+        return await self._spawner.spawn(launch)
+
+    async def close(self) -> None:
+        """Ask no more; then as the other spawner."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        await self._spawner.close()
+
+    async def _ask(self) -> None:
+        """Raises where the backend cannot be used."""
+        begin = self._begin
+        name = python_command.find_interpreter(begin.command)
+        if name is None:
+            return
+        interpreter = find_executable(name, begin.directory, begin.environment)
+        limit_seconds = begin.start_timeout_seconds
+        try:
+            async with asyncio.timeout(limit_seconds):
+                objection = await self._question(interpreter)
+        except TimeoutError:
+            reason = f"it did not answer within {limit_seconds:g} s"
+            raise BackendNotAskedError(self._wish, interpreter, reason) from None
+        if objection:
+            raise BackendRefusedError(self._wish, interpreter, objection)
+
+    async def _question(self, interpreter: str) -> str:
+        """What the interpreter has against it; raises BackendNotAskedError where it does not say."""
+        reader, writer = os.pipe()
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
+        pid = 0
+        try:
+            try:
+                pid = await self._start(interpreter, (nothing, writer, errors))
+            finally:
+                os.close(writer)
+                os.close(nothing)
+            self._guard.add(pid)
+            objection = read_answer(await _read_all(reader))
+            if objection is None:
+                raise BackendNotAskedError(self._wish, interpreter, _describe_end(errors))
+        except OSError as error:
+            raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
+        else:
+            return objection
+        finally:
+            _end(pid)
+            if pid:
+                self._guard.remove(pid)
+            os.close(errors)
+            os.close(reader)
+
+    async def _start(self, interpreter: str, streams: Streams) -> int:
+        begin = self._begin
+        environment = {**begin.environment, **mark_service(begin), **_ONE_THREAD}
+        pid = await self._spawner.fork_module(self._module, (self._wish,), environment, streams)
+        if pid is not None:
+            return pid
+        stdin, stdout, stderr = streams
+        process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
+            [interpreter, "-P", "-m", self._module, self._wish],
+            cwd=begin.directory,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
+        return process.pid
+
+
+async def _read_all(descriptor: int) -> bytes:
+    """The last of what comes from a pipe until its end; the pipe stays the caller's."""
+    own = os.fdopen(os.dup(descriptor), "rb", buffering=0)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), own)
+    try:
+        said = b""
+        while chunk := await reader.read(_OUTPUT_BYTES):
+            said = (said + chunk)[-_OUTPUT_BYTES:]
+        return said
+    finally:
+        transport.close()
+
+
+def _describe_end(errors: int) -> str:
+    """The last that it wrote on its standard error."""
+    size = os.fstat(errors).st_size
+    said = os.pread(errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
+    return said.decode(errors="replace").strip().rpartition("\n")[2] or "it ended without an answer"
+
+
+def _end(pid: int) -> None:
+    """Kill the process, if it lives."""
+    process = processes.look(pid) if pid else None
+    if process is not None and process.parent == os.getpid():
+        processes.kill(process, SIGKILL)
+
+
+def _take_notice(asking: asyncio.Task[None]) -> None:
+    """The error is told to each worker that is not started; it may be that none waits any more."""
+    if not asking.cancelled():
+        asking.exception()

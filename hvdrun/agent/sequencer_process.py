@@ -1,0 +1,134 @@
+"""One sequencer process as its agent holds it: what it reads, the port it tells, and how it ended.
+
+The agent reaps all its children itself and tells this object of the end; its standard error is a file in memory, whose
+last line says why.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from hvdrun.agent import processes
+from rendezvous.errors import SequencerStartError
+from rendezvous.sequencing import Activation, read_port
+
+_ERROR_TAIL_BYTES = 4096
+_REAP_SECONDS = 2.0  # between the end of a process' output and the news of its end
+
+
+class SequencerEndedError(SequencerStartError):
+    """The process ended before it told its port; another way to start it may do."""
+
+
+class SequencerProcess:
+    """Owns the descriptors of one process; belongs to one event loop.
+
+    pid: 0 until it is known.
+    port: where it listens; 0 until that is known.
+    """
+
+    def __init__(self, stdin: int, stdout: int, errors: int) -> None:
+        self.pid = 0
+        self.port = 0
+        self._stdin = stdin
+        self._errors = errors
+        self._output = os.fdopen(stdout, "rb", buffering=0)
+        self._transport: asyncio.ReadTransport | None = None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # how
+        os.set_blocking(stdin, False)
+
+    @classmethod
+    async def start(cls, spawn: Callable[[tuple[int, int, int]], Awaitable[int]]) -> Self:
+        """Start one.
+
+        Args:
+            spawn: starts the process with these standard streams, which stay the caller's, and returns its pid.
+
+        Raises:
+            Exception: what `spawn` raised; nothing is left then.
+        """
+        theirs, stdin = os.pipe()
+        stdout, output = os.pipe()
+        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
+        process = cls(stdin, stdout, errors)
+        try:
+            process.pid = await spawn((theirs, output, errors))
+        except BaseException:
+            process.close()
+            raise
+        finally:
+            os.close(theirs)
+            os.close(output)
+        return process
+
+    def note_end(self, status: int) -> None:
+        """It was reaped with this status, which is as waitpid tells it."""
+        if not self._ended.done():
+            self._ended.set_result(self._explain_end(os.waitstatus_to_exitcode(status)))
+
+    async def open(self, limit_seconds: float) -> None:
+        """Wait until it listens.
+
+        Raises:
+            SequencerEndedError: it ended instead.
+            SequencerStartError: it did not say where within the limit.
+        """
+        try:
+            async with asyncio.timeout(limit_seconds):
+                self.port = await self._read_port()
+        except TimeoutError:
+            raise SequencerStartError(f"it did not tell its port within {limit_seconds:g} s") from None
+
+    def activate(self, activation: Activation) -> None:
+        """Have it serve this generation from now on.
+
+        Raises:
+            SequencerStartError: it has ended, or does not listen to its agent any more.
+        """
+        if self._ended.done():
+            raise SequencerStartError(self.describe_end())
+        try:
+            os.write(self._stdin, activation.encode())
+        except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do
+            raise SequencerStartError(f"it takes no orders: {error.strerror}") from None
+
+    def kill(self) -> None:
+        """End it at once, if it lives."""
+        process = processes.look(self.pid)
+        if process is not None and process.parent == os.getpid() and not self._ended.done():
+            processes.kill(process, signal.SIGKILL)
+
+    def describe_end(self) -> str:
+        """How it ended, with the last that it wrote: half a sentence."""
+        return self._ended.result() if self._ended.done() else "it has closed its standard output"
+
+    def close(self) -> None:
+        """Give the descriptors back, which ends the process if it lives and is well."""
+        if self._transport is not None:
+            self._transport.close()
+        self._output.close()
+        for descriptor in (self._stdin, self._errors):
+            os.close(descriptor)
+
+    def _explain_end(self, code: int) -> str:
+        how = f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
+        size = os.fstat(self._errors).st_size
+        said = os.pread(self._errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{how} ({last})" if last else how
+
+    async def _read_port(self) -> int:
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        self._transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), self._output)
+        with contextlib.suppress(ValueError):  # a line without an end is not its
+            while line := await reader.readline():
+                port = read_port(line)
+                if port is not None:
+                    return port
+            await asyncio.wait({self._ended}, timeout=_REAP_SECONDS)
+            raise SequencerEndedError(self.describe_end())
+        raise SequencerStartError("what it writes is not a port")

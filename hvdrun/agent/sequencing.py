@@ -1,0 +1,233 @@
+"""Provides the workers of rank 0's host with a sequencer: one process for the whole job, which the agent owns.
+
+It is started when the first of them joins - a job of plain programs has none, nor has a job of one - and told of each
+generation whose rank 0 is here, with the generation's key. It is forked like a worker where that is possible, since a
+fork has imported NumPy already; otherwise the Python that runs the worker executes it, or, where that lacks what it
+needs, the agent's own. It leads a session of its own, is no worker's child, and is killed with the workers.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Protocol
+
+from hvdrun.agent.guard import Guard
+from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerProcess
+from hvdrun.agent.spawn import mark_service
+from rendezvous.core.model import Assignment, Endpoint
+from rendezvous.errors import SequencerStartError
+from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
+from rendezvous.orders import Begin
+from rendezvous.sequencing import MODULE, Activation
+
+LIMIT_SECONDS = 30.0  # for one start; a busy machine needs a second or two
+_ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
+_NO_NUMPY = "No module named 'numpy'"
+
+Streams = tuple[int, int, int]
+Spawn = Callable[[Streams], Awaitable[int]]
+
+
+class ModuleForker(Protocol):
+    """What can start a module of ours faster than a new interpreter does."""
+
+    async def fork_module(
+        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
+    ) -> int | None:
+        """Fork a process that runs it: its pid; None where there is nothing to fork from."""
+
+
+class _NothingToForkError(Exception):
+    """This way to start the process is none here."""
+
+
+class Sequencing:
+    """Owns the sequencer of one host; belongs to one event loop.
+
+    Args:
+        begin: what the agent knows of the job.
+        forker: forks the process where that is possible.
+        guard: is told of its session.
+        warn: takes a sentence when it ended though it should not have.
+        limit_seconds: how long one start may take.
+        module: the program.
+    """
+
+    def __init__(
+        self,
+        begin: Begin,
+        forker: ModuleForker,
+        guard: Guard,
+        warn: Callable[[str], None],
+        *,
+        limit_seconds: float = LIMIT_SECONDS,
+        module: str = MODULE,
+    ) -> None:
+        self._begin = begin
+        self._forker = forker
+        self._guard = guard
+        self._warn = warn
+        self._limit_seconds = limit_seconds
+        self._module = module
+        self._is_expected = False
+        self._interpreter = ""
+        self._generation = 0  # the last that was to be served
+        self._process: SequencerProcess | None = None  # the one that lives, or is being started
+        self._unclaimed: dict[int, int] = {}  # ends of children, of which one may be a process that is being started
+        self._opening: asyncio.Task[SequencerProcess] | None = None
+        self._activating: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+
+    def expect(self, assignment: Assignment) -> None:
+        """A worker with these numbers is to be started on this host."""
+        self._is_expected |= assignment.rank == 0 and assignment.size > 1
+
+    def prepare(self, interpreter: str) -> None:
+        """Start the process if rank 0 is to be here and none is there; see `rendezvous.relay.Sequencing`."""
+        self._interpreter = self._interpreter or interpreter
+        if self._is_expected and not self._is_closing:
+            self._ensure_opening()
+
+    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+        """Serve this generation if its rank 0 is here; see `rendezvous.relay.Sequencing`."""
+        sizes = [numbers.size for _, numbers in published.members if numbers.rank == 0 and numbers.size > 1]
+        if not sizes or published.generation == self._generation or self._is_closing:
+            return
+        self._generation = published.generation
+        activation = Activation(published.generation, sizes[0], published.key)
+        task = asyncio.create_task(self._activate(self._ensure_opening(), activation, post))
+        self._activating.add(task)
+        task.add_done_callback(self._activating.discard)
+
+    def note_end(self, pid: int, status: int) -> bool:
+        """A child of the agent was reaped: whether it was the sequencer, of whose end is told if it should live."""
+        process = self._process
+        if process is None or process.pid != pid:
+            if self._opening is not None and not self._opening.done():
+                self._unclaimed[pid] = status
+            return False
+        process.note_end(status)
+        if process.port:  # else whoever starts it tells
+            self._forget(process)
+            if not self._is_closing:
+                self._warn(
+                    f"the sequencer on {self._begin.host}, which orders the workers' collectives, is gone: "
+                    f"{process.describe_end()}"
+                )
+            process.close()
+        return True
+
+    async def close(self) -> None:
+        """Start none any more. The one that lives goes with the workers: whoever kills them kills it."""
+        self._is_closing = True
+        tasks = [*self._activating, *([] if self._opening is None else [self._opening])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ensure_opening(self) -> asyncio.Task[SequencerProcess]:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+            self._opening.add_done_callback(_take_notice)
+        return self._opening
+
+    async def _activate(
+        self, opening: asyncio.Task[SequencerProcess], activation: Activation, post: Callable[[Notice], None]
+    ) -> None:
+        try:
+            process = await asyncio.shield(opening)
+            process.activate(activation)
+        except SequencerStartError as error:
+            if self._opening is opening:
+                self._opening = None  # the next generation gets another try
+            post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
+        else:
+            post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
+
+    async def _open(self) -> SequencerProcess:
+        """Start it in the first way that does.
+
+        Raises:
+            SequencerStartError: there is none.
+        """
+        failures: list[str] = []
+        ways = [("forked", self._fork), *self._list_executions()]
+        for name, spawn in ways:
+            try:
+                return await self._open_process(spawn)
+            except _NothingToForkError:
+                pass
+            except SequencerEndedError as error:
+                failures.append(f"{name}, {error.reason}")
+            except OSError as error:
+                failures.append(f"{name}, it could not be started: {error.strerror}")
+        reason = "; ".join(failures)
+        raise SequencerStartError(f"{reason}: install NumPy there" if _NO_NUMPY in reason else reason)
+
+    async def _open_process(self, spawn: Spawn) -> SequencerProcess:
+        """Start a process and wait until it listens; one that does not is ended."""
+        process = await SequencerProcess.start(spawn)
+        self._process = process
+        self._guard.add(process.pid)
+        if process.pid in self._unclaimed:
+            process.note_end(self._unclaimed[process.pid])
+        self._unclaimed.clear()
+        try:
+            await process.open(self._limit_seconds)
+        except BaseException:
+            process.kill()
+            self._forget(process)
+            process.close()
+            raise
+        return process
+
+    def _forget(self, process: SequencerProcess) -> None:
+        self._guard.remove(process.pid)
+        self._process = None
+        if process.port:
+            self._opening = None
+
+    def _list_executions(self) -> list[tuple[str, Spawn]]:
+        """The interpreters that may have what it needs, the likeliest first.
+
+        What the workers' environment says to Python is meant for theirs.
+        """
+        environment = self._make_environment()
+        own = {name: value for name, value in os.environb.items() if name.startswith(b"PYTHON")}
+        others = {name: value for name, value in environment.items() if not name.startswith(b"PYTHON")}
+        ways = [(self._interpreter, environment)] if self._interpreter else []
+        if (sys.executable, {**others, **own}) not in ways:
+            ways.append((sys.executable, {**others, **own}))
+        return [(f"with {python}", partial(self._execute, python, variables)) for python, variables in ways]
+
+    async def _fork(self, streams: Streams) -> int:
+        pid = await self._forker.fork_module(self._module, (self._begin.address,), self._make_environment(), streams)
+        if pid is None:
+            raise _NothingToForkError
+        return pid
+
+    async def _execute(self, python: str, environment: Mapping[bytes, bytes], streams: Streams) -> int:
+        stdin, stdout, stderr = streams
+        process = subprocess.Popen(  # noqa: ASYNC220 - the agent reaps by itself, which asyncio's would not allow
+            [python, "-P", "-m", self._module, self._begin.address],
+            cwd=self._begin.directory,
+            env=environment,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        process.returncode = 0  # the agent reaps all its children itself; Popen must not try
+        return process.pid
+
+    def _make_environment(self) -> dict[bytes, bytes]:
+        return {**self._begin.environment, **mark_service(self._begin), **_ONE_THREAD}
+
+
+def _take_notice(opening: asyncio.Task[SequencerProcess]) -> None:
+    """A failure is told when a generation needs the process; it may be that none ever does."""
+    if not opening.cancelled():
+        opening.exception()

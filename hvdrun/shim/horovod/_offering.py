@@ -1,0 +1,50 @@
+"""Fills a module of the shim with what `worker_runtime` has of the names in its table.
+
+A table says where each name comes from: {module: its names}. What this version does not have is left out, so that a
+program fails at the name that it needs, in Python's own words, and not at the first import; the tests see to it that
+nothing is left out.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+_RUNTIME = "worker_runtime"
+_NEEDED = {
+    _RUNTIME: "has no hvdrun, which serves it: install hvdrun there",
+    "torch": "has no PyTorch: install torch there",
+}
+
+
+def offer(namespace: "dict[str, Any]", table: "Mapping[str, Sequence[str]]") -> None:
+    """Put the names of the table into a module's namespace, and those that are public into its `__all__`.
+
+    Raises:
+        ImportError: this Python lacks hvdrun or PyTorch, or these cannot be imported.
+    """
+    found = {}
+    for source, names in table.items():
+        module = find_module(source, str(namespace["__name__"]))
+        found.update({name: getattr(module, name) for name in names if hasattr(module, name)})
+    namespace.update(found)
+    public = [name for name in found if not name.startswith("_")]
+    namespace["__all__"] = [*namespace.get("__all__", ()), *public]
+
+
+def find_module(source: str, asker: str) -> "ModuleType | None":
+    """A module of the runtime; None where this version has no such module.
+
+    Raises:
+        ImportError: this Python lacks hvdrun or PyTorch, which `asker` needs, or these cannot be imported.
+    """
+    try:
+        return import_module(source)
+    except ModuleNotFoundError as error:
+        if error.name in _NEEDED:
+            message = f"{asker} cannot be imported: {sys.executable} {_NEEDED[error.name]}"
+            raise ImportError(message, name=asker) from error
+        if error.name is not None and f"{source}.".startswith(f"{error.name}."):
+            return None
+        raise

@@ -1,0 +1,18 @@
+"""What is said to whoever imports a part of Horovod that is not served."""
+
+_SERVED = "horovod.torch, horovod.mxnet and horovod.common"
+_REMEDIES = {
+    "horovod.runner": "Jobs are started from the command line: hvdrun -np 2 python train.py.",
+}
+_REMEDY = "Where Horovod itself is installed, hvdrun leaves the name to it (--horovod-shim auto)."
+
+
+class UnservedError(ImportError):
+    """A part of Horovod that this project does not serve."""
+
+    def __init__(self, name: str) -> None:
+        remedy = _REMEDIES.get(name, _REMEDY)
+        super().__init__(
+            f"{name} is not served: the horovod of this process is hvdrun's own, which has {_SERVED}. {remedy}",
+            name=name,
+        )

@@ -1,0 +1,6 @@
+"""The optimizer."""
+
+from horovod._offering import offer
+
+_TABLE = {"worker_runtime.torch": ("DistributedOptimizer",)}
+offer(globals(), _TABLE)

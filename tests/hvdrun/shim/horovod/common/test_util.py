@@ -1,0 +1,130 @@
+"""The small things that programs take from `horovod.common.util`."""
+
+import contextlib
+import os
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def util() -> ModuleType:
+    """The module."""
+    return import_module("horovod.common.util")
+
+
+@pytest.mark.parametrize("name", ["gloo_built", "mpi_built", "nccl_built", "ddl_built", "ccl_built"])
+def test_what_is_built_is_what_the_runtime_says(util: ModuleType, name: str) -> None:
+    runtime = import_module("worker_runtime.capabilities")
+    told = getattr(util, name)(verbose=True)
+    assert told is bool(getattr(runtime, name)())
+
+
+def test_gloo_is_built_and_ddl_is_not(util: ModuleType) -> None:
+    assert util.gloo_built() is True
+    assert util.ddl_built() is False
+
+
+def test_torch_and_mxnet_are_the_extensions_that_there_are(util: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert util.extension_available("torch")
+    assert not util.extension_available("tensorflow", verbose=True)
+    util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "/somewhere/__init__.py", "mpi_lib_v2")
+    monkeypatch.setattr(util, "find_spec", lambda name: name)
+    util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "/somewhere/__init__.py", "mpi_lib")
+    monkeypatch.setattr(util, "find_spec", lambda _: None)
+    for name in ("horovod.mxnet", "horovod.tensorflow"):
+        with pytest.raises(ImportError, match=rf"^{name} is not available: hvdrun serves torch and mxnet") as caught:
+            util.check_extension(name, "HOROVOD_WITH_IT", "/somewhere/__init__.py", "mpi_lib")
+        assert caught.value.name == name
+
+
+def test_a_gpu_is_found_where_torch_finds_one(util: ModuleType) -> None:
+    assert util.gpu_available("torch") is torch.cuda.is_available()
+    assert util.gpu_available("tensorflow") is False
+    assert util.gpu_available("mxnet") is False
+
+
+def test_variables_are_set_for_a_while(util: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRST", "1")
+    monkeypatch.setenv("SECOND", "2")
+    monkeypatch.delenv("THIRD", raising=False)
+    with util.env(FIRST="one", SECOND=None, THIRD="three"):
+        assert [os.environ.get(name) for name in ("FIRST", "SECOND", "THIRD")] == ["one", None, "three"]
+    assert [os.environ.get(name) for name in ("FIRST", "SECOND", "THIRD")] == ["1", "2", None]
+
+
+@pytest.mark.parametrize(
+    ("items", "n", "parts"),
+    [
+        ([], 2, [[], []]),
+        ([1, 2, 3, 4], 2, [[1, 2], [3, 4]]),
+        ([1, 2, 3, 4, 5], 3, [[1, 2], [3, 4], [5]]),
+        ([1], 2, [[1], []]),
+    ],
+)
+def test_a_list_is_split_evenly(util: ModuleType, items: list[int], n: int, parts: list[list[int]]) -> None:
+    assert util.split_list(items, n) == parts
+
+
+def test_powers_of_two(util: ModuleType) -> None:
+    assert [number for number in range(-2, 18) if util.num_rank_is_power_2(number)] == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize(("thing", "is_so"), [([], True), ("a", True), (iter(()), True), (1, False), (None, False)])
+def test_what_can_be_iterated(util: ModuleType, thing: object, *, is_so: bool) -> None:
+    assert util.is_iterable(thing) is is_so
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "is_so"),
+    [
+        ("2.1.0", "2.1.0", True),
+        ("2.10.0", "2.9.1", True),
+        ("2.1.0+cu118", "2.1.0", True),
+        ("2.1", "2.1.0", True),
+        ("1.13.1", "2.0.0", False),
+        ("2.0.0", "2.0.1", False),
+    ],
+)
+def test_versions_are_compared_by_numbers(util: ModuleType, version: str, target: str, *, is_so: bool) -> None:
+    assert util.is_version_greater_equal_than(version, target) is is_so
+
+
+@pytest.mark.parametrize("version", ["", "two", "2", 2, None])
+def test_what_is_no_version_is_refused(util: ModuleType, version: object) -> None:
+    with pytest.raises(ValueError, match="is no version such as"):
+        util.is_version_greater_equal_than(version, "1.0.0")
+
+
+def test_average_and_op_become_one(util: ModuleType) -> None:
+    choose = util.get_average_backwards_compatibility_fun(SimpleNamespace(Average=0, Sum=1))
+    assert choose(op=None, average=None) == 0
+    assert choose(op=4, average=None) == 4
+    assert choose(op=0, average=None) == 0
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert choose(op=None, average=True) == 0
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert choose(op=None, average=False) == 1
+    with pytest.raises(ValueError, match=r"^The op parameter supersedes average"):
+        choose(op=1, average=False)
+
+
+def test_variables_are_what_they_were_after_an_error(util: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRST", "1")
+    with contextlib.suppress(KeyError), util.env(FIRST="one"):
+        raise KeyError
+    assert os.environ["FIRST"] == "1"
+
+
+def test_a_function_is_asked_once(util: ModuleType) -> None:
+    asked: list[int] = []
+
+    def double(number: int) -> int:
+        asked.append(number)
+        return 2 * number
+
+    cached = util._cache(double)
+    assert [cached(1), cached(1), cached(2)] == [2, 2, 4]
+    assert asked == [1, 2]

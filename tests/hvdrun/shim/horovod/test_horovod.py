@@ -1,0 +1,264 @@
+"""Which Horovod an import reaches, and that the shim has all that programs take from Horovod."""
+
+import ast
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from hvdrun.horovod_path import FOLDER, ShimMode
+from rendezvous.bootstrap import HOROVOD_SHIM
+from tests.house.sources import ROOT, name_module
+
+LIMIT_SECONDS = 60
+NAMES_OF_TORCH = 67
+NAMES_OF_MXNET = 48
+UNSERVED = {"tensorflow", "keras", "spark", "ray", "data", "runner"}
+MODULES = sorted(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))
+needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
+SERVED = [
+    pytest.param(name, marks=needs_mxnet) if "mxnet" in name else name
+    for name in MODULES
+    if name.rpartition(".")[2] not in UNSERVED
+]
+ASKS = "import horovod.torch; print(horovod.__version__)"
+OURS, THEIRS = "0.28.1+hvdrun", "0.19.5"
+
+
+def list_names(module: ModuleType) -> Iterator[tuple[str, str]]:
+    """Where each name of a module's table comes from, and the name."""
+    for source, names in getattr(module, "_TABLE", {}).items():
+        yield from ((source, name) for name in names)
+
+
+def look_up(source: str, name: str) -> object:
+    """What the runtime has under a name; None for nothing."""
+    try:
+        return getattr(import_module(source), name, None)
+    except ModuleNotFoundError:
+        return None
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_module_of_the_shim_can_be_imported(name: str) -> None:
+    import_module(name)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_every_name_of_its_table_is_served(name: str) -> None:
+    module = import_module(name)
+    assert [each for source, each in list_names(module) if look_up(source, each) is None] == []
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_name_means_the_very_thing_that_the_runtime_has(name: str) -> None:
+    module = import_module(name)
+    there = {each: found for source, each in list_names(module) if (found := look_up(source, each)) is not None}
+    assert [each for each, found in there.items() if getattr(module, each) is not found] == []
+    assert {each for each in there if not each.startswith("_")} <= set(getattr(module, "__all__", ()))
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_all_that_the_runtime_offers_is_offered_under_the_other_name(framework: str) -> None:
+    hvd, runtime = import_module(f"horovod.{framework}"), import_module(f"worker_runtime.{framework}")
+    names = set(runtime.__all__) - {"elastic"}
+    assert names
+    assert names <= set(hvd.__all__)
+    assert all(getattr(hvd, name) is getattr(runtime, name) for name in names)
+
+
+def test_the_table_for_torch_has_each_of_horovods_names() -> None:
+    hvd = import_module("horovod.torch")
+    names = {*(name for _, name in list_names(hvd) if not name.startswith("_")), "elastic"}
+    assert len(names) == NAMES_OF_TORCH
+    assert hvd.elastic is import_module("horovod.torch.elastic")
+    assert hvd.mpi_ops is import_module("horovod.torch.mpi_ops")
+
+
+@pytest.mark.parametrize("name", [pytest.param("horovod.mxnet", marks=needs_mxnet)])
+def test_the_table_for_mxnet_has_each_of_horovods_names(name: str) -> None:
+    hvd = import_module(name)
+    assert len({name for _, name in list_names(hvd)}) == NAMES_OF_MXNET
+    assert hvd.mpi_ops._basics.rank is hvd.rank
+    assert hvd.mpi_ops is import_module("horovod.mxnet.mpi_ops")
+
+
+def test_what_programs_reach_inside_is_there() -> None:
+    hvd, torch = import_module("horovod.torch"), import_module("torch")
+    basics = import_module("horovod.common.basics").HorovodBasics
+    assert hvd._check_has_gpu() is torch.cuda.is_available()
+    assert isinstance(hvd.mpi_ops._basics, basics)
+    assert hvd.mpi_ops._basics.rank is hvd.rank
+    assert issubclass(hvd.mpi_ops.HorovodAllreduce, torch.autograd.Function)
+
+
+@pytest.mark.parametrize("least", ["0.19", "0.19.0", "0.20.3", "0.28.1"])
+def test_version_checks_accept_it(least: str) -> None:
+    version = import_module("horovod").__version__
+    assert Version(version) >= Version(least)
+    assert version in SpecifierSet(f">={least}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        loose = pytest.importorskip("distutils.version").LooseVersion
+        assert loose(version) >= loose(least)
+
+
+def test_programs_that_take_it_apart_find_three_parts() -> None:
+    major, minor, _ = import_module("horovod").__version__.split(".")
+    assert (int(major), int(minor)) == (0, 28)
+
+
+def test_the_version_says_whose_it_is() -> None:
+    assert import_module("horovod").__version__ == OURS
+
+
+@pytest.mark.parametrize("name", sorted(UNSERVED))
+def test_what_is_not_served_says_what_is(name: str) -> None:
+    with pytest.raises(ImportError, match=rf"^horovod\.{name} is not served: .* hvdrun.* horovod\.torch") as caught:
+        import_module(f"horovod.{name}")
+    assert caught.value.name == f"horovod.{name}"
+
+
+def test_a_module_of_what_is_not_served_says_the_same() -> None:
+    with pytest.raises(ImportError, match=r"^horovod\.tensorflow is not served"):
+        import_module("horovod.tensorflow.keras")
+
+
+def test_run_names_the_way_that_there_is() -> None:
+    run = import_module("horovod").run
+    with pytest.raises(NotImplementedError, match=r"'hvdrun -np 2 python train\.py'"):
+        run(print, args=(1,), np=2)
+
+
+def test_the_file_that_steps_aside_is_understood_by_older_pythons() -> None:
+    for name in ("__init__.py", "_offering.py", "_unserved.py", "torch/__init__.py"):
+        ast.parse((FOLDER / "horovod" / name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_the_variable_is_the_one_that_the_launcher_sets() -> None:
+    assert f'"{HOROVOD_SHIM}"' in (FOLDER / "horovod" / "__init__.py").read_text(encoding="utf-8")
+
+
+def test_the_shim_stands_on_the_runtime_alone() -> None:
+    allowed = {"worker_runtime", "horovod", "torch"} | sys.stdlib_module_names
+    for path in FOLDER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            assert {name.partition(".")[0] for name in names} <= allowed, path
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A folder with somebody else's Horovod."""
+    package = tmp_path / "installed" / "horovod"
+    (package / "torch").mkdir(parents=True)
+    (package / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
+    (package / "torch" / "__init__.py").write_text("from horovod import __version__\n", encoding="utf-8")
+    return package.parent
+
+
+def ask(mode: str | None, *folders: Path, code: str = ASKS, flags: tuple[str, ...] = ()) -> str:
+    """What a fresh interpreter prints that finds the shim first and then these folders; or its last words."""
+    around = {name: value for name, value in os.environ.items() if name not in {HOROVOD_SHIM, "PYTHONPATH"}}
+    search = os.pathsep.join(map(str, (FOLDER, *folders)))
+    variables = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"} | ({} if mode is None else {HOROVOD_SHIM: mode})
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        env={**around, **variables},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    return (done.stdout or done.stderr).strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize(
+    ("mode", "found"), [(ShimMode.AUTO, THEIRS), (ShimMode.ON, OURS), (ShimMode.OFF, THEIRS), (None, OURS)], ids=str
+)
+def test_where_horovod_is_installed_the_mode_decides(installed: Path, mode: str | None, found: str) -> None:
+    assert ask(mode, installed) == found
+
+
+@pytest.mark.parametrize("mode", [ShimMode.AUTO, ShimMode.ON, None], ids=str)
+def test_where_it_is_not_the_shim_stands_in(mode: str | None) -> None:
+    assert ask(mode) == OURS
+
+
+def test_off_means_never() -> None:
+    told = ask(ShimMode.OFF)
+    assert told.startswith("ModuleNotFoundError: No module named 'horovod': Horovod is not installed in ")
+    assert "--horovod-shim off" in told
+
+
+def test_a_folder_that_is_only_called_horovod_is_no_horovod(tmp_path: Path) -> None:
+    (tmp_path / "horovod" / "examples").mkdir(parents=True)
+    assert ask(ShimMode.AUTO, tmp_path) == OURS
+
+
+def test_the_shim_of_another_hvdrun_is_no_horovod(tmp_path: Path) -> None:
+    folder = tmp_path / "site" / "hvdrun" / "shim"
+    folder.parent.mkdir(parents=True)
+    folder.symlink_to(FOLDER)
+    assert ask(ShimMode.AUTO, folder) == OURS
+    copy = tmp_path / "copy" / "hvdrun" / "shim" / "horovod"
+    copy.mkdir(parents=True)
+    (copy / "__init__.py").write_text("raise AssertionError\n", encoding="utf-8")
+    assert ask(ShimMode.AUTO, copy.parent) == OURS
+
+
+def test_one_that_is_found_in_a_way_of_its_own_is_found(installed: Path) -> None:
+    code = (
+        "import sys; from importlib.machinery import PathFinder\n"
+        "class Editable:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        f"        return PathFinder.find_spec(name, [{str(installed)!r}]) if name == 'horovod' else None\n"
+        "class Old:\n"
+        "    def find_module(self, name, path=None): return None\n"
+        f"sys.meta_path += [Editable] if sys.version_info >= (3, 12) else [Old(), Editable]\n{ASKS}"
+    )
+    assert ask(ShimMode.AUTO, code=code, flags=("-W", "ignore")) == THEIRS
+    assert ask(ShimMode.ON, code=code, flags=("-W", "ignore")) == OURS
+
+
+def test_what_is_wrong_with_the_installed_one_is_said_by_it(installed: Path) -> None:
+    (installed / "horovod" / "__init__.py").write_text("raise ImportError('libmpi.so.40')\n", encoding="utf-8")
+    assert ask(ShimMode.AUTO, installed) == "ImportError: libmpi.so.40"
+
+
+def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -> None:
+    code = (
+        "import sys, horovod, horovod.torch, importlib, pickle\n"
+        "assert sys.modules['horovod'] is horovod is importlib.import_module('horovod')\n"
+        "assert horovod.__spec__.origin == horovod.__file__ and not horovod.__file__.startswith({shim!r})\n"
+        "assert not [name for name in sys.modules if name in ('horovod._offering', 'horovod._unserved')]\n"
+        "print(horovod.torch.__file__)"
+    )
+    found = ask(ShimMode.AUTO, installed, code=code.replace("{shim!r}", repr(str(FOLDER))))
+    assert found == str(installed / "horovod" / "torch" / "__init__.py")
+
+
+def test_a_python_without_hvdrun_says_so() -> None:
+    told = ask(ShimMode.AUTO, flags=("-S",))
+    assert told.startswith("ImportError: horovod.torch")
+    assert told.endswith(f"cannot be imported: {sys.executable} has no hvdrun, which serves it: install hvdrun there")
+
+
+def test_a_python_without_torch_says_so() -> None:
+    told = ask(ShimMode.AUTO, ROOT, flags=("-S",))
+    assert told.startswith("ImportError: horovod.torch")
+    assert told.endswith(f"cannot be imported: {sys.executable} has no PyTorch: install torch there")
