@@ -2,13 +2,17 @@
 
 import json
 import math
+import random
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 _Z = 1.96  # the normal approximation is good enough for 20 pairs and more
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +32,21 @@ class Row:
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Let each contender measure itself once per round, in rotating order; seconds by contender."""
+    """Let each contender measure itself once per round; seconds by contender."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
-    for turn in range(rounds):
-        shift = turn % len(names)
-        for name in names[shift:] + names[:shift]:
-            seconds[name].append(contenders[name]())
-        print(f"round {turn + 1} of {rounds}", file=sys.stderr, end="\r", flush=True)
+    for number in range(rounds):
+        for name, result in take_round(contenders, number).items():
+            seconds[name].append(result)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr, end="\r", flush=True)
     print(file=sys.stderr)
     return seconds
+
+
+def take_round(contenders: Mapping[str, Callable[[], ResultT]], number: int) -> dict[str, ResultT]:
+    """Call each contender once, in an order that the round's number shuffles alike in every process."""
+    names = list(contenders)
+    random.Random(number).shuffle(names)  # noqa: S311 - no secret: who comes first
+    return {name: contenders[name]() for name in names}
 
 
 def compare(seconds: Mapping[str, Sequence[float]], peer: str) -> list[Row]:

@@ -1,4 +1,4 @@
-"""The tiers of tests: what each may take, and what each took."""
+"""The tiers of tests: what each may take, and what each took; and how transcripts are written anew."""
 
 import json
 import os
@@ -81,8 +81,15 @@ class Costs:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer --costs."""
+    """Offer --costs and --rewrite."""
+    parser.addoption("--rewrite", action="store_true", help="write the transcripts anew instead of comparing them")
     parser.addoption("--costs", type=Path, help="write the seconds of each tier into this file, as JSON")
+
+
+@pytest.fixture(scope="session")
+def rewrite(pytestconfig: pytest.Config) -> bool:
+    """Whether transcripts are to be written anew."""
+    return bool(pytestconfig.getoption("--rewrite"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

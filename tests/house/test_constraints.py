@@ -9,7 +9,7 @@ from packaging.utils import canonicalize_name
 
 from tests.house.sources import ROOT
 
-EXTRAS = ("", "torch", "dev")  # mxnet is not installed with these; its packages are pinned all the same
+EXTRAS = ("", "torch", "mxnet", "dev")
 
 
 def read_pins() -> dict[str, str]:

@@ -30,6 +30,7 @@ HOMES = {
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
 WIRE = "the wire's messages are touched only where they are encoded, served or called"
 CORE = "the pure core imports nothing but itself"
+WORKER_CORE = "the worker runtime's pure core imports nothing but itself"
 CLICK = "click is known to the command line alone"
 RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
@@ -43,6 +44,8 @@ VIOLATIONS = [
     (CORE, "rendezvous/core/model.py", "import os"),
     (CORE, "rendezvous/core/model.py", "import time"),
     (CORE, "rendezvous/core/model.py", "import rendezvous.errors"),
+    (WORKER_CORE, "worker_runtime/core/questions.py", "import time"),
+    (WORKER_CORE, "worker_runtime/core/questions.py", "import worker_runtime.wire"),
     (CLICK, "hvdrun/hosts.py", "import click"),
     (RICH, "hvdrun/cli.py", "import rich.text"),
     (SSH, "hvdrun/launch.py", "import paramiko"),

@@ -14,10 +14,16 @@ TESTED_ELSEWHERE: dict[str, str] = {}
 TESTS_OF_MORE = {
     "tests/rendezvous/core/test_transcripts.py": "membership.step, by stories",
     "tests/rendezvous/core/test_laws.py": "membership.step, by laws",
+    "tests/worker_runtime/core/test_transcripts.py": "ordering.Ordering, by stories",
+    "tests/worker_runtime/core/test_laws.py": "ordering.Ordering, by laws",
     "tests/hvdrun/test_bad_input.py": "the command line as a whole",
     "tests/hvdrun/test_closed_streams.py": "the command line as a whole",
     "tests/protos/test_generated.py": "all of protos, which is generated",
     "tests/rendezvous/test_fuzz.py": "the server's port, under fire",
+    "tests/worker_runtime/test_failures.py": "the runtime as a whole, when something goes wrong beside it",
+    "tests/worker_runtime/test_interrupts.py": "the runtime as a whole, with signals and several threads",
+    "tests/worker_runtime/test_random_collectives.py": "the collectives as a whole, by random programs",
+    "tests/worker_runtime/sequencer/test_fuzz.py": "the sequencer's port, under fire",
 }
 
 

@@ -21,10 +21,15 @@ def find_guardian(hvdrun: Launcher) -> int | None:
     return _find_only(hvdrun, lambda command: " -m hvdrun.agent.guardian " in command)
 
 
-def kill(pid: int | None) -> int:
-    """`kill -9` a process that must be there; its pid."""
+def find_sequencers(hvdrun: Launcher) -> list[int]:
+    """The pids of all its sequencers; there should be one at most."""
+    return [process.pid for process in hvdrun.processes(" -m worker_runtime.sequencer ")]
+
+
+def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
+    """`kill -9` a process that must be there, or send it another signal; its pid."""
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, number)
     return pid
 
 

@@ -24,6 +24,7 @@ from typing import Any
 
 import pytest
 
+from hvdrun.horovod_path import FOLDER
 from tests.system.launcher import Finished, Launcher
 
 FACTS = Path(__file__).with_name("facts.py")
@@ -171,7 +172,8 @@ def test_an_interpreter_is_known_by_the_name_it_was_called_by(both: BothWays, in
 def test_the_environment_counts(both: BothWays, environment: dict[str, str]) -> None:
     put_facts(both.hvdrun, "script.py")
     (facts,) = run_alike(both, "python", "script.py", environment=environment).facts()
-    assert environment.items() <= facts["environment"].items()
+    own = environment | {"PYTHONPATH": ":".join([str(FOLDER), *filter(None, [environment.get("PYTHONPATH")])])}
+    assert own.items() <= facts["environment"].items()
 
 
 @contextmanager

@@ -1,12 +1,13 @@
 """No secret of a job stands where others can read it: on a command line, in an environment, in a file."""
 
+import base64
 import re
 from pathlib import Path
 
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, find_guardian
+from tests.system.roles import find_agent, find_guardian, find_sequencers
 
 # Keys and certificates, as PEM or as the numbers inside.
 SECRET = re.compile(rb"PRIVATE KEY|BEGIN CERTIFICATE|MIG[A-Za-z0-9+/]{20}|MIIB")
@@ -42,6 +43,46 @@ def test_no_secret_is_to_be_seen_while_a_job_runs(hvdrun: Launcher, option: str)
     finished = running.wait(20)
     assert finished.returncode == 0
     assert SECRET.search((finished.stdout + finished.stderr).encode()) is None
+
+
+JOINS = """
+import os, pathlib, time
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.client import WorkerClient
+
+client = WorkerClient(Bootstrap.read(os.environ))
+membership = client.join(0)
+if membership.assignment.rank == 0:
+    client.await_sequencer(membership.generation)
+    pathlib.Path("key").write_bytes(membership.key)
+print(membership, "alive", flush=True)
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+client.close()
+"""
+
+
+@pytest.mark.parametrize("option", ["--verbose", "--no-prefork"])
+def test_a_generation_s_key_is_not_to_be_seen(hvdrun: Launcher, option: str) -> None:
+    hvdrun.write("train.py", JOINS)
+    running = hvdrun.start("-np", "2", option, "python", "train.py")
+    for rank in range(2):
+        running.stdout.wait_for(rf"^\[{rank}\] .* alive$", 20)
+    assert len(find_sequencers(hvdrun)) == 1
+    key = (hvdrun.directory / "key").read_bytes()
+    assert len(key) == 32
+    forms = (key, key.hex().encode(), repr(key).encode(), base64.b64encode(key))
+    seen = [
+        Path(f"/proc/{process.pid}/{part}").read_bytes()
+        for process in hvdrun.processes()
+        for part in ("cmdline", "environ")
+    ]
+    seen += [path.read_bytes() for path in hvdrun.watch.temporary.rglob("*") if path.is_file()]
+    hvdrun.write("go", "")
+    finished = running.wait(20)
+    assert finished.returncode == 0
+    seen += [finished.stdout.encode(), finished.stderr.encode()]
+    assert [text for text in seen if any(form in text for form in forms)] == []
 
 
 def test_only_the_user_can_reach_the_agent_s_socket(hvdrun: Launcher) -> None:

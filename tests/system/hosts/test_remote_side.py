@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from hvdrun import __version__
+from hvdrun.horovod_path import FOLDER
 from tests.system.hosts.cluster import Cluster, locate
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
@@ -139,7 +140,7 @@ def test_a_login_s_own_variables_stay_and_the_short_list_goes_along(pair: Cluste
     show = "echo $HOME $USER; echo $PATH; echo $PYTHONPATH"
     finished = pair(*REMOTE, "--no-prefix", "sh", "-c", show, environment={"PYTHONPATH": "/mine", "USER": "somebody"})
     path = pair.lab.launcher.environment()["PATH"]
-    assert finished.stdout == f"{pair['host1'].home} root\n{path}\n/mine\n"
+    assert finished.stdout == f"{pair['host1'].home} root\n{path}\n{FOLDER}:/mine\n"
 
 
 def test_a_bare_python_is_the_launcher_s_own_and_forked_workers_have_a_login_s_variables_too(pair: Cluster) -> None:

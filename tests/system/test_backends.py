@@ -1,0 +1,175 @@
+"""`--backend`: refused before a script runs where torch lacks it, and used where it has it. A stub is the UCC here."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from tests.system.launcher import Finished, Launcher
+
+SCRIPT = """
+print("the script runs", flush=True)
+import torch
+import worker_runtime.torch as hvd
+
+hvd.init()
+for dtype in (torch.float32, torch.float16):
+    x = torch.full((100_000,), hvd.rank() + 1.0, dtype=dtype)
+    print(hvd.rank(), hvd.allreduce(x, op=hvd.Sum).unique().tolist(), flush=True)
+"""
+# What registers the name "ucc" as soon as torch is imported, and moves tensors by gloo, or not at all.
+PLUG_IN = """
+import os
+import torch.distributed as dist
+
+class Spy:
+    def __init__(self, group):
+        self._group = group
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+    def allreduce(self, tensor, op):
+        print("ucc has", tensor.dtype, flush=True)
+        if os.environ.get("IS_BROKEN"):
+            tensor = tensor.clone()  # what is reduced is lost
+        return self._group.allreduce(tensor, op)
+
+def make(store, rank, size, timeout):
+    gloo = dist.ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]
+    options._timeout = timeout
+    return Spy(gloo(store, rank, size, options))
+
+def register():
+    dist.Backend.register_backend("ucc", make, devices=["cpu"])
+"""
+ENTRY_POINT = "[torch.backends]\nstub_ucc = stub_ucc:register\n"
+METADATA = "Metadata-Version: 2.1\nName: stub-ucc\nVersion: 1\n"
+WAYS = [pytest.param((), id="forked"), pytest.param(("--no-prefork",), id="executed")]
+REFUSALS = {
+    "ucc": (dist.is_ucc_available(), r"torch \S+ has no UCC; .*USE_UCC.* NGC .*plug-in"),
+    "mpi": (dist.is_mpi_available(), r"torch \S+ has no MPI; build torch from source"),
+    "nccl": (dist.is_nccl_available(), r"torch \S+ has no NCCL; install a build of torch for CUDA"),
+}
+
+
+@pytest.fixture
+def script(hvdrun: Launcher) -> Path:
+    """A script that says that it runs."""
+    return hvdrun.write("train.py", SCRIPT)
+
+
+@pytest.fixture
+def plug_in(hvdrun: Launcher) -> dict[str, str]:
+    """The variables by which the stub is found."""
+    folder = hvdrun.directory / "plug-in"
+    information = folder / "stub_ucc-1.dist-info"
+    information.mkdir(parents=True)
+    (folder / "stub_ucc.py").write_text(PLUG_IN)
+    (information / "entry_points.txt").write_text(ENTRY_POINT)
+    (information / "METADATA").write_text(METADATA)
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize(("name", "way"), [("ucc", ()), ("ucc", ("--no-prefork",)), ("mpi", ()), ("nccl", ())])
+def test_what_torch_lacks_is_refused_before_the_script_runs(
+    hvdrun: Launcher, script: Path, name: str, way: tuple[str, ...]
+) -> None:
+    is_there, sentence = REFUSALS[name]
+    if is_there:
+        pytest.skip(f"this torch has {name}")
+    run = hvdrun("--backend", name, "-np", "2", *way, "python", script)
+    assert (run.returncode, run.stdout) == (125, "")
+    assert re.fullmatch(rf"hvdrun: the backend '{name}', given with --backend, .*: {sentence}.*\.\n", run.stderr)
+
+
+def test_a_name_that_is_none_is_wrong_use(hvdrun: Launcher, script: Path) -> None:
+    run = hvdrun("--backend", "UCC", "-np", "2", "python", script)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr == "hvdrun: --backend takes gloo, nccl, ucc or mpi, as in --backend gloo, not 'UCC'.\n"
+
+
+def test_a_python_without_torch_cannot_have_it(hvdrun: Launcher, script: Path) -> None:
+    hvdrun.write("torch.py", "raise ImportError('no torch here')")
+    environment = {"PYTHONPATH": str(hvdrun.directory)}
+    run = hvdrun("--backend", "ucc", "-np", "1", "--no-prefork", "python", script, environment=environment)
+    assert (run.returncode, run.stdout) == (125, "")
+    assert "torch cannot be imported (no torch here)" in run.stderr
+
+
+def test_behind_a_shell_init_refuses_it(hvdrun: Launcher, script: Path) -> None:
+    if dist.is_ucc_available():
+        pytest.skip("this torch has ucc")
+    run = hvdrun("--backend", "ucc", "-np", "1", "sh", "-c", f"exec python {script}")
+    assert run.returncode == 1
+    assert "BackendRefusedError: Horovod initialization failed: the backend ucc cannot be used here" in run.stderr
+
+
+def count_dtypes(run: Finished) -> tuple[int, int]:
+    """How many allreduces of float32 and of float16 the stub has seen."""
+    return run.stdout.count("ucc has torch.float32"), run.stdout.count("ucc has torch.float16")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plug_in_is_used_for_what_it_is_trusted_with(
+    hvdrun: Launcher, script: Path, plug_in: dict[str, str], way: tuple[str, ...]
+) -> None:
+    run = hvdrun("--backend", "ucc", "-np", "2", *way, "python", script, environment=plug_in)
+    assert run.returncode == 0, run.stderr
+    assert all(run.stdout.count(f"[{rank}] {rank} [3.0]\n") == 2 for rank in range(2))
+    assert count_dtypes(run) == (4, 0)  # of each rank the test of the new group, and the script's
+
+
+def test_what_is_there_is_not_used_for_being_there(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
+    run = hvdrun("-np", "2", "python", script, environment=plug_in)
+    assert run.returncode == 0, run.stderr
+    assert count_dtypes(run) == (0, 0)
+
+
+def test_a_backend_that_is_silently_wrong_is_refused_by_all(
+    hvdrun: Launcher, script: Path, plug_in: dict[str, str]
+) -> None:
+    run = hvdrun("--backend", "ucc", "-np", "2", "python", script, environment={**plug_in, "IS_BROKEN": "1"})
+    assert run.returncode == 1
+    assert "the backend ucc failed its test on 2 of 2 members" in run.stderr
+    assert "an allreduce of known numbers returned" in run.stderr
+    assert "[3.0]" not in run.stdout
+
+
+def under_torchrun(hvdrun: Launcher, script: Path, environment: dict[str, str]) -> Finished:
+    """Two workers as torchrun starts them, on this machine."""
+    log = ["--log-dir", str(hvdrun.directory / "log")]  # torchrun leaves its folder behind
+    command = ["-m", "torch.distributed.run", "--standalone", *log, "--nproc-per-node", "2", str(script)]
+    run = subprocess.run(
+        [sys.executable, *command],
+        cwd=hvdrun.directory,
+        env={**hvdrun.environment(), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Finished(run.returncode, run.stdout, run.stderr, 0.0)
+
+
+def test_under_torchrun_a_variable_chooses(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
+    run = under_torchrun(hvdrun, script, {**plug_in, "HVD_BACKEND": "ucc"})
+    assert run.returncode == 0, run.stderr
+    assert count_dtypes(run) == (4, 0)
+
+
+def test_under_torchrun_init_refuses_what_is_not_there(hvdrun: Launcher, script: Path) -> None:
+    if dist.is_ucc_available():
+        pytest.skip("this torch has ucc")
+    run = under_torchrun(hvdrun, script, {"HVD_BACKEND": "ucc"})
+    assert run.returncode == 1
+    assert "the backend ucc cannot be used here: torch" in run.stderr
+
+
+def test_the_launcher_reads_the_variable_too(hvdrun: Launcher, script: Path) -> None:
+    run = hvdrun("-np", "1", "python", script, environment={"HVD_BACKEND": "x"})
+    assert run.returncode == 2
+    assert "HVD_BACKEND takes gloo, nccl, ucc or mpi" in run.stderr

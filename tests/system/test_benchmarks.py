@@ -1,0 +1,117 @@
+"""The benchmarks inside a job run, by themselves and under hvdrun, in their smallest form; nobody looks at the figures.
+
+They check what they compute: each sum, and after training the parameters of every way of averaging.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ROOT
+from tests.system.launcher import Launcher
+
+STEP_TIME = ROOT / "benchmarks" / "step_time.py"
+COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
+SHORT = ("--pairs", "2", "--most-pairs", "2")
+_LIMIT_SECONDS = 100.0
+
+
+@pytest.fixture(autouse=True)
+def _keep_torch_s_cache(hvdrun: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DDP makes torch's compiler open its cache, by default a folder in the temporary directory that stays."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(hvdrun.directory / "inductor"))
+
+
+def run_alone(hvdrun: Launcher, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a script as a user does who does not start hvdrun."""
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=hvdrun.directory,
+        env=hvdrun.environment(),
+        capture_output=True,
+        text=True,
+        timeout=_LIMIT_SECONDS,
+        check=False,
+    )
+
+
+def test_step_time_starts_its_job_and_holds_every_target(hvdrun: Launcher) -> None:
+    run = run_alone(hvdrun, STEP_TIME, *SHORT, "--json", "step_time.json")
+    assert (run.returncode, run.stderr) == (0, "")
+    figures = json.loads((hvdrun.directory / "step_time.json").read_text(encoding="utf-8"))
+    assert figures["machine"] in run.stdout
+    large, small = figures["tables"]
+    assert [target["title"] for target in large["targets"]] == [
+        "hvdrun, static <= DDP, bucket view (median)",
+        "hvdrun, static <= DDP (median)",
+        "hvdrun, elastic <= DDP (median)",
+    ]
+    assert [target["title"] for target in small["targets"]] == [
+        "hvdrun, static <= 0.75 x DDP (median)",
+        "hvdrun, elastic <= 0.75 x DDP (median)",
+    ]
+    for table in (large, small):
+        assert f"### {table['title']}\n" in run.stdout
+        names = {line["name"] for line in table["lines"]}
+        assert {"no communication", "DDP", "DDP, bucket view", "hvdrun, static", "hvdrun, elastic"} <= names
+        assert all(f"| {name} | " in run.stdout for name in names)
+        states = [f"- {target['title']}: **{target['state']}** (2 pairs, " for target in table["targets"]]
+        assert all(state in run.stdout for state in states)
+
+
+def test_step_time_takes_part_in_a_job_of_any_size(hvdrun: Launcher) -> None:
+    finished = hvdrun("-np", "3", "python", STEP_TIME, *SHORT, "--model", "small")
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "### 10,200 parameters in 8 tensors, batch 4, SGD, N=3\n" in finished.stdout
+    assert "<=" not in finished.stdout  # the targets are for two workers
+
+
+def test_step_time_fails_when_a_replica_differs(hvdrun: Launcher) -> None:
+    spoilt = STEP_TIME.read_text(encoding="utf-8").replace(
+        "optimizer.step()\n", "optimizer.step()\n            next(model.parameters()).data.add_(dist.get_rank())\n"
+    )
+    script = hvdrun.write("spoilt.py", f"import sys; sys.path.insert(0, {str(STEP_TIME.parent)!r})\n{spoilt}")
+    finished = hvdrun("-np", "2", "python", script, *SHORT, "--model", "small")
+    assert finished.returncode == 1
+    assert "RuntimeError: DDP: rank 1 has other parameters than rank 0" in finished.stderr
+
+
+def test_collectives_start_a_job_for_each_size(hvdrun: Launcher) -> None:
+    run = run_alone(
+        hvdrun, COLLECTIVES, *SHORT, "--np", "2", "3", "--cases", "busy", "small", "--json", "collectives.json"
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    tables = json.loads((hvdrun.directory / "collectives.json").read_text(encoding="utf-8"))["tables"]
+    cases = [f"{case}, N={size}" for size in (2, 3) for case in ("1 KB, rank 0 busy", "1 KB")]
+    assert [table["title"] for table in tables] == cases
+    assert [len(table["targets"]) for table in tables] == [2, 2, 0, 0]  # for two workers alone
+
+
+def test_collectives_take_part_in_a_job(hvdrun: Launcher) -> None:
+    finished = hvdrun("--no-prefix", "-np", "2", "python", COLLECTIVES, *SHORT, limit_seconds=_LIMIT_SECONDS)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    cases = ["1 KB", "1 KB, rank 0 busy", "64 MB", "1,000 tensors of 64 B"]
+    assert re.findall("^### (.*), N=2$", finished.stdout, re.MULTILINE) == cases
+    assert re.findall(r"^- (.*) \((?:median|p90)\): \*\*", finished.stdout, re.MULTILINE) == [
+        "hvdrun <= 0.3 ms",
+        "hvdrun <= 0.6 ms",
+        "hvdrun <= gloo",
+        "hvdrun <= gloo",
+        "hvdrun <= 1.05 x gloo",
+        "hvdrun, one by one <= 10.0 ms",
+        "hvdrun, grouped <= 6.0 ms",
+    ]
+
+
+def test_a_profile_is_written_for_each_of_our_ways(hvdrun: Launcher) -> None:
+    profile = hvdrun.directory / "step.pstats"
+    finished = hvdrun("-np", "2", "python", STEP_TIME, *SHORT, "--model", "small", "--profile", profile)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    written = sorted(path.name.partition("N-2-")[2] for path in hvdrun.directory.glob("step-*.pstats"))
+    assert written == ["hvdrun-elastic.pstats", "hvdrun-static.pstats"]
+    assert "run_backward" in finished.stdout
+    assert "DDP" not in finished.stdout

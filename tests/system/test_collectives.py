@@ -1,0 +1,287 @@
+"""Collectives in real jobs: what they cost while nothing happens, and what people are told when something is wrong."""
+
+import os
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.launcher import Launcher, Running
+from tests.system.roles import find_sequencers, kill
+
+IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
+CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "25"))
+MOST_IDLE = 0.005  # of one core
+MOST_MEMORY_KIB = 6 * 1024  # that glibc takes once, whenever a thread begins to allocate
+MOST_GROWTH_KIB = 10  # for each init() and shutdown()
+LOST_SECONDS = 1.0  # from a worker's death until the others know
+BEGINS = """
+import os, pathlib, signal, sys, time
+import torch
+import worker_runtime.torch as hvd
+
+def wait_for(path):
+    while not pathlib.Path(path).exists():
+        time.sleep(0.01)
+
+hvd.init()
+hvd.barrier()
+"""
+
+
+def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Running:
+    hvdrun.write("train.py", BEGINS + script)
+    return hvdrun.start("-np", str(size), *options, "python", "train.py")
+
+
+def read_cpu_seconds(pid: int) -> float:
+    """What all threads of a process have used, exactly: the kernel counts nanoseconds."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+
+
+@pytest.mark.timeout(120 + IDLE_SECONDS)
+def test_an_idle_job_uses_no_processor(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+some = hvd.add_process_set([0])
+handles = [hvd.allreduce_async(torch.ones(count), name=str(count)) for count in (3, 100_000)]
+for handle in handles:
+    hvd.synchronize(handle)
+hvd.broadcast_object("x")
+print("idle", os.getpid(), flush=True)
+open("go").read()
+hvd.barrier()
+""",
+    )
+    os.mkfifo(hvdrun.directory / "go")
+    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] idle (\d+)$", 30)[1]) for rank in range(2)]
+    pids += find_sequencers(hvdrun)
+    assert len(pids) == 3
+    time.sleep(0.2)  # until the others have gone to sleep too
+    before = [read_cpu_seconds(pid) for pid in pids]
+    time.sleep(IDLE_SECONDS)  # what is measured
+    shares = [(read_cpu_seconds(pid) - spent) / IDLE_SECONDS for pid, spent in zip(pids, before, strict=True)]
+    with (hvdrun.directory / "go").open("w"), (hvdrun.directory / "go").open("w"):
+        pass
+    running.wait(20)
+    assert max(shares) < MOST_IDLE, shares
+
+
+@pytest.mark.timeout(120 + CYCLES)
+def test_init_and_shutdown_many_times_leave_nothing(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        f"""
+import gc
+def count():
+    gc.collect()
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["Threads"]), len(os.listdir("/proc/self/fd")), int(status["VmRSS"].split()[0])
+
+counts = []
+for cycle in range({CYCLES} + 5):
+    hvd.allreduce(torch.ones(100_000))
+    pair = hvd.add_process_set([0])
+    pending = hvd.allreduce_async(torch.ones(3), name="pending") if cycle % 2 else None
+    hvd.shutdown()
+    counts.append(count())
+    hvd.init()
+early, late = counts[4], counts[-1]
+print("threads", late[0] - early[0], "descriptors", late[1] - early[1], "KiB", late[2] - early[2], flush=True)
+""",
+    )
+    finished = running.wait(100 + CYCLES)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    found = re.findall(r"threads (-?\d+) descriptors (-?\d+) KiB (-?\d+)", finished.stdout)
+    assert len(found) == 2
+    for threads, descriptors, kibibytes in found:
+        assert (int(threads), int(descriptors)) == (0, 0)
+        assert int(kibibytes) < MOST_MEMORY_KIB + MOST_GROWTH_KIB * CYCLES
+
+
+STALLS = """
+if hvd.rank() == 0:
+    handles = [hvd.allreduce_async(torch.ones(1), name=name) for name in ("loss", "accuracy")]
+    for handle in handles:
+        hvd.synchronize(handle)
+wait_for("go")
+if hvd.rank() == 1:
+    for name in ("loss", "accuracy"):
+        hvd.allreduce(torch.ones(1), name=name)
+"""
+
+
+def test_people_are_warned_of_a_stall(hvdrun: Launcher) -> None:
+    running = start(hvdrun, STALLS, "-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1")
+    running.stderr.wait_for(r"^\[0\] One or more tensors were submitted to be reduced", 20)
+    running.stderr.wait_for(r"^\[0\] Missing ranks:$", 1)
+    running.stderr.wait_for(r"^\[0\] 1: \[allreduce\.loss, allreduce\.accuracy\]$", 1)
+    hvdrun.write("go", "")
+    assert running.wait(20).returncode == 0
+
+
+def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        STALLS,
+        *("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1", "-x", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=2"),
+    )
+    finished = running.wait(30)
+    assert finished.returncode == 1
+    sentence = (
+        "allreduce 'loss' failed on rank 0: allreduce 'loss' and 1 more waited for rank 1 for more than 2 seconds, "
+        "the stall limit. Horovod has been shut down."
+    )
+    assert sentence in finished.stderr
+
+
+def test_ranks_that_wait_for_each_other_are_told_so_within_two_seconds(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+began = time.monotonic()
+try:
+    hvd.allreduce(torch.ones(1), name=f"of rank {hvd.rank()}")
+except hvd.HorovodInternalError as error:
+    print(f"{time.monotonic() - began:.2f} {error}", flush=True)
+print("together", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+""",
+    )
+    finished = running.wait(30)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    for rank in range(2):
+        found = re.search(rf"^\[{rank}\] ([\d.]+) (Mismatched operations: .*)$", finished.stdout, re.MULTILINE)
+        assert found is not None, finished.stdout
+        assert 0.9 < float(found[1]) < 2
+        assert "rank 0 waits for allreduce 'of rank 0'; rank 1 waits for allreduce 'of rank 1'" in found[2]
+        assert f"[{rank}] together 2.0\n" in finished.stdout
+
+
+def test_an_exception_of_one_rank_is_the_first_cause_while_others_wait(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+handle = hvd.allreduce_async(torch.ones(100_000), name="pending")
+if hvd.rank() == 1:
+    print("raises", time.monotonic(), flush=True)
+    raise ValueError("no such luck")
+hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(1), name="never")
+""",
+        size=3,
+    )
+    began = float(running.stdout.wait_for(r"^\[1\] raises ([\d.]+)$", 30)[1])
+    finished = running.wait(20)
+    assert time.monotonic() - began < 4
+    assert finished.returncode == 1
+    page = finished.stderr[finished.stderr.rindex("hvdrun: ") :]
+    assert re.search(r"rank 1 .*exit code 1", page), page
+    assert "ValueError: no such luck" in page
+
+
+def test_a_rank_that_ends_well_in_the_middle_is_named_to_the_others(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+if hvd.rank() == 1:
+    sys.exit(0)
+hvd.allreduce(torch.ones(100_000), name="never")
+""",
+        size=3,
+    )
+    finished = running.wait(30)
+    assert finished.returncode == 1
+    assert "Horovod has been shut down on rank 1, and allreduce 'never' needs it." in finished.stderr
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_job_ends_well_with_handles_that_nobody_waits_for(hvdrun: Launcher, *, both: bool) -> None:
+    running = start(
+        hvdrun,
+        f"""
+if {both} or hvd.rank() == 0:
+    kept = [hvd.allreduce_async(torch.ones(count), name=str(count)) for count in (3, 10_000_000)]
+    kept += [hvd.allgather_async(torch.ones(3)), hvd.allreduce_async(torch.ones(1), name=f"of rank {{hvd.rank()}}")]
+print("ends", flush=True)
+""",
+    )
+    finished = running.wait(30)
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_the_programs_own_default_group_works_beside(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+for count in (3, 200_000):
+    mine, ours = torch.ones(count), torch.ones(count)
+    work = dist.all_reduce(mine, async_op=True)
+    handle = hvd.allreduce_async_(ours, op=hvd.Sum)
+    work.wait()
+    hvd.synchronize(handle)
+    assert mine.eq(2).all() and ours.eq(2).all()
+hvd.shutdown()
+dist.barrier()
+hvd.init()
+hvd.barrier()
+dist.destroy_process_group()
+print("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
+""",
+    )
+    finished = running.wait(30)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert sorted(finished.stdout.splitlines()) == ["[0] sum 2.0", "[1] sum 2.0"]
+
+
+LOSES = """
+from torch.utils.data import DataLoader
+rows = iter(DataLoader(list(range(100)), num_workers=1, persistent_workers=True))
+next(rows)
+handle = hvd.allreduce_async(torch.ones(100_000), name="pending")
+print("alive", os.getpid(), flush=True)
+try:
+    if hvd.rank() == 1:
+        time.sleep(600)
+    hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(100_000), name="never")
+except hvd.HorovodInternalError as error:
+    print("told", time.monotonic(), error, flush=True)
+    raise
+"""
+
+
+def test_the_loss_of_a_worker_is_told_to_the_others_though_its_dataloader_lives(hvdrun: Launcher) -> None:
+    running = start(hvdrun, LOSES, "--grace", "3s", size=3)
+    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] alive (\d+)$", 30)[1]) for rank in range(3)]
+    time.sleep(0.2)  # the others wait by now, which is what is tested
+    began = time.monotonic()
+    kill(pids[1])
+    for rank in (0, 2):
+        told = running.stdout.wait_for(rf"^\[{rank}\] told ([\d.]+) .*rank 1 was lost", 20)
+        assert float(told[1]) - began < LOST_SECONDS
+    finished = running.wait(20)
+    assert finished.returncode == 128 + signal.SIGKILL
+    for folder in hvdrun.directory.parent.glob("tmp/pymp-*"):
+        shutil.rmtree(folder)  # a killed DataLoader's own
+
+
+def test_the_death_of_the_sequencer_ends_the_waiting(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
+print("waits", flush=True)
+hvd.allreduce(torch.ones(1), name="waiting") if hvd.rank() == 0 else time.sleep(600)
+""",
+    )
+    running.stdout.wait_for(r"^\[0\] waits$", 30)
+    (pid,) = find_sequencers(hvdrun)
+    kill(pid)
+    finished = running.wait(20)
+    assert finished.returncode == 1
+    assert "the sequencer on localhost, which orders the workers' collectives, is gone" in finished.stderr
+    assert re.search(r"allreduce 'waiting' failed on rank 0: the (connection to the )?sequencer", finished.stderr)

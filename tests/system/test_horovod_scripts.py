@@ -1,0 +1,147 @@
+"""Scripts that say `import horovod`: which Horovod they reach, whichever way their workers come to life."""
+
+import json
+import os
+import venv
+from pathlib import Path
+
+import pytest
+
+from hvdrun.horovod_path import FOLDER
+from tests.system.launcher import Launcher
+
+OURS, THEIRS = "0.28.1+hvdrun", "0.19.5"
+
+TRAINS = """
+import torch
+import horovod.torch as hvd
+from horovod.torch.mpi_ops import Average, allreduce, rank, size
+from horovod.common.util import num_rank_is_power_2
+
+hvd.init()
+torch.manual_seed(hvd.rank())
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+for step in range(2):
+    optimizer.zero_grad()
+    model(torch.randn(4, 3)).square().mean().backward()
+    optimizer.step()
+weight = model.weight.detach().flatten()
+assert torch.equal(allreduce(weight, op=hvd.Min), allreduce(weight, op=hvd.Max)), "the workers drifted apart"
+print(rank(), "of", size(), "trained", num_rank_is_power_2(size()), hvd.DistributedOptimizer.__name__)
+"""
+ASKS = """
+import json, os, subprocess, sys
+
+CHILD = "import horovod; print(horovod.__version__)"
+child = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True)
+told = {"search": os.environ.get("PYTHONPATH"), "child": (child.stdout or child.stderr).split("\\n")[-2]}
+try:
+    import horovod
+    told["version"] = horovod.__version__
+except ImportError as error:
+    told["version"] = str(error)
+print(json.dumps(told))
+"""
+WAYS = [
+    pytest.param((), ("python", "train.py"), id="forked"),
+    pytest.param(("--no-prefork",), ("python", "train.py"), id="executed"),
+    pytest.param((), ("sh", "-c", "python train.py"), id="by a shell"),
+]
+
+
+@pytest.fixture
+def installed(hvdrun: Launcher) -> Path:
+    """A folder with somebody else's Horovod."""
+    return put_horovod(hvdrun.directory / "installed")
+
+
+def put_horovod(folder: Path) -> Path:
+    """Install somebody else's into a folder."""
+    package = folder / "horovod" / "torch"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
+    (package / "__init__.py").touch()
+    return folder
+
+
+def ask(hvdrun: Launcher, *words: str | Path, own: str | None = None) -> dict[str, str | None]:
+    """What the only worker of a job tells."""
+    hvdrun.write("train.py", ASKS)
+    finished = hvdrun("-np", "1", *words, environment={} if own is None else {"PYTHONPATH": own})
+    assert (finished.returncode, finished.stderr) == (0, "")
+    told: dict[str, str | None] = json.loads(finished.stdout.removeprefix("[0] "))
+    return told
+
+
+@pytest.mark.parametrize(("options", "command"), WAYS)
+def test_a_script_written_for_horovod_trains(
+    hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    hvdrun.write("train.py", TRAINS)
+    # Torch's compiler makes a folder as soon as it is imported, and leaves it.
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
+    finished = hvdrun("-np", "2", *options, *command, environment=environment)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    told = [f"[{rank}] {rank} of 2 trained True DistributedOptimizer" for rank in range(2)]
+    assert sorted(finished.stdout.splitlines()) == told
+
+
+@pytest.mark.parametrize(("options", "command"), WAYS)
+@pytest.mark.parametrize("mode", ["auto", "on", "off"])
+def test_where_horovod_is_on_the_users_path_the_option_decides(
+    hvdrun: Launcher, installed: Path, mode: str, options: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    found = OURS if mode == "on" else THEIRS
+    own = f"{installed}{os.pathsep}/nowhere"
+    told = ask(hvdrun, "--horovod-shim", mode, *options, *command, own=own)
+    assert (told["version"], told["child"]) == (found, found)
+    assert told["search"] == (own if mode == "off" else f"{FOLDER}{os.pathsep}{own}")
+
+
+@pytest.mark.parametrize(("options", "command"), WAYS)
+def test_where_it_is_not_ours_stands_in(hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]) -> None:
+    told = ask(hvdrun, *options, *command)
+    assert told == {"version": OURS, "child": OURS, "search": str(FOLDER)}
+
+
+def test_off_means_never(hvdrun: Launcher) -> None:
+    told = ask(hvdrun, "--horovod-shim", "off", "python", "train.py")
+    nothing = "No module named 'horovod'"
+    assert told == {"version": nothing, "child": f"ModuleNotFoundError: {nothing}", "search": None}
+
+
+def test_what_counts_is_the_workers_python_not_hvdruns(hvdrun: Launcher) -> None:
+    venv.create(hvdrun.directory / "other")
+    python = hvdrun.directory / "other" / "bin" / "python"
+    assert [ask(hvdrun, python, "train.py")[key] for key in ("version", "child")] == [OURS, OURS]
+    finished = hvdrun("-np", "1", python, "-c", "import horovod.torch")
+    assert f"{python} has no hvdrun, which serves it: install hvdrun there" in finished.stderr
+
+    (site,) = (hvdrun.directory / "other" / "lib").glob("python*/site-packages")
+    put_horovod(site)
+    assert [ask(hvdrun, python, "train.py")[key] for key in ("version", "child")] == [THEIRS, THEIRS]
+
+
+def test_a_horovod_beside_the_script_is_the_scripts_own(hvdrun: Launcher) -> None:
+    put_horovod(hvdrun.directory)
+    told = ask(hvdrun, "--horovod-shim", "on", "python", "train.py")
+    assert told["version"] == THEIRS
+
+
+@pytest.mark.parametrize(("inner", "found"), [("auto", OURS), ("off", "No module named 'horovod'")])
+def test_a_job_within_a_job_decides_for_itself(hvdrun: Launcher, inner: str, found: str) -> None:
+    nested = ("hvdrun", "-np", "1", "--no-prefix", "--horovod-shim", inner, "python", "train.py")
+    told = ask(hvdrun, "--horovod-shim", "on", *nested)
+    assert (told["version"], told["search"]) == (found, None if inner == "off" else str(FOLDER))
+
+
+def test_what_is_not_served_says_what_is(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", "import horovod.tensorflow as hvd\n")
+    finished = hvdrun("-np", "1", "python", "train.py")
+    assert finished.returncode == 1
+    assert "Error: horovod.tensorflow is not served: the horovod of this process is hvdrun's" in finished.stderr
+    assert "which has horovod.torch and horovod.common" in finished.stderr
