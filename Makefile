@@ -23,8 +23,8 @@ help:
 	@echo "make test     run everything: lint, format, types, layers, tests"
 	@echo "make lint     the same without the tests"
 	@echo "make soak     what is too long for every day: 200 random kills, 100 random faults of hosts, 100,000 random"
-	@echo "              histories of the core, 400 random programs of collectives on four ranks"
-	@echo "make bench    measure, beside torchrun, DDP, gloo, and Horovod where it is installed"
+	@echo "              histories of the core, 400 random programs of collectives and a Gluon training on four ranks"
+	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
 	@echo "Each makes .venv first, with the python3 on PATH or the one given: make demo PYTHON=/usr/bin/python3"
@@ -45,11 +45,13 @@ soak: setup
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
+	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
 bench: setup
 	$(BIN)/python benchmarks/launch.py
 	$(BIN)/python benchmarks/step_time.py --json benchmarks/step_time.json
 	$(BIN)/python benchmarks/collectives.py --json benchmarks/collectives.json
+	$(BIN)/python benchmarks/mxnet_step.py
 
 protos: setup
 	$(BIN)/python tests/protos/generate.py

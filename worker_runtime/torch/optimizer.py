@@ -80,7 +80,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     Raises:
         ValueError: a wrong argument.
         NotImplementedError: Adasum was asked for in a process set other than the global one.
-        HorovodInternalError: Horovod has not been initialized.
+        HorovodInternalError: Horovod has not been initialized. The result's `step()`, `synchronize()` and `backward()`
+            raise it as well, when the ranks' parameters or arguments differ (it names both sides, and the next step may
+            go on), or when a rank that is needed has ended.
     """
     reduction = choose_reduction(op)
     if gradient_predivide_factor != 1.0 and reduction is not Reduction.AVERAGE:
