@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from rendezvous.core.model import Assignment, Endpoint, Worker
+from rendezvous.core.reports import Decision, Verdict
 
 KEY_BYTES = 32  # of a generation's key
 
@@ -23,6 +24,33 @@ class Published:
     generation: int
     members: tuple[tuple[Worker, Assignment], ...]
     key: bytes = field(repr=False)
+    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The generation cannot go on: its members stop what they do in it, and join again with a report.
+
+    reason: one sentence, without a full stop.
+    """
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeOffered:
+    """At its next commit the generation may be formed anew.
+
+    number: grows with each offer of the job.
+    adds: workers wait to be taken in.
+    removes: hosts are to be left.
+    """
+
+    generation: int
+    number: int
+    adds: bool
+    removes: bool
 
 
 @dataclass(frozen=True, slots=True)
