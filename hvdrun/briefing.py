@@ -9,7 +9,6 @@ from hvdrun.environment import THREADS, choose_environment
 from hvdrun.jobspec import JobSpec
 from hvdrun.routes import Route
 from rendezvous.core.model import Endpoint
-from rendezvous.core.placement import place
 from rendezvous.orders import Begin
 
 if TYPE_CHECKING:
@@ -37,16 +36,33 @@ class Briefing:
         self._authority = authority
         self._tell = tell
         self._own = own
-        self._workers = Counter(slot.host for slot in place(spec.hosts, spec.size, spec.size))
+        self._workers: Mapping[str, int]
+        self.update(spec)
 
-    def write(self, host: str, route: Route, master: Endpoint | None) -> Begin:
-        """What the agent of this host needs to know; without a master, it reserves a port for one."""
+    def update(self, spec: JobSpec) -> None:
+        """The job has other hosts from now on."""
+        self._spec = spec
+        if spec.is_elastic:
+            self._workers = {host.name: host.slots for host in spec.hosts}
+        else:
+            self._workers = Counter(slot.host for slot in spec.place())
+
+    def write(self, host: str, route: Route, master: Endpoint | None, number: int = 1) -> Begin:
+        """What the agent of this host needs to know.
+
+        Args:
+            host: its name in the job.
+            route: its ways.
+            master: where rank 0 may open a store; None has the host reserve a port for it, in a static job.
+            number: which agent of this host it is, counted from 1. Each has an identity of its own: what is left of one
+                that was cut off, and comes back, must not be taken for the other's.
+        """
         spec = self._spec
         return Begin(
-            job=self._job,
+            job=self._job if number == 1 else f"{self._job}~{number}",
             host=host,
             server=str(route.server),
-            credential=self._authority.issue_agent(host),
+            credential=self._authority.issue_agent(host, number),
             command=spec.command_on(host),
             directory=str(spec.directory),
             environment=self._choose_environment(host),
@@ -62,7 +78,7 @@ class Briefing:
         )
 
     def _choose_environment(self, host: str) -> dict[bytes, bytes]:
-        spec, workers = self._spec, self._workers[host]
+        spec, workers = self._spec, self._workers.get(host, 1)
         environment = choose_environment(
             self._own,
             workers,

@@ -21,7 +21,7 @@ from hvdrun.flags import find_command
 from hvdrun.help_page import ABOUT, EXAMPLES, EXIT_CODES
 from hvdrun.jobspec import JobSpec
 from hvdrun.options import OPTIONS, Option, describe_options, make_click_options
-from hvdrun.preparation import prepare
+from hvdrun.preparation import prepare, take_in
 from hvdrun.request import complete, make_spec
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     spec, details = prepare(spec, Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
-    marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1, times=spec.marks_times)
+    marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1 or spec.discovers, times=spec.marks_times)
     console = Console(verbose=spec.verbose, marks=marks)
     try:
         for remark in spec.remarks:
@@ -108,9 +108,17 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
 
 
 def describe(spec: JobSpec) -> str:
-    """What would be started, for --dry-run."""
+    """What would be started, for --dry-run; a discovery script is asked once.
+
+    Raises:
+        HvdrunError: it could not be started.
+    """
     from hvdrun.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
+    if spec.discovers:
+        from hvdrun.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
+
+        spec = take_in(spec, find_now(spec), Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
     return render_plan(make_plan(spec, os.environb))
 
 
@@ -123,6 +131,8 @@ def load_launch() -> Launch:
 
 def parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read the options into their values by name, and the user's command.
+
+    "typed" has the names of those that stand on the command line.
 
     Raises:
         UsageError: an option is used wrongly.
@@ -142,6 +152,8 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
     except click.UsageError as error:
         raise UsageError(error.format_message()) from error
     values = {option.dest: read_value(option, context) for option in OPTIONS if not option.acts}
+    sources = {dest: context.get_parameter_source(dest) for dest in values}
+    values["typed"] = frozenset(dest for dest, source in sources.items() if source is ParameterSource.COMMANDLINE)
     return values, tuple(context.params["command"])
 
 
@@ -162,8 +174,9 @@ def read_value(option: Option, context: click.Context) -> object:
 
     if option.repeats:
         return tuple(read(value) for value in given)
-    text = option.default if given is None else given
-    return None if text is None else read(text)
+    if given is None and option.default is not None:
+        given = option.default if option.words == 1 else tuple(option.default.split())
+    return None if given is None else read(given)
 
 
 def print_help(context: click.Context, _option: click.Parameter, value: object) -> None:

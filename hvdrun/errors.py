@@ -211,6 +211,18 @@ class NotEnoughSlotsError(UsageError):
         self.size = size
 
 
+class TooFewSlotsNowError(LaunchError):
+    """A script names hosts with fewer slots than its job starts with; a job would wait for more."""
+
+    def __init__(self, offered: int, size: int) -> None:
+        super().__init__(
+            f"the hosts that the script names now offer {offered} of the {size} slots that the job starts with: it "
+            "would wait for more, for as long as --elastic-timeout allows."
+        )
+        self.offered = offered
+        self.size = size
+
+
 class CommandNotFoundError(HvdrunError):
     """The command is in none of the places where it was looked for."""
 

@@ -2,14 +2,17 @@
 
 ABOUT = """\
 Starts N workers of COMMAND, on this machine or over SSH on several hosts, connects them for training, and ends them
-all when one fails. The exit code is that of the first worker that failed. Options stand before COMMAND; what follows
-is its own. The usual words of mpirun and horovodrun are understood."""
+all when one fails. The exit code is that of the first worker that failed. An elastic job (--min-np,
+--host-discovery-script) goes on without those that fail, and grows. Options stand before COMMAND; what follows is its
+own. The usual words of mpirun and horovodrun are understood."""
 
 EXAMPLES = (
     ("hvdrun -np 4 python train.py", "four workers on this machine"),
     ("hvdrun -np 8 -H server1:4,server2:4 python train.py", "four on each of two hosts"),
     ("hvdrun -np 8 --hostfile hosts.txt python train.py", "the hosts from a file"),
     ("hvdrun -np 8 -H me@server1:4,server2:4 -p 2222 -x 'NCCL_*' python train.py", "another user, port, variables"),
+    ("hvdrun -np 8 --min-np 4 -H server1:4,server2:4 python train.py", "goes on when a host is lost"),
+    ("hvdrun -np 2 --host-discovery-script ./hosts.sh python train.py", "hosts that come and go"),
     ("hvdrun -np 2 -- ./program -v", "everything after -- is the command"),
 )
 
@@ -17,7 +20,7 @@ EXIT_CODES = (
     ("0", "all workers ended well"),
     ("1 to 255", "the exit code of the first worker that failed; 128+n when signal n ended it"),
     ("2", "hvdrun was used wrongly; nothing was started"),
-    ("75", "a host was lost"),
+    ("75", "a host was lost; an elastic job cannot go on: too few workers for too long, or too many losses"),
     ("124", "the job did not start in time"),
     ("125", "hvdrun itself could not launch"),
     ("126, 127", "the command is not executable, was not found"),

@@ -74,6 +74,20 @@ def parse_hostfile(text: str, name: str) -> HostList:
     return HostList(_add_up(hosts), users)
 
 
+def parse_discovered(text: str, slots_per_host: int) -> HostList:
+    """Read what a discovery script prints: one `server1`, `server1:4` or `me@server1:4` a line; `#` begins a comment.
+
+    A bare name offers `slots_per_host` slots; a host named twice adds up at its first place, as with -H.
+
+    Raises:
+        HostSyntaxError: a line is malformed, or gives a host a second user.
+    """
+    users: dict[str, str] = {}
+    lines = (line.partition("#")[0].strip() for line in text.removeprefix("\ufeff").split("\n"))
+    entries = [_note_user(_parse_host(line, slots_per_host), users, line) for line in lines if line]
+    return HostList(_add_up(entry.host for entry in entries), users)
+
+
 def _note_user(entry: _Entry, users: dict[str, str], piece: str) -> _Entry:
     """Keep the user of a host, which may be given once or many times, but not in two ways."""
     name = entry.host.name
@@ -102,8 +116,11 @@ def _parse_line(content: str) -> _Entry:
     return _Entry(Host(entry.host.name, slots), entry.user)
 
 
-def _parse_host(piece: str) -> _Entry:
-    """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it."""
+def _parse_host(piece: str, slots: int = 1) -> _Entry:
+    """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it.
+
+    slots: of a host that is named without.
+    """
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
     user, at, place = piece.rpartition("@")
@@ -112,30 +129,30 @@ def _parse_host(piece: str) -> _Entry:
             "before the @ stands a user's name, as in me@server1:4; an unusual one can be the User in ~/.ssh/config"
         )
         raise HostSyntaxError(piece, reason)
-    return _Entry(_parse_place(place, piece), user if at else None)
+    return _Entry(_parse_place(place, piece, slots), user if at else None)
 
 
-def _parse_place(place: str, piece: str) -> Host:
+def _parse_place(place: str, piece: str, default: int) -> Host:
     """Read a host without its user."""
     if place.startswith("["):
-        return _parse_bracketed(place, piece)
+        return _parse_bracketed(place, piece, default)
     if place.count(":") > 1:
         hint = f"an IPv6 address stands in brackets, as in [{place}]:4" if _is_ipv6(place) else _FORM
         raise HostSyntaxError(piece, hint)
     name, colon, slots = place.partition(":")
     if _NAME.fullmatch(name) is None:
         raise HostSyntaxError(piece, _FORM)
-    return Host(name, _parse_slots(slots, piece) if colon else 1)
+    return Host(name, _parse_slots(slots, piece) if colon else default)
 
 
-def _parse_bracketed(place: str, piece: str) -> Host:
+def _parse_bracketed(place: str, piece: str, default: int) -> Host:
     """Read `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
     address, bracket, rest = place[1:].partition("]")
     if not bracket or not _is_ipv6(address):
         raise HostSyntaxError(piece, "brackets hold an IPv6 address, as in [2001:db8::1]:4")
     if rest and not rest.startswith(":"):
         raise HostSyntaxError(piece, "after the brackets comes only :slots, as in [2001:db8::1]:4")
-    return Host(str(IPv6Address(address)), _parse_slots(rest[1:], piece) if rest else 1)
+    return Host(str(IPv6Address(address)), _parse_slots(rest[1:], piece) if rest else default)
 
 
 def _is_ipv6(text: str) -> bool:

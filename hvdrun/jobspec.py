@@ -8,11 +8,13 @@ from pathlib import Path
 
 from hvdrun import horovod_path
 from hvdrun.agent.binding import BindTo
+from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
-from rendezvous.core.model import Host, Policy
+from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
+from rendezvous.core.placement import place
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 DEFAULT_LEASE_SECONDS = 30.0
@@ -49,11 +51,13 @@ class RemoteSide:
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A static job.
+    """A job.
 
     command: the program and its arguments, the same for every worker on this machine.
-    size: how many workers.
-    hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it.
+    size: how many workers; in an elastic job, with how many it starts.
+    hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it. Where a
+        script names them, those that are known.
+    elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
     directory: the workers' working directory, on every host.
     remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
     remote_python: what replaces a bare `python` there, an absolute path; None for the path that it has here.
@@ -84,6 +88,7 @@ class JobSpec:
     size: int
     hosts: tuple[Host, ...]
     directory: Path
+    elasticity: Elasticity | None = None
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
@@ -117,11 +122,13 @@ class JobSpec:
         names = [host.name for host in self.hosts]
         if len(set(names)) != len(names):
             raise UsageError(f"a host stands twice in {', '.join(names)}: give its slots together.")
-        if sum(host.slots for host in self.hosts) < self.size:
+        if not self.discovers and sum(host.slots for host in self.hosts) < self.size:
             raise NotEnoughSlotsError(self.hosts, self.size)
         if not self.directory.is_absolute():
             raise UsageError(f"the working directory {str(self.directory)!r} is not an absolute path.")
         self._check_durations()
+        if self.elasticity is not None:
+            self.elasticity.check(self.size, self.lease_seconds)
 
     def _check_durations(self) -> None:
         for option, seconds in (("--start-timeout", self.start_timeout_seconds), ("--lease", self.lease_seconds)):
@@ -129,6 +136,26 @@ class JobSpec:
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
         if not (math.isfinite(self.grace_seconds) and self.grace_seconds >= 0):
             raise UsageError("--grace must not be negative, as in --grace 5s.")
+
+    @property
+    def is_elastic(self) -> bool:
+        """Its workers may change."""
+        return self.elasticity is not None
+
+    @property
+    def discovers(self) -> bool:
+        """A script names its hosts, which may change."""
+        return self.elasticity is not None and self.elasticity.script is not None
+
+    def place(self) -> tuple[Slot, ...]:
+        """The slots that the job starts with, if its hosts offer enough of them.
+
+        Raises:
+            TooFewSlotsError: they do not, which only a script's hosts can.
+        """
+        if self.elasticity is None:
+            return place(self.hosts, self.size, self.size)
+        return place(self.hosts, self.size, self.elasticity.max_size or UNBOUNDED)
 
     def is_remote(self, host: str) -> bool:
         """The host is not this machine."""
@@ -142,10 +169,21 @@ class JobSpec:
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
         chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
-        return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen}
+        mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
+        return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen, **mode}
 
     def policy(self) -> Policy:
-        """What the rendezvous is told: exactly `size` workers, and the first failure ends the job."""
+        """What the rendezvous is told; of a static job: exactly `size` workers, and the first failure ends it."""
+        if self.elasticity is not None:
+            return Policy.elastic(
+                self.elasticity.min_size,
+                self.elasticity.max_size,
+                self.size,
+                recovery=self.elasticity.recovery(),
+                start_timeout_seconds=self.start_timeout_seconds,
+                lease_seconds=self.lease_seconds,
+                grace_seconds=self.grace_seconds,
+            )
         return Policy.static(
             self.size,
             start_timeout_seconds=self.start_timeout_seconds,

@@ -15,23 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
 from hvdrun.briefing import Briefing
-from hvdrun.console import Console, Page, measure_start
-from hvdrun.errors import HostLostEarlyError, HostsOverdueError
+from hvdrun.console import Console, measure_start
+from hvdrun.errors import HostLostEarlyError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
-from hvdrun.routes import find_routes
+from hvdrun.narrator import Narrator
+from hvdrun.rank_book import RankBook
 from hvdrun.signals import answer_signals
+from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import reach_all
-from rendezvous.core.effects import Effect, Finish, Launch, Terminate
-from rendezvous.core.events import Begun, Exited, HostsChanged, Lost, Stopped
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
+from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
-from rendezvous.core.model import Endpoint
-from rendezvous.core.outcome import SIGNAL_OFFSET, Cause, Outcome, stop
-from rendezvous.core.placement import place
-from rendezvous.orders import Alert, Begin, Output, OutputStream, Remark, Reserved, Taken, Telling
+from rendezvous.core.model import Slot, Worker
+from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome, stop
+from rendezvous.orders import Alert, Output, OutputStream, Remark, Reserved, Taken, Telling
 
 if TYPE_CHECKING:
+    from hvdrun.elastic_hosts import ElasticHosts
     from rendezvous.authority import Authority
     from rendezvous.server import Server
 
@@ -63,24 +65,25 @@ class Job:
         self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
         self._spec = spec
         self._console = console
-        self._placement = place(spec.hosts, spec.size, spec.size)
+        self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
-        patience_seconds = spec.lease_seconds if spec.remote.hosts else None
+        patience_seconds = spec.lease_seconds if spec.remote.hosts or spec.is_elastic else None
         self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, patience_seconds)
+        self._ranks = RankBook(lambda: self._server.state.generation)
+        self._narrator = Narrator(spec, console, self._ranks)
         self._server: Server
-        self._master: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
+        self._static: StaticHosts | None = None
+        self._elastic: ElasticHosts | None = None
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._decided_at: float | None = None  # when the first worker had to be ended
-        self._ended_ranks: set[int] = set()
+        self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._stops = 0
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
-        self._start_line = console.make_start_line(
-            lambda: measure_start(self._server.state), spec.start_timeout_seconds
-        )
+        self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
 
     async def run(self) -> int:
         """Run the job; its exit code."""
+        self._narrator.start()
         started = time.monotonic()
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._close_fleet)
@@ -91,14 +94,13 @@ class Job:
             stack.enter_context(answer_signals(self._stop, self._suspend))
             self._console.output.call_when_closed(self._lose_reader)
             self._stdin = self._open_stdin(stack)
-            self._server.tell(HostsChanged(self._spec.hosts))
             self._start_line.open(started)
             stack.callback(self._start_line.close)
-            await self._unless_decided(self._begin(opening, authority))
+            await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome
             await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
-            self._finish_output()
-            self._explain(outcome, (self._decided_at or time.monotonic()) - started)
+            self._console.output.finish_all()
+            self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
         return outcome.exit_code
@@ -113,78 +115,99 @@ class Job:
         return reader
 
     async def _make_server(self, stack: AsyncExitStack) -> "tuple[Server, Authority]":
-        from rendezvous.authority import Authority  # noqa: PLC0415 - the agents boot meanwhile
-        from rendezvous.server import Server  # noqa: PLC0415 - the same
+        from hvdrun.narrated_server import NarratedServer  # noqa: PLC0415 - the agents boot meanwhile
+        from rendezvous.authority import Authority  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = Server(self._spec.policy(), self._carry_out, authority.issue_server())
+        server = NarratedServer(self._spec.policy(), self._carry_out, authority.issue_server(), self._narrator)
         return await stack.enter_async_context(server), authority
 
-    async def _begin(self, opening: asyncio.Task[None], authority: "Authority") -> None:
-        """Tell the agents of the job; the first one, of rank 0's host, reserves a port that the others must know."""
-        await self._wait_for_agents(opening)
-        routes = await find_routes(self._spec, self._fleet, self._server, self._console.verbose)
-        ends = dict.fromkeys(str(route.server) for route in routes.values())
-        self._console.verbose(f"job {self._id}: the rendezvous listens on {', '.join(ends)}")
+    async def _find_hosts(self, opening: asyncio.Task[None], authority: "Authority") -> None:
+        """Bring in the hosts: once, or for as long as the job lasts."""
+        self._console.verbose(f"job {self._id}")
         briefing = Briefing(self._spec, self._id, authority, self._console.verbose)
-        first, *others = self._fleet.hosts
-        self._begin_on(first, briefing.write(first, routes[first], master=None))
-        if others:
-            master = await self._master
-            for host in others:
-                self._begin_on(host, briefing.write(host, routes[host], master=master))
+        if not self._spec.is_elastic:
+            self._static = StaticHosts(
+                self._spec, self._fleet, self._server, briefing, opening, verbose=self._console.verbose
+            )
+            await self._static.run()
+            return
+        from hvdrun.elastic_hosts import ElasticHosts  # noqa: PLC0415 - a static job needs none of it
 
-    def _begin_on(self, host: str, begin: Begin) -> None:
-        self._fleet.begin(host, begin)
-        if self._spec.is_remote(host):
-            self._server.tell(Begun(host))
-
-    async def _wait_for_agents(self, opening: asyncio.Task[None]) -> None:
-        limit_seconds = self._spec.start_timeout_seconds
-        done, _ = await asyncio.wait({opening}, timeout=limit_seconds)
-        if not done:
-            raise HostsOverdueError(self._fleet.awaited, limit_seconds)
-        opening.result()
+        self._elastic = ElasticHosts(
+            self._spec,
+            self._fleet,
+            self._server,
+            briefing,
+            self._narrator,
+            notice=self._console.notice,
+            verbose=self._console.verbose,
+        )
+        await self._elastic.run()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Launch(worker, _, reason):
-                self._console.verbose(f"launch {worker}: {reason}")
-                self._fleet.order(effect)
-            case Terminate(worker, _, reason):
-                self._console.verbose(f"terminate {worker}: {reason}")
-                self._decided_at = self._decided_at or time.monotonic()
-                if self._fleet.has_begun(worker.slot.host):
-                    self._ended_ranks.add(self._server.state.rank_of(worker))
+            case Launch(worker):
+                self._ranks.note_launch(effect)
+                self._narrator.note_launch(effect)
+                if self._elastic is None or self._elastic.want(worker.slot.host):
                     self._fleet.order(effect)
-                else:
-                    self._fleet.withdraw(worker)
-                    self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
+            case Terminate():
+                self._terminate(effect)
+            case Dismiss(host):
+                self._narrator.note_dismissal(effect)
+                if self._elastic is not None:
+                    self._elastic.dismiss(host)
             case Finish(outcome) if not self._outcome.done():
-                self._decided_at = self._decided_at or time.monotonic()
+                self._narrator.decide()
                 self._outcome.set_result(outcome)
             case _:
                 pass
+
+    def _terminate(self, effect: Terminate) -> None:
+        worker, host = effect.worker, effect.worker.slot.host
+        self._console.verbose(f"terminate {worker}: {effect.reason}")
+        is_decided = self._server.state.outcome is not None
+        if is_decided:
+            self._narrator.decide()
+        if self._fleet.has_begun(host):
+            if is_decided:
+                self._narrator.note_end_ordered(worker)
+            self._fleet.order(effect)
+        elif host in self._fleet.hosts:
+            self._fleet.withdraw(worker)
+            self._server.tell(Exited(worker, -signal.SIGTERM, "it was not started any more"))
 
     async def _show(self, telling: Telling) -> None:
         match telling:
             case Output(worker, stream, data):
                 self._start_line.close()
-                rank = self._server.state.rank_of(worker)
-                await self._console.output.write(rank, worker.slot.host, stream, data)
+                self._note_speaker(worker)
+                await self._console.output.write(worker, self._ranks.rank_of(worker), stream, data)
             case Remark(text):
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
-            case Reserved(master):
-                self._master.set_result(master)
+            case Reserved(master) if self._static is not None:
+                self._static.note_reserved(master)
+
+    def _note_speaker(self, worker: Worker) -> None:
+        """When the next worker of a slot speaks, all has come that the one before had to say."""
+        former = self._speakers.get(worker.slot, worker)
+        if former.incarnation < worker.incarnation:
+            self._console.output.forget(former)
+            self._ranks.forget(former)
+        if former.incarnation <= worker.incarnation:
+            self._speakers[worker.slot] = worker
 
     def _lose(self, host: str, how: str) -> None:
-        if self._fleet.has_begun(host):
+        if self._elastic is not None:
+            self._elastic.lose(host, how)
+        elif self._fleet.has_begun(host):
             self._server.tell(Lost(host, how))
-        elif self._decided_at is None and not self._outcome.done():
+        elif self._server.state.outcome is None and not self._outcome.done():
             self._outcome.set_exception(HostLostEarlyError(host, how))
             self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 
@@ -241,35 +264,11 @@ class Job:
             closing.result()
         await _abandon(closing)
 
-    def _finish_output(self) -> None:
-        """Show the last line of each worker, where it was not complete."""
-        for slot in self._placement:
-            self._console.output.finish(self._server.state.workers[slot].assignment.rank, slot.host)
 
-    def _name_place(self, outcome: Outcome) -> str:
-        """Where a command could not be started, if it is not here."""
-        if outcome.cause is not Cause.COMMAND_NOT_STARTED or outcome.worker is None or len(self._fleet.hosts) == 1:
-            return ""
-        return f"on the host {outcome.worker.slot.host!r}, "
-
-    def _explain(self, outcome: Outcome, seconds: float) -> None:
-        """Say why the job did not end well."""
-        if outcome.cause is not Cause.WORKER_FAILED or outcome.worker is None or outcome.rank is None:
-            if outcome.cause is not Cause.SUCCEEDED:
-                self._console.notice(f"{self._name_place(outcome)}{outcome.reason.rstrip('.')}.")
-            return
-        slot = outcome.worker.slot
-        self._console.page(
-            Page(
-                rank=outcome.rank,
-                host=slot.host,
-                slot=slot.index,
-                returncode=outcome.returncode,
-                seconds=seconds,
-                last_lines=self._console.output.tail(outcome.rank, slot.host),
-                ended_ranks=tuple(sorted(self._ended_ranks)),
-            )
-        )
+def _limit_start(spec: JobSpec) -> float:
+    """For how long a start is of interest: until it must have come to something."""
+    waiting_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
+    return spec.start_timeout_seconds + waiting_seconds
 
 
 async def _abandon(task: asyncio.Task[None]) -> None:

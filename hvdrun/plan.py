@@ -13,13 +13,14 @@ from hvdrun.agent.binding import BindTo
 from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import find_executable
 from hvdrun.environment import choose_environment, find_added, find_removed
+from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.horovod_path import lead_to_shim
 from hvdrun.jobspec import JobSpec
 from hvdrun.masking import mask_command, mask_value
 from hvdrun.routes import LOOPBACK
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
+from rendezvous.core.errors import TooFewSlotsError
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.core.placement import place
 from rendezvous.core.ranking import rank
 
 LATER = "(chosen at the start)"
@@ -65,10 +66,14 @@ class HostPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A job that could be started, host by host."""
+    """A job that could be started, host by host.
+
+    limits: what holds for an elastic job, each a name and a value; none for a static one.
+    """
 
     directory: Path
     hosts: tuple[HostPlan, ...]
+    limits: tuple[tuple[str, str], ...] = ()
 
 
 def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
@@ -77,7 +82,10 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
     Raises:
         HvdrunError: it could not be started, as far as that can be seen without starting anything or going anywhere.
     """
-    placement = place(spec.hosts, spec.size, spec.size)
+    try:
+        placement = spec.place()
+    except TooFewSlotsError as error:
+        raise TooFewSlotsNowError(error.offered, spec.size) from error
     assignments = dict(zip(placement, rank(placement), strict=True))
     hosts = dict.fromkeys(slot.host for slot in placement)
     return Plan(
@@ -86,6 +94,7 @@ def make_plan(spec: JobSpec, own: Mapping[bytes, bytes]) -> Plan:
             _plan_host(spec, own, host, {slot: numbers for slot, numbers in assignments.items() if slot.host == host})
             for host in hosts
         ),
+        _explain_limits(spec),
     )
 
 
@@ -177,9 +186,27 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
     )
     return (
         bootstrap.environment()
-        | horovod_environment(assignment, slot.host, elastic=False)
-        | torch_environment(assignment, Endpoint(address, 0))
-        | dict.fromkeys((JOB, SOCKET, _MASTER_PORT), LATER)
+        | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
+        | ({} if spec.is_elastic else torch_environment(assignment, Endpoint(address, 0)) | {_MASTER_PORT: LATER})
+        | dict.fromkeys((JOB, SOCKET), LATER)
+    )
+
+
+def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:
+    """What is special in an elastic job."""
+    elasticity = spec.elasticity
+    if elasticity is None:
+        return ()
+    most = "all slots" if elasticity.max_size is None else str(elasticity.max_size)
+    resets = "as often as it takes" if elasticity.reset_limit is None else f"at most {elasticity.reset_limit} times"
+    least_seconds, most_seconds = elasticity.cooldown_seconds
+    return (
+        ("workers", f"{elasticity.min_size} to {most}, at the start at least {spec.size}"),
+        ("hosts", "fixed" if elasticity.script is None else f"from {_quote(elasticity.script)}, as it answers now"),
+        ("resets", resets),
+        ("lease", f"{spec.lease_seconds:g} s"),
+        ("timeout", f"{elasticity.timeout_seconds:g} s without enough slots"),
+        ("cooldown", f"{least_seconds:g} to {most_seconds:g} s for a host that failed"),
     )
 
 
@@ -210,6 +237,10 @@ def _compose_plan(plan: Plan) -> Iterator[str]:
             ),
         ]
     )
+    if plan.limits:
+        yield ""
+        yield "The job is elastic; these are its first workers, and their first ranks:"
+        yield from (f"  {name:<9}  {value}" for name, value in plan.limits)
     for host in plan.hosts:
         yield ""
         yield f"{host.host}: {host.way}"

@@ -20,6 +20,7 @@ from hvdrun.command import (
 )
 from hvdrun.discovery import LOCALHOST
 from hvdrun.errors import DirectoryNotFoundError, OtherUserError
+from hvdrun.hosts import HostList
 from hvdrun.jobspec import JobSpec, RemoteSide
 
 _LOOKUPS = 32  # at once: a name that no server knows takes seconds
@@ -41,7 +42,7 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
     used = find_used(spec)
     remote = find_remote(used, is_local)
     local = [host for host in used if host not in remote]
-    if not remote:
+    if not remote and not spec.discovers:
         check_here(spec, local)
         command = resolve_command(spec.command, around)
         return replace(spec, command=command), explain_interpreter(spec, command, around)
@@ -55,15 +56,40 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
         command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
         interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
     )
-    names = ", ".join(host for host in used if host in remote)
+    names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
     forwarded = {b"PWD": os.fsencode(spec.directory), **spec.forwarded}  # that of a login there is its home folder
     prepared = replace(spec, command=command, remote=side, forwarded=forwarded)
     return prepared, (*explain_interpreter(spec, command, around), remark)
 
 
+def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLocal | None = None) -> JobSpec:
+    """The job with the hosts that its script names now; what they mean here is found out as `prepare` does it.
+
+    Names are looked up once; a host keeps the user that it was first named with.
+
+    Raises:
+        HvdrunError: some are this machine, and here something is missing that their workers need.
+    """
+    known = {host.name for host in spec.hosts} | spec.remote.hosts
+    new = [host.name for host in found.hosts if host.name not in known]
+    remote = find_remote(new, is_local)
+    spec = replace(
+        spec,
+        hosts=found.hosts,
+        users={**found.users, **spec.users},
+        remote=replace(spec.remote, hosts=spec.remote.hosts | remote),
+    )
+    if local := [host for host in new if host not in remote]:
+        check_here(spec, local)
+        spec = replace(spec, command=resolve_command(spec.command, around))
+    return spec
+
+
 def find_used(spec: JobSpec) -> tuple[str, ...]:
-    """The hosts that get workers, in order."""
+    """The hosts that get workers, or may get some, in order."""
+    if spec.is_elastic:
+        return tuple(host.name for host in spec.hosts)
     before = accumulate((host.slots for host in spec.hosts), initial=0)
     return tuple(host.name for host, count in zip(spec.hosts, before, strict=False) if count < spec.size)
 

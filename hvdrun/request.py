@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from hvdrun.discovery import discover_hosts
+from hvdrun.elastic_request import choose_elasticity
+from hvdrun.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
 from hvdrun.errors import IdentityFileError, UsageError
 from hvdrun.flags import find_command
 from hvdrun.forwarding import choose_forwarded
+from hvdrun.hosts import HostList
+from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
@@ -37,7 +41,8 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         HvdrunError: the job is impossible, or names what does not exist.
     """
     size: int = values["size"]
-    listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
+    elasticity = choose_elasticity(values)
+    listed = list_hosts(values, elasticity)
     here = find_directory()
     directory = here / (values["directory"] or "")
     forwarded = choose_forwarded(values["forwarded"], own)
@@ -48,6 +53,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         size=size,
         hosts=map_workers(listed.hosts, size, values["map_by"], oversubscribe=values["oversubscribe"]),
         directory=directory,
+        elasticity=elasticity,
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
         ssh=SshOptions(
@@ -60,7 +66,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         forwarded=forwarded,
         bind_to=values["bind_to"],
         start_timeout_seconds=values["start_timeout_seconds"],
-        lease_seconds=values["lease_seconds"],
+        lease_seconds=values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS),
         grace_seconds=values["grace_seconds"],
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
@@ -72,6 +78,17 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         dry_run=values["dry_run"],
         remarks=explain_mca(values["mca"]),
     )
+
+
+def list_hosts(values: Mapping[str, Any], elasticity: Elasticity | None) -> HostList:
+    """The hosts of the job, as far as they are known; none yet where a script names them.
+
+    Raises:
+        HvdrunError: they cannot be read.
+    """
+    if elasticity is not None and elasticity.script is not None:
+        return HostList((), {})
+    return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:

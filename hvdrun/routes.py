@@ -98,20 +98,31 @@ async def check_versions(spec: JobSpec, fleet: Fleet) -> None:
     Raises:
         LaunchError: there are some, or they said nothing; all of them are named.
     """
-    from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
 
     async def check(host: str) -> LaunchError | None:
         try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                while not isinstance(hello := await fleet.hear(host), Hello):
-                    pass
-        except TimeoutError:
-            return LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.")
+            await check_version(spec, fleet, host)
         except LaunchError as error:
             return error
-        if hello.version == __version__:
-            return None
-        return VersionMismatchError(host, spec.remote.interpreter, hello.version, __version__)
+        return None
 
     answers = await asyncio.gather(*map(check, fleet.hosts))
     raise_failures([failure for failure in answers if failure is not None], len(fleet.hosts))
+
+
+async def check_version(spec: JobSpec, fleet: Fleet, host: str) -> None:
+    """Refuse the agent of this host if it is of another version.
+
+    Raises:
+        LaunchError: it is, or it said nothing.
+    """
+    from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
+
+    try:
+        async with asyncio.timeout(HELLO_SECONDS):
+            while not isinstance(hello := await fleet.hear(host), Hello):
+                pass
+    except TimeoutError:
+        raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
+    if hello.version != __version__:
+        raise VersionMismatchError(host, spec.remote.interpreter, hello.version, __version__)

@@ -28,6 +28,50 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Wish:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _WishEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Wish.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    WISH_UNSPECIFIED: _Wish.ValueType  # 0
+    """BEGIN"""
+    WISH_CONTINUE: _Wish.ValueType  # 1
+    WISH_RESIZE: _Wish.ValueType  # 2
+    WISH_RESTORE: _Wish.ValueType  # 3
+    WISH_FORM: _Wish.ValueType  # 4
+
+class Wish(_Wish, metaclass=_WishEnumTypeWrapper): ...
+
+WISH_UNSPECIFIED: Wish.ValueType  # 0
+"""BEGIN"""
+WISH_CONTINUE: Wish.ValueType  # 1
+WISH_RESIZE: Wish.ValueType  # 2
+WISH_RESTORE: Wish.ValueType  # 3
+WISH_FORM: Wish.ValueType  # 4
+Global___Wish: _TypeAlias = Wish  # noqa: Y015
+
+class _Decision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Decision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DECISION_UNSPECIFIED: _Decision.ValueType  # 0
+    """BEGIN"""
+    DECISION_RETRY: _Decision.ValueType  # 1
+    DECISION_RESIZE: _Decision.ValueType  # 2
+    DECISION_RESTORE: _Decision.ValueType  # 3
+
+class Decision(_Decision, metaclass=_DecisionEnumTypeWrapper): ...
+
+DECISION_UNSPECIFIED: Decision.ValueType  # 0
+"""BEGIN"""
+DECISION_RETRY: Decision.ValueType  # 1
+DECISION_RESIZE: Decision.ValueType  # 2
+DECISION_RESTORE: Decision.ValueType  # 3
+Global___Decision: _TypeAlias = Decision  # noqa: Y015
+
 class _Stream:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -115,26 +159,187 @@ class JoinRequest(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     INTERPRETER_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """the last generation this worker was a member of; 0 at first"""
     interpreter: _builtins.bytes
     """the file of the Python that runs this worker; for its agent alone"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
+    @_builtins.property
+    def report(self) -> Global___StateReport:
+        """none: it begins"""
+
     def __init__(
         self,
         *,
         worker: Global___WorkerId | None = ...,
         after: _builtins.int = ...,
         interpreter: _builtins.bytes = ...,
+        report: Global___StateReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "report", b"report", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class StateReport(_message.Message):
+    """What a worker tells of itself when it joins; rendezvous/core/reports.py explains each field."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WISH_FIELD_NUMBER: _builtins.int
+    TROUBLE_FIELD_NUMBER: _builtins.int
+    HAS_STATE_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    COMPLETED_FIELD_NUMBER: _builtins.int
+    SEEN_FIELD_NUMBER: _builtins.int
+    FLOOR_FIELD_NUMBER: _builtins.int
+    IS_BLANK_FIELD_NUMBER: _builtins.int
+    wish: Global___Wish.ValueType
+    trouble: _builtins.str
+    has_state: _builtins.bool
+    seen: _builtins.int
+    floor: _builtins.int
+    is_blank: _builtins.bool
+    @_builtins.property
+    def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationState]: ...
+    @_builtins.property
+    def completed(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationState]: ...
+    def __init__(
+        self,
+        *,
+        wish: Global___Wish.ValueType = ...,
+        trouble: _builtins.str = ...,
+        has_state: _builtins.bool = ...,
+        pending: _abc.Iterable[Global___OperationState] | None = ...,
+        completed: _abc.Iterable[Global___OperationState] | None = ...,
+        seen: _builtins.int = ...,
+        floor: _builtins.int = ...,
+        is_blank: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "seen", b"seen", "trouble", b"trouble", "wish", b"wish"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StateReport: _TypeAlias = StateReport  # noqa: Y015
+
+@_typing.final
+class OperationState(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TITLE_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    OBSTACLE_FIELD_NUMBER: _builtins.int
+    ROOT_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    title: _builtins.str
+    number: _builtins.int
+    index: _builtins.int
+    obstacle: _builtins.str
+    root: _builtins.int
+    first: _builtins.int
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """or, for the ranks from 0 on, only how many: `first`"""
+
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        name: _builtins.str = ...,
+        title: _builtins.str = ...,
+        number: _builtins.int = ...,
+        index: _builtins.int | None = ...,
+        obstacle: _builtins.str = ...,
+        root: _builtins.int | None = ...,
+        first: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "index", b"index", "root", b"root"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "first", b"first", "index", b"index", "name", b"name", "number", b"number", "obstacle", b"obstacle", "ranks", b"ranks", "root", b"root", "title", b"title"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
+    _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
+    _WhichOneofReturnType__root: _TypeAlias = _typing.Literal["root"]  # noqa: Y015
+    _WhichOneofArgType__root: _TypeAlias = _typing.Literal["_root", b"_root"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__index) -> _WhichOneofReturnType__index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__root) -> _WhichOneofReturnType__root | None: ...
+
+Global___OperationState: _TypeAlias = OperationState  # noqa: Y015
+
+@_typing.final
+class Verdict(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    REMOVED_ONLY_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SURVIVORS_FIELD_NUMBER: _builtins.int
+    decision: Global___Decision.ValueType
+    removed_only: _builtins.bool
+    reason: _builtins.str
+    @_builtins.property
+    def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
+    @_builtins.property
+    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        decision: Global___Decision.ValueType = ...,
+        done: _abc.Iterable[Global___Done] | None = ...,
+        removed_only: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+        survivors: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision", "done", b"done", "reason", b"reason", "removed_only", b"removed_only", "survivors", b"survivors"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
+
+@_typing.final
+class Done(_message.Message):
+    """A commit round or a barrier that counts as done."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANKS_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    name: _builtins.str
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        ranks: _abc.Iterable[_builtins.int] | None = ...,
+        number: _builtins.int = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Done: _TypeAlias = Done  # noqa: Y015
 
 @_typing.final
 class JoinReply(_message.Message):
@@ -150,6 +355,45 @@ class JoinReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
+
+@_typing.final
+class DeclareRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    IS_BLANK_FIELD_NUMBER: _builtins.int
+    is_blank: _builtins.bool
+    """it was taken in later, and has not yet received the others' state"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        is_blank: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_blank", b"is_blank", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeclareRequest: _TypeAlias = DeclareRequest  # noqa: Y015
+
+@_typing.final
+class DeclareReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeclareReply: _TypeAlias = DeclareReply  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):
@@ -186,6 +430,8 @@ class Notice(_message.Message):
     DEPARTED_FIELD_NUMBER: _builtins.int
     SEQUENCER_OPENED_FIELD_NUMBER: _builtins.int
     SEQUENCER_FAILED_FIELD_NUMBER: _builtins.int
+    INTERRUPTED_FIELD_NUMBER: _builtins.int
+    RESIZE_OFFERED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def published(self) -> Global___Published: ...
     @_builtins.property
@@ -198,6 +444,10 @@ class Notice(_message.Message):
     def sequencer_opened(self) -> Global___SequencerOpened: ...
     @_builtins.property
     def sequencer_failed(self) -> Global___SequencerFailed: ...
+    @_builtins.property
+    def interrupted(self) -> Global___Interrupted: ...
+    @_builtins.property
+    def resize_offered(self) -> Global___ResizeOffered: ...
     def __init__(
         self,
         *,
@@ -207,12 +457,14 @@ class Notice(_message.Message):
         departed: Global___Departed | None = ...,
         sequencer_opened: Global___SequencerOpened | None = ...,
         sequencer_failed: Global___SequencerFailed | None = ...,
+        interrupted: Global___Interrupted | None = ...,
+        resize_offered: Global___ResizeOffered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "notice", b"notice", "published", b"published", "refused", b"refused", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed", "sequencer_opened", "sequencer_failed"]  # noqa: Y015
+    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed", "sequencer_opened", "sequencer_failed", "interrupted", "resize_offered"]  # noqa: Y015
     _WhichOneofArgType_notice: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_notice) -> _WhichOneofReturnType_notice | None: ...
 
@@ -227,25 +479,86 @@ class Published(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     MEMBERS_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
+    VERDICT_FIELD_NUMBER: _builtins.int
     generation: _builtins.int
     key: _builtins.bytes
     """secret of the generation's members: 32 random bytes"""
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]: ...
+    @_builtins.property
+    def verdict(self) -> Global___Verdict: ...
     def __init__(
         self,
         *,
         generation: _builtins.int = ...,
         members: _abc.Iterable[Global___Member] | None = ...,
         key: _builtins.bytes = ...,
+        verdict: Global___Verdict | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "key", b"key", "members", b"members"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "key", b"key", "members", b"members", "verdict", b"verdict"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Published: _TypeAlias = Published  # noqa: Y015
+
+@_typing.final
+class Interrupted(_message.Message):
+    """The generation cannot go on: its members stop what they do in it, and join again with a report."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Interrupted: _TypeAlias = Interrupted  # noqa: Y015
+
+@_typing.final
+class ResizeOffered(_message.Message):
+    """At its next commit this generation may be formed anew, with workers that wait, or without those that must go; neither
+    withdraws the last offer.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GENERATION_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    ADDS_FIELD_NUMBER: _builtins.int
+    REMOVES_FIELD_NUMBER: _builtins.int
+    generation: _builtins.int
+    number: _builtins.int
+    """grows with each offer of the job"""
+    adds: _builtins.bool
+    removes: _builtins.bool
+    def __init__(
+        self,
+        *,
+        generation: _builtins.int = ...,
+        number: _builtins.int = ...,
+        adds: _builtins.bool = ...,
+        removes: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adds", b"adds", "generation", b"generation", "number", b"number", "removes", b"removes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResizeOffered: _TypeAlias = ResizeOffered  # noqa: Y015
 
 @_typing.final
 class Member(_message.Message):

@@ -49,6 +49,11 @@ class RendezvousStub(object):
                 request_serializer=protos_dot_rendezvous__pb2.OpenStoreRequest.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.OpenStoreReply.FromString,
                 _registered_method=True)
+        self.Declare = channel.unary_unary(
+                '/hvdrun.rendezvous.v1.Rendezvous/Declare',
+                request_serializer=protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.DeclareReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Report',
                 request_serializer=protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
@@ -81,6 +86,13 @@ class RendezvousServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Declare(self, request, context):
+        """A worker has state that it can begin again with: from now on a lost member is replaced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """An agent says which workers it has; also its sign of life.
         """
@@ -105,6 +117,11 @@ def add_RendezvousServicer_to_server(servicer, server):
                     servicer.OpenStore,
                     request_deserializer=protos_dot_rendezvous__pb2.OpenStoreRequest.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.OpenStoreReply.SerializeToString,
+            ),
+            'Declare': grpc.unary_unary_rpc_method_handler(
+                    servicer.Declare,
+                    request_deserializer=protos_dot_rendezvous__pb2.DeclareRequest.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.DeclareReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -193,6 +210,33 @@ class Rendezvous(object):
             '/hvdrun.rendezvous.v1.Rendezvous/OpenStore',
             protos_dot_rendezvous__pb2.OpenStoreRequest.SerializeToString,
             protos_dot_rendezvous__pb2.OpenStoreReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Declare(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/Declare',
+            protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.DeclareReply.FromString,
             options,
             channel_credentials,
             insecure,

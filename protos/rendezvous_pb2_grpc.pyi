@@ -48,6 +48,8 @@ class RendezvousStub:
     """
     OpenStore: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenStoreRequest, _rendezvous_pb2.OpenStoreReply]
     """Rank 0 of a generation says where its torch store listens."""
+    Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]
+    """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]
     """An agent says which workers it has; also its sign of life."""
 
@@ -62,6 +64,8 @@ class RendezvousAsyncStub(RendezvousStub):
     """
     OpenStore: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenStoreRequest, _rendezvous_pb2.OpenStoreReply]  # type: ignore[assignment]
     """Rank 0 of a generation says where its torch store listens."""
+    Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
+    """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]  # type: ignore[assignment]
     """An agent says which workers it has; also its sign of life."""
 
@@ -91,6 +95,14 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.OpenStoreReply, _abc.Awaitable[_rendezvous_pb2.OpenStoreReply]]:
         """Rank 0 of a generation says where its torch store listens."""
+
+    @_abc_1.abstractmethod
+    def Declare(
+        self,
+        request: _rendezvous_pb2.DeclareRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rendezvous_pb2.DeclareReply, _abc.Awaitable[_rendezvous_pb2.DeclareReply]]:
+        """A worker has state that it can begin again with: from now on a lost member is replaced."""
 
     @_abc_1.abstractmethod
     def Report(

@@ -46,9 +46,9 @@ class Authority:
         """The rendezvous server's credential."""
         return self._issue(SERVER_NAME, SERVER_NAME, ExtendedKeyUsageOID.SERVER_AUTH)
 
-    def issue_agent(self, host: str) -> Credential:
-        """The credential of one host's agent."""
-        return self._issue(f"agent {host}", agent_identity(host), ExtendedKeyUsageOID.CLIENT_AUTH)
+    def issue_agent(self, host: str, number: int = 1) -> Credential:
+        """The credential of one host's agent; `number` is what `Server.number_agent` says when it is started."""
+        return self._issue(f"agent {host}", agent_identity(host, number), ExtendedKeyUsageOID.CLIENT_AUTH)
 
     def _issue(self, common_name: str, identity: str, purpose: x509.ObjectIdentifier) -> Credential:
         key = ec.generate_private_key(ec.SECP256R1())

@@ -14,6 +14,10 @@ class Credential:
     private_key: bytes = field(repr=False)
 
 
-def agent_identity(host: str) -> str:
-    """How a certificate names the agent of a host: a URI, hex-coded, since a host's name may hold any character."""
-    return f"hvdrun:agent:{host.encode().hex()}"
+def agent_identity(host: str, number: int = 1) -> str:
+    """How a certificate names the agent of a host: a URI, hex-coded, since a host's name may hold any character.
+
+    number: which agent of this host, counted from 1: one that was cut off and replaced may come back.
+    """
+    name = f"hvdrun:agent:{host.encode().hex()}"
+    return name if number == 1 else f"{name}:{number}"

@@ -33,6 +33,15 @@ class JoinRefusedError(RendezvousError):
         self.reason = reason
 
 
+class GenerationInterruptedError(RendezvousError):
+    """The generation cannot go on, or not even begin: its members join again with a report."""
+
+    def __init__(self, generation: int, reason: str) -> None:
+        super().__init__(f"generation {generation} was interrupted: {reason}")
+        self.generation = generation
+        self.reason = reason
+
+
 class UnreachableError(RendezvousError):
     """The agent or the server did not answer in time."""
 

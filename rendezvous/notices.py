@@ -5,7 +5,7 @@ after a broken connection, misses nothing that still matters.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 
 from rendezvous.core.model import Assignment, Endpoint, Worker
@@ -44,7 +44,7 @@ class ResizeOffered:
 
     number: grows with each offer of the job.
     adds: workers wait to be taken in.
-    removes: hosts are to be left.
+    removes: members are to be left out. Neither: the last offer is withdrawn.
     """
 
     generation: int
@@ -97,39 +97,63 @@ class Departed:
     rank: int
 
 
-Notice = Published | StoreOpened | SequencerOpened | SequencerFailed | Refused | Departed
+Notice = Published | Interrupted | ResizeOffered | StoreOpened | SequencerOpened | SequencerFailed | Refused | Departed
 
 
-class Board:
-    """The notices that hold now, in the order of their posting; belongs to one event loop."""
+class Bulletin:
+    """The notices that hold now, in the order of their posting."""
 
     def __init__(self) -> None:
         self._notices: dict[object, Notice] = {}
-        self._followers: set[asyncio.Queue[Notice]] = set()
 
-    def post(self, notice: Notice) -> None:
-        """Hang up a notice in place of those it supersedes; one that hangs there already is not told again."""
+    def __iter__(self) -> Iterator[Notice]:
+        return iter(self._notices.values())
+
+    def post(self, notice: Notice) -> bool:
+        """Hang up a notice in place of those it supersedes; False when it hangs there already."""
         place = _place(notice)
         if self._notices.get(place) == notice:
-            return
+            return False
         if isinstance(notice, Published):  # a new generation ends what was said of the former one
             self._notices.clear()
         self._notices.pop(place, None)  # or the new one would hang where the old one did, before others
         self._notices[place] = notice
-        for follower in self._followers:
-            follower.put_nowait(notice)
+        return True
+
+
+class Board:
+    """A bulletin with those who follow it; belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._bulletin = Bulletin()
+        self._followers: set[asyncio.Queue[Notice | None]] = set()
+        self._is_closed = False
+
+    def post(self, notice: Notice) -> None:
+        """Hang up a notice; one that hangs there already is not told again."""
+        if self._bulletin.post(notice):
+            for follower in self._followers:
+                follower.put_nowait(notice)
 
     async def follow(self) -> AsyncGenerator[Notice, None]:
-        """Every notice that hangs there, then each new one, until the follower closes it."""
-        news: asyncio.Queue[Notice] = asyncio.Queue()
-        for notice in self._notices.values():
+        """Every notice that hangs there, then each new one, until the follower or the board is closed."""
+        news: asyncio.Queue[Notice | None] = asyncio.Queue()
+        for notice in self._bulletin:
             news.put_nowait(notice)
+        if self._is_closed:
+            news.put_nowait(None)
         self._followers.add(news)
         try:
-            while True:
-                yield await news.get()
+            while (notice_or_end := await news.get()) is not None:
+                yield notice_or_end
         finally:
             self._followers.discard(news)
+
+    def close(self) -> None:
+        """Nothing more is told; every follower comes to an end."""
+        self._is_closed = True
+        for follower in self._followers:
+            follower.put_nowait(None)
 
 
 def _place(notice: Notice) -> object:

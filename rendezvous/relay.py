@@ -90,6 +90,12 @@ class Relay(pb_grpc.RendezvousServicer):
         async with _faults_told(context):
             return await self._client.open_store(request)
 
+    async def Declare(
+        self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]
+    ) -> pb.DeclareReply:
+        async with _faults_told(context):
+            return await self._client.declare(request)
+
     async def Watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:

@@ -10,9 +10,8 @@ costs a connection, and not a line on anybody's terminal.
 
 import asyncio
 import contextlib
-import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Self
 
@@ -24,17 +23,18 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
+from rendezvous.boards import Boards
 from rendezvous.core import membership
-from rendezvous.core.effects import Announce, Depart, Effect, Publish, Refuse
+from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Event, Joined, Reported, StoreOpened, Ticked
-from rendezvous.core.model import Assignment, Policy, Worker
+from rendezvous.core.events import Declared, Event, Joined, Reported, StoreOpened, Ticked
+from rendezvous.core.model import Policy
+from rendezvous.core.reports import Report
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
 from rendezvous.file_limit import FileLimit, count_connections
-from rendezvous.notices import KEY_BYTES, Board, Departed, Published, Refused
-from rendezvous.notices import StoreOpened as StoreOpenedNotice
+from rendezvous.notices import Board
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
@@ -60,9 +60,9 @@ class Server:
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
         self._credential = credential
-        self._boards: dict[str, Board] = {}
+        self._boards = Boards()
         self._last_reports: dict[str, int] = {}
-        self._key = (0, b"")  # the last generation's number, and its key
+        self._agents: Counter[str] = Counter()  # how many of each host's have been dismissed
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._doors: list[grpc.aio.Server] = []
@@ -140,7 +140,14 @@ class Server:
 
     def board(self, host: str) -> Board:
         """The notices for the members on one host."""
-        return self._boards.setdefault(host, Board())
+        return self._boards.of(host)
+
+    def number_agent(self, host: str) -> int:
+        """Which agent of this host is heard: its certificate must say so. The first until one was dismissed, and so on.
+
+        One that was cut off and replaced may come back: it is refused, and ends its workers.
+        """
+        return self._agents[host] + 1
 
     def receive(self, report: pb.AgentReport) -> None:
         """Take in an agent's report, unless a newer one has come already; ends come before the sign of life.
@@ -178,30 +185,12 @@ class Server:
             raise errors[0]
 
     def _perform(self, effect: Effect) -> None:
-        match effect:
-            case Publish(generation, assignments):
-                key = self._make_key(generation.number)
-                members: dict[str, list[tuple[Worker, Assignment]]] = {}
-                for worker, assignment in zip(generation.members, assignments, strict=True):
-                    members.setdefault(worker.slot.host, []).append((worker, assignment))
-                for host, ranked in members.items():
-                    self.board(host).post(Published(generation.number, tuple(ranked), key))
-            case Announce(generation, endpoint):
-                for board in self._boards.values():
-                    board.post(StoreOpenedNotice(generation, endpoint))
-            case Depart(generation, worker, rank):
-                for board in self._boards.values():
-                    board.post(Departed(generation, worker, rank))
-            case Refuse(worker, reason):
-                self.board(worker.slot.host).post(Refused(worker, reason))
-            case _:
-                self._carry_out(effect)
-
-    def _make_key(self, generation: int) -> bytes:
-        """The key of a generation: one for all its members, and told again when that is."""
-        if self._key[0] != generation:
-            self._key = generation, secrets.token_bytes(KEY_BYTES)
-        return self._key[1]
+        if isinstance(effect, Dismiss):
+            self._agents[effect.host] += 1
+            self._last_reports.pop(effect.host, None)  # the next one numbers its reports from 1
+            self._boards.forget(effect.host)
+        if not self._boards.post(effect):
+            self._carry_out(effect)
 
     async def _tick(self) -> None:
         while True:
@@ -222,24 +211,33 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
-        await _authorize(context, request.worker.host)
+        await self._authorize(context, request.worker.host)
         async with self._faults_told(context):
-            self._server.tell(Joined(wire.decode_worker(request.worker), request.after))
+            report = wire.decode_report(request.report) if request.HasField("report") else Report()
+            self._server.tell(Joined(wire.decode_worker(request.worker), request.after, report))
         return pb.JoinReply()
 
     async def OpenStore(
         self, request: pb.OpenStoreRequest, context: grpc.aio.ServicerContext[pb.OpenStoreRequest, pb.OpenStoreReply]
     ) -> pb.OpenStoreReply:
-        await _authorize(context, request.worker.host)
+        await self._authorize(context, request.worker.host)
         async with self._faults_told(context):
             endpoint = wire.decode_endpoint(request.endpoint)
             self._server.tell(StoreOpened(wire.decode_worker(request.worker), request.generation, endpoint))
         return pb.OpenStoreReply()
 
+    async def Declare(
+        self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]
+    ) -> pb.DeclareReply:
+        await self._authorize(context, request.worker.host)
+        async with self._faults_told(context):
+            self._server.tell(Declared(wire.decode_worker(request.worker), request.is_blank))
+        return pb.DeclareReply()
+
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
-        await _authorize(context, request.host)
+        await self._authorize(context, request.host)
         async with self._faults_told(context):
             self._server.receive(request)
         return pb.ReportAck(number=request.number)
@@ -247,10 +245,20 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def Watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:
-        await _authorize(context, request.host)
+        await self._authorize(context, request.host)
         async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
             async for notice in notices:
                 yield wire.encode_notice(notice)
+
+    async def _authorize(self, context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:
+        identities = context.auth_context().get("x509_subject_alternative_name", ())
+        number = self._server.number_agent(host)
+        if agent_identity(host, number).encode() in identities:
+            return
+        if any(agent_identity(host, former).encode() in identities for former in range(1, number)):
+            reason = f"host {host!r} was given up, and this agent of it replaced"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate does not speak for host {host!r}")
 
     @contextlib.asynccontextmanager
     async def _faults_told(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
@@ -264,9 +272,3 @@ class _Servicer(pb_grpc.RendezvousServicer):
         except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
             self._server.fail(error)
             await context.abort(grpc.StatusCode.INTERNAL, "the launcher has failed")
-
-
-async def _authorize(context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:
-    identities = context.auth_context().get("x509_subject_alternative_name", ())
-    if agent_identity(host).encode() not in identities:
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"your certificate does not speak for host {host!r}")

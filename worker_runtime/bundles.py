@@ -7,13 +7,17 @@ So the result of such an operation is there when it is released, and not only wh
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 from worker_runtime.core.questions import Release
 from worker_runtime.handles import Handle
 from worker_runtime.operation import Bundler, Operation
 from worker_runtime.wire import Released
+
+# Finishes operations: the results; None where that fails for one of them, which each has to find out by itself.
+Unpack: TypeAlias = Callable[[], Sequence[object] | None]
 
 
 def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
@@ -37,6 +41,7 @@ def answer(
     handles: Sequence[Handle[Any]],
     list_members: Callable[[int], tuple[int, ...]],
     perform: Callable[[Handle[Any], Release, memoryview], None],
+    conclude: Callable[[Sequence[Handle[Any]], Sequence[Release], Unpack], bool],
 ) -> None:
     """Answer operations in the order of their releases.
 
@@ -45,6 +50,7 @@ def answer(
         handles: of the operations.
         list_members: tells a set's ranks.
         perform: runs one operation by itself.
+        conclude: finishes several operations together; False where each has to be run by itself.
     """
     terms = []
     for index, handle in enumerate(handles, released.index):
@@ -58,21 +64,19 @@ def answer(
         bundle = list(alike)
         last = first + len(bundle)
         own = terms[first:last]
-        if bundler is None or len(bundle) == 1 or not _unpack(bundler, bundle, own, payload[ends[first] : ends[last]]):
+        unpack = None if bundler is None else partial(_unpack, bundler, bundle, payload[ends[first] : ends[last]])
+        if unpack is None or len(bundle) == 1 or not conclude(bundle, own, unpack):
             for handle, term, start, end in zip(bundle, own, ends[first:last], ends[first + 1 :], strict=False):
                 perform(handle, term, payload[start:end])
         first = last
 
 
-def _unpack(bundler: Bundler, handles: Sequence[Handle[Any]], terms: Sequence[Release], payload: memoryview) -> bool:
-    """Finish operations; False where that fails for one of them, which each has to find out by itself."""
+def _unpack(bundler: Bundler, handles: Sequence[Handle[Any]], payload: memoryview) -> Sequence[object] | None:
+    """See `Unpack`."""
     try:
-        results = bundler.unpack([handle.operation for handle in handles], payload)
+        return bundler.unpack([handle.operation for handle in handles], payload)
     except RuntimeError:
-        return False
-    for handle, term, result in zip(handles, terms, results, strict=True):
-        handle.complete(term, result)
-    return True
+        return None
 
 
 def _find_bundler(operation: Operation[Any]) -> Bundler | None:

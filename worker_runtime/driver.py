@@ -9,7 +9,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from worker_runtime import bundles
@@ -22,6 +22,7 @@ from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_r
 _BLOCKED_SECONDS = 1.0  # after so long in one operation, a rank says that it can do nothing else
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
+_END_SECONDS = 5.0  # for who drives to notice that the conversation is over
 
 _LOG = logging.getLogger("hvd")
 
@@ -40,6 +41,9 @@ class Performer(Protocol):
 
     def perform_neutral(self, terms: Release) -> None:
         """Take part in an operation for which this rank, having joined, did not ask; never raises."""
+
+    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
+        """Finish operations that were released together; False where each has to be run by itself; never raises."""
 
     def refuse(self, handle: Handle[object], reason: str) -> None:
         """The operation will not run."""
@@ -126,6 +130,19 @@ class Driver:
                     self._driving.release()
                     self._wake_waiters()
 
+    def halt(self, reason: str, limit_seconds: float) -> None:
+        """Have nothing more released to anybody, and carry out what was released before.
+
+        Args:
+            reason: the others are told.
+            limit_seconds: how long to wait for the end of it.
+        """
+        with self._sending, contextlib.suppress(OSError):  # who has ended it already needs not be told
+            if not self._is_closed:
+                self._link.tell(Frame.HALT, reason.encode())
+                self._link.flush()
+        self.await_end(limit_seconds)
+
     def leave(self, find_reason: Callable[[], str] = lambda: "", *, is_end: bool = False) -> None:
         """Say goodbye and end the connection and the thread; what is pending stays unanswered.
 
@@ -142,8 +159,10 @@ class Driver:
             self._link.leave_to_process()
         else:
             self._link.shut_down()  # wakes who still hears
-        with self._driving:
+        # Who drives may be connecting a group whose other members do not come: the descriptor is freed with the link.
+        if self._driving.acquire(timeout=_END_SECONDS):
             self._link.close()
+            self._driving.release()
         self._pending.clear()
 
     def quit(self, find_reason: Callable[[], str], kind: Frame = Frame.LEAVE) -> None:
@@ -258,7 +277,7 @@ class Driver:
             case Frame.RELEASES:
                 for released in decode_releases(body, self._count_members):
                     handles = [self._pending.pop(number) for number in released.numbers]
-                    bundles.answer(released, handles, performer.list_members, performer.perform)
+                    bundles.answer(released, handles, performer.list_members, performer.perform, performer.conclude)
             case Frame.NEUTRAL:
                 performer.perform_neutral(decode_neutral(body))
             case Frame.REFUSAL:

@@ -7,16 +7,15 @@ runs again.
 
 import copy
 import queue
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.membership import Decision, Verdict, Wish
+from worker_runtime.notifications import HOSTS_REMOVED
 from worker_runtime.runtime import RUNTIME
-
-# What `on_hosts_updated` is told, as bits; the numbers are Horovod's.
-HOSTS_REMOVED = 1
-HOSTS_ADDED = 2
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3
@@ -60,7 +59,7 @@ class State:
 
         Args:
             timestamp: when; later ones are greater.
-            update_res: HOSTS_REMOVED, HOSTS_ADDED, or both.
+            update_res: HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when what was told before is undone.
         """
         self._host_messages.put((timestamp, update_res))
 
@@ -87,11 +86,11 @@ class State:
             timestamp, what = self._host_messages.get()
             if timestamp > self._last_updated_timestamp:
                 self._last_updated_timestamp = timestamp
-                update |= what
+                update = update | what if what else 0
         earlier, self._last_updated_timestamp, update = self._bcast_object(
             (earlier, self._last_updated_timestamp, update)
         )
-        if self._last_updated_timestamp > earlier:
+        if self._last_updated_timestamp > earlier and update:
             raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
 
     def save(self) -> None:
@@ -108,6 +107,10 @@ class State:
 
     def reset(self) -> None:
         """Adapt to another size or rank; there may be nothing to adapt."""
+
+    def needs_sync(self) -> bool:
+        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        return False
 
 
 class ObjectState(State):
@@ -153,12 +156,20 @@ def run_fn(
         func: trains, given the state and whatever more.
         reset: joins the job anew.
     """
+    return _run_through(func, lambda _: reset())
+
+
+def _run_through(
+    func: Callable[Concatenate[State, Parameters], ResultT], enter: Callable[[Wish], Verdict | None]
+) -> Callable[Concatenate[State, Parameters], ResultT]:
+    """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
 
     @wraps(func)
     def wrapper(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
         try:
-            return repeat(state, *args, **kwargs)
+            with RUNTIME.declare_state():
+                return repeat(state, *args, **kwargs)
         finally:
             notification_manager.remove_listener(state)
 
@@ -176,10 +187,19 @@ def run_fn(
                     raise  # nothing has changed: it is the program's own fault
                 state.restore()
                 skip_sync = False
+                wish = Wish.RESTORE
             except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync
-            reset()
+                skip_sync = interrupt.skip_sync and not state.needs_sync()
+                wish = Wish.RESIZE
+            notification_manager.forget()
+            verdict = enter(wish)
+            if verdict is not None:
+                is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
+                skip_sync = skip_sync and is_same  # others may have come in the meantime
+                if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
+                    state.restore()
             state.on_reset()
+            notification_manager.repeat_to(state)  # what came while the job was joined anew
 
     return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
 
@@ -194,15 +214,13 @@ def run(
     cases the worker joins the job anew, and the function runs again. Other exceptions pass through, and so does a
     HorovodInternalError that comes three times for the same reason without a commit in between.
 
+    In an elastic job most losses raise neither: the ranks that are left finish or repeat the step with the gradients
+    that they still hold, and go on.
+
     Returns:
         A function of the same arguments, which returns what `func` returns.
     """
-    return run_fn(func, _rejoin)
-
-
-def _rejoin() -> None:
-    RUNTIME.shutdown()
-    RUNTIME.init()
+    return _run_through(func, RUNTIME.enter_anew)
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any object
@@ -210,8 +228,14 @@ def _copy(value: Any) -> Any:  # noqa: ANN401 - any object
     kind = type(value)
     if kind in (list, tuple, set, frozenset):
         return kind(_copy(item) for item in value)
-    if kind is dict:
-        return {key: _copy(item) for key, item in value.items()}
+    if kind is deque:
+        return deque((_copy(item) for item in value), value.maxlen)
+    if kind in (dict, OrderedDict, defaultdict, Counter):
+        copied = copy.copy(value)  # with what a missing key gives
+        for key, item in value.items():
+            copied[key] = _copy(item)
+        return copied
     if kind is bytearray or hasattr(value, "__array__"):
-        return copy.deepcopy(value)
+        is_result = not getattr(value, "is_leaf", True)  # of operations that autograd follows: it copies no such tensor
+        return copy.deepcopy(value.detach() if is_result else value)
     return value

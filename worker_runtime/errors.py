@@ -1,5 +1,6 @@
 """What can go wrong inside a training process; each error builds its own sentence."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from worker_runtime.membership import Endpoint, Membership
@@ -95,6 +96,25 @@ class DuplicateNameError(ValueError):
 
 class OperationRefusedError(HorovodInternalError):
     """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on."""
+
+
+class StepRevokedError(HorovodInternalError):
+    """A rank was lost before all had come to the end of the step, which is to be run again with what was kept."""
+
+    def __init__(self) -> None:
+        super().__init__("the job was formed anew before the step was committed")
+
+
+class SetLostError(HorovodInternalError):
+    """A process set has lost a member, and with it what it was for."""
+
+    def __init__(self, title: str, number: int, lost: Sequence[int]) -> None:
+        ranks = ", ".join(map(str, lost))
+        super().__init__(
+            f"{title}: process set {number} has lost rank {ranks} (by the numbering before); make a new one with "
+            "add_process_set()"
+        )
+        self.number = number
 
 
 class OperationFailedError(HorovodInternalError):

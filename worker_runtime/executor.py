@@ -2,17 +2,23 @@
 
 A rank asks the sequencer for what it has ready, in whatever order, and runs what is released in the order of the
 releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
+
+What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
+outlives its workers `ElasticExecutor` goes on in another.
 """
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from worker_runtime.collectives.agreements import Join
+import torch
+
+from worker_runtime.attempt import Attempt
+from worker_runtime.collectives.agreements import Commit, Join
 from worker_runtime.core.questions import GLOBAL_SET, Kind, Release
-from worker_runtime.driver import Driver
 from worker_runtime.errors import (
     DuplicateNameError,
     HorovodInternalError,
@@ -28,8 +34,7 @@ from worker_runtime.link import Link
 from worker_runtime.names import Names
 from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
-from worker_runtime.runner import Runner
-from worker_runtime.works import FailedWork, describe_cause
+from worker_runtime.works import describe_cause
 
 ResultT = TypeVar("ResultT")
 
@@ -39,51 +44,50 @@ _INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and
 
 
 class Executor:
-    """Runs the operations of one generation; its methods may be called from any thread.
+    """Runs the operations of a job; its methods may be called from any thread.
 
     Args:
         group: of the generation; None in a world of one.
         link: to the sequencer; None in a world of one.
         find_cause: asked after a failure whether a better reason is known than gloo's.
-        is_elastic: gradients are kept until their step is committed.
 
     rank, size: of this worker, and of the job.
-    key: the generation's, with which members prove to each other what they send; empty in a world of one.
+    generation: in which it runs them.
+    key: of its first generation, with which members prove to each other what they send; empty in a world of one.
     handle_table: the numbers under which programs know their asynchronous operations.
+    origin: this worker's rank when this executor was made.
+    lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
+    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one.
+    is_elastic: gradients are kept until their step is committed.
     """
+
+    is_elastic = False
 
     def __init__(
         self,
         group: Group | None = None,
         link: Link | None = None,
         find_cause: Callable[[], str | None] = lambda: None,
-        *,
-        is_elastic: bool = False,
     ) -> None:
-        self.rank = group.rank if group else 0
-        self.size = group.size if group else 1
         self.key = group.key if group else b""
-        self.is_elastic = is_elastic
         self.handle_table = HandleTable()
         self._find_cause = find_cause
-        self._sets = ProcessSets(self.rank, self.size)
-        self._runner = Runner(self.rank, group.torch_groups if group else None, self._sets)
-        self._driver = None if link is None else Driver(link, self)
         self._lock = threading.RLock()  # a signal's handler may call shutdown()
-        self._in_flight: dict[tuple[int, str], Handle[object]] = {}  # by set and name, until they are waited for
+        self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
         self._names = Names()
-        self._failure: str | None = None
-        self._failed_at = 0.0
+        self._commits: Counter[int] = Counter()  # rounds that were completed, by set
         self._closed = False
+        self._attempt = Attempt(self, self._lock)
+        if group is not None and link is not None:
+            self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
+            self._attempt.connect(group, link)
+        self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
+        self.origin, self.lineage = self.rank, tuple(range(self.size))
+        self.committed = 0, self.lineage
 
     @classmethod
     def connect(
-        cls,
-        group: Group | None,
-        limit: timedelta,
-        find_cause: Callable[[], str | None] = lambda: None,
-        *,
-        is_elastic: bool = False,
+        cls, group: Group | None, limit: timedelta, find_cause: Callable[[], str | None] = lambda: None
     ) -> Self:
         """The executor of a group that has been formed; it owns the group.
 
@@ -91,34 +95,26 @@ class Executor:
             group: of the generation; None in a world of one.
             limit: how long to try to reach the sequencer.
             find_cause: see the class.
-            is_elastic: see the class.
 
         Raises:
             SequencerError: the sequencer was not reached; the group is closed.
         """
-        if group is None:
-            return cls(is_elastic=is_elastic)
-        try:
-            link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
-        except BaseException:
-            group.torch_groups.close()
-            raise
-        return cls(group, link, find_cause, is_elastic=is_elastic)
+        return cls(group, group.connect(limit) if group else None, find_cause)
 
     @property
     def process_sets(self) -> ProcessSets:
         """The process sets that all ranks know."""
-        return self._sets
+        return self._attempt.sets
 
     def find_members(self, process_set: int, title: str) -> Members:
         """The set as this rank sees it; see `ProcessSets.find`.
 
         Raises:
             ValueError: there is no such set, or this rank is not in it.
-            HorovodInternalError: `shutdown()` was called.
+            HorovodInternalError: `shutdown()` was called, or the set has lost a member.
         """
         self._check_open()
-        return self._sets.find(process_set, title)
+        return self._attempt.sets.find(process_set, title)
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
@@ -138,31 +134,42 @@ class Executor:
             ValueError: an operation of this name is in flight in its set.
             HorovodInternalError: it cannot run any more.
         """
-        question = operation.question
-        key = question.process_set, question.name
-        handle = Handle(self, operation, threading.get_ident())
         with self._lock:
             self._check_open()
-            if self._failure is not None:
-                raise OperationFailedError(operation.title, self.rank, self._failure)
+            operation = self._admit(operation)
+            attempt, driver = self._attempt, self._attempt.driver
+            question = operation.question
+            key = question.process_set, question.name
+            handle = Handle(self, operation, threading.get_ident())
             earlier = self._in_flight.get(key)
             if earlier is not None and not earlier.is_done():
                 raise DuplicateNameError(operation.title)
-            if self._driver is None or self._sets.count(question.process_set) == 1:
+            if not self._may_ask(handle, key):
+                return handle
+            if driver is None or attempt.sets.count(question.process_set) == 1:
                 self._run_alone(handle)
                 return handle
             self._in_flight[key] = handle
-        self._driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
         """Ask for an operation and wait for its result; raises what `submit` and `Handle.wait` raise."""
         return self.submit(operation, is_awaited=True).wait()
 
+    def commit(self, among: Members) -> None:
+        """Wait until all members have come to the end of their step.
+
+        Raises:
+            HorovodInternalError: a rank was lost.
+        """
+        self.run(Commit(among, self._commits[among.number] + 1))
+
     def progress(self) -> None:
         """Run what has been released meanwhile, without waiting."""
-        if self._driver is not None:
-            self._driver.progress()
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.progress()
 
     def listen(self) -> None:
         """Hear what the sequencer has to say, without waiting. For those who wait for gloo.
@@ -170,118 +177,127 @@ class Executor:
         Raises:
             RuntimeError: the group has failed, and gloo still has not ended what it was interrupted in.
         """
-        if self._driver is not None:
-            self._driver.listen()
-        if self._failure is not None and time.monotonic() > self._failed_at + _INTERRUPT_SECONDS:
-            raise RuntimeError(self._failure)
+        attempt = self._attempt
+        if attempt.driver is not None:
+            attempt.driver.listen()
+        if attempt.failure is not None and time.monotonic() > attempt.failed_at + _INTERRUPT_SECONDS:
+            raise RuntimeError(attempt.failure)
 
-    def await_answer(self, handle: Handle[ResultT]) -> None:
+    def await_answer(self, handle: Handle[Any]) -> None:
         """Wait until the operation is released or refused. For its handle."""
-        if self._driver is not None:
-            self._driver.await_answer(handle)
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.await_answer(handle)
         if not handle.is_answered:
             handle.fail(self._explain_end(handle.title))
 
-    def forget(self, handle: Handle[ResultT]) -> None:
-        """The operation has ended: its name is free. For its handle."""
-        question = handle.operation.question
-        key = question.process_set, question.name
-        if self._in_flight.get(key) is handle:
-            del self._in_flight[key]
+    def settle(self, handle: Handle[Any], terms: Release) -> bool:
+        """The operation has ended well, and its result will be used; False where it was interrupted. For its handle."""
+        del terms
+        self.forget(handle)
+        return True
 
-    def report_failure(self, handle: Handle[ResultT], error: RuntimeError) -> HorovodInternalError:
+    def is_in_flight(self, handle: Handle[Any]) -> bool:
+        """Whether nobody has had its result yet."""
+        question = handle.operation.question
+        return self._in_flight.get((question.process_set, question.name)) is handle
+
+    def forget(self, handle: Handle[Any]) -> None:
+        """The operation has ended: its name is free. For its handle."""
+        if self.is_in_flight(handle):
+            question = handle.operation.question
+            del self._in_flight[question.process_set, question.name]
+
+    def report_failure(
+        self, handle: Handle[Any], terms: Release | None, error: RuntimeError
+    ) -> HorovodInternalError | None:
         """Turn gloo's error into ours, and tell the peers by closing the connections: a failure does not spread."""
-        self._runner.interrupt()
-        self._runner.keep(handle.works)
-        if self._driver is not None:
-            self._driver.await_end(_CAUSE_SECONDS)  # who lost the rank that gloo has missed names it
-        cause = self._failure or self._find_cause() or describe_cause(error)
-        if self._failure is None:
-            if (
-                self._driver is not None
-            ):  # who has no connection to this rank, or one that gloo forgets, hears of it too
-                self._driver.quit(lambda: f"{handle.title} failed there: {cause}")
-            self.give_up(cause)
+        del terms
+        attempt = self._attempt
+        attempt.runner.interrupt()
+        attempt.runner.keep(handle.works)
+        if attempt.driver is not None:
+            attempt.driver.await_end(_CAUSE_SECONDS)  # who lost the rank that gloo has missed names it
+        cause = attempt.failure or self._find_cause() or describe_cause(error)
+        if attempt.failure is None:
+            if attempt.driver is not None:
+                # who has no connection to this rank, or one that gloo forgets, hears of it too
+                attempt.driver.quit(lambda: f"{handle.title} failed there: {cause}")
+            attempt.give_up(cause)
         return OperationFailedError(handle.title, self.rank, cause)
 
     def close(self, *, is_end: bool = False) -> None:
         """End the group; what is still pending fails here and there. See `Driver.leave` of `is_end`."""
         with self._lock:
             self._closed = True
-        if self._driver is not None:
-            self._driver.leave(lambda: _ABORTED if are_running([*self._in_flight.values()]) else "", is_end=is_end)
+        attempt = self._attempt
+        if attempt.driver is not None and not attempt.is_closed:
+            attempt.driver.leave(lambda: _ABORTED if are_running([*self._in_flight.values()]) else "", is_end=is_end)
         handles, self._in_flight = list(self._in_flight.values()), {}
         if are_running(handles):
-            self._runner.interrupt()
+            attempt.runner.interrupt()
         for handle in handles:
             if not handle.is_done():
                 handle.fail(ShutDownError(handle.title, self.rank))
-        if self._runner.close([handle.works for handle in handles]):
+        if attempt.runner.close([handle.works for handle in handles]):
             for handle in handles:
                 handle.let_go()
 
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
         self._closed = True
-        if self._driver is not None:
-            self._driver.abandon()
-        self._runner.abandon()
+        if self._attempt.driver is not None:
+            self._attempt.driver.abandon()
+        self._attempt.runner.abandon()
 
-    def count_members(self, process_set: int) -> int:
-        """How many members a set has. For the driver."""
-        return self._sets.count(process_set)
-
-    def list_members(self, process_set: int) -> tuple[int, ...]:
-        """A set's ranks. For the driver."""
-        return self._sets.list_ranks(process_set)
-
-    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
-        """Run a released operation. For the driver."""
-        signature = terms.question.signature
-        if signature.payload_dtype or signature.kind is Kind.COMMIT:
-            handle.begin(terms, (), payload)
-            return
-        if signature.kind is Kind.JOIN:
+    def note_release(self, terms: Release) -> None:
+        """Something is run. For the attempt."""
+        kind = terms.question.signature.kind
+        if kind is Kind.JOIN:
             self._names.count_join()
-        if signature.kind is Kind.REMOVE_SET:
+        elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.extents[0][0])
-        works = self._runner.start(handle.operation, terms)
-        if isinstance(works, RuntimeError):
-            self._runner.interrupt()
-            works = (FailedWork(works),)
-        handle.begin(terms, works, payload)
+        elif kind is Kind.COMMIT:
+            self._commits[terms.question.process_set] += 1
 
-    def perform_neutral(self, terms: Release) -> None:
-        """Take part in an operation for which this rank, having joined, did not ask. For the driver."""
+    def find_join_device(self) -> torch.device | None:
+        """Where a rank that has joined makes neutral elements for operations on CUDA. For the attempt."""
         joining = [handle.operation for handle in self._in_flight.values() if isinstance(handle.operation, Join)]
-        error = self._runner.take_part(terms, joining[0].device if joining else None)
-        if error is not None:
-            self.give_up(f"a joined rank could not take part in {terms.question.name}: {describe_cause(error)}")
+        return joining[0].device if joining else None
 
-    def refuse(self, handle: Handle[object], reason: str) -> None:
-        """The operation will not run, and its name is free. For the driver."""
+    def refuse(self, handle: Handle[Any], reason: str) -> None:
+        """The operation will not run, and its name is free. For the attempt."""
         handle.fail(OperationRefusedError(reason))
         self.forget(handle)
 
-    def give_up(self, reason: str) -> None:
-        """Nothing will be answered any more: what is pending fails, what runs is interrupted. For the driver."""
-        with self._lock:  # whoever submits sees the failure, or is seen here
-            if self._failure is None:
-                self._failed_at = time.monotonic()
-                self._failure = reason  # the cause of all that follow: the connections are closed
+    def end_attempt(self, attempt: Attempt, reason: str) -> None:
+        """Nothing will be answered any more: what is pending fails. For the attempt."""
+        del attempt
+        with self._lock:
             handles = list(self._in_flight.values())
         for handle in handles:
             if not handle.is_answered:
                 handle.fail(OperationFailedError(handle.title, self.rank, reason))
-        self._runner.interrupt()
 
-    def _run_alone(self, handle: Handle[ResultT]) -> None:
+    def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
+        """The operation as it can run now; raises where it cannot. The caller holds the lock."""
+        if self._attempt.failure is not None:
+            raise OperationFailedError(operation.title, self.rank, self._attempt.failure)
+        return operation
+
+    def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
+        """Whether somebody listens; if not, the operation waits. The caller holds the lock."""
+        del handle, key
+        return True
+
+    def _run_alone(self, handle: Handle[Any]) -> None:
         operation = handle.operation
         question = operation.question
-        ranks = self._sets.list_ranks(question.process_set)
-        number = self._sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
+        sets = self._attempt.sets
+        ranks = sets.list_ranks(question.process_set)
+        number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
         terms = Release(-1, question, ranks, extents=(tuple(operation.extents),), value=number)
-        self._runner.change_sets(terms)
+        self._attempt.runner.change_sets(terms)
         if question.signature.kind is Kind.JOIN:
             self._names.count_join()
         handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
@@ -291,6 +307,6 @@ class Executor:
             raise NotInitializedError
 
     def _explain_end(self, title: str) -> HorovodInternalError:
-        if self._failure is not None:
-            return OperationFailedError(title, self.rank, self._failure)
+        if self._attempt.failure is not None:
+            return OperationFailedError(title, self.rank, self._attempt.failure)
         return ShutDownError(title, self.rank)

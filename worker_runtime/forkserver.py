@@ -10,12 +10,16 @@ What a fork cannot keep apart is set right in the child: the session, descriptor
 torch's and NumPy's global generators (Python's own is reseeded by itself), the number of threads, multiprocessing's
 key. What the imports print is printed by each worker. What stays: hash randomisation is drawn once for all workers of
 a host, and garbage collections leave out what was imported before the fork.
+
+In a job that replaces lost workers it does not only wait in the meantime: it imports what torch leaves to the first
+optimizer that is made, which takes a second or two, so that a replacement need not.
 """
 
 import errno
 import gc
 import importlib
 import os
+import select
 import socket
 import sys
 import threading
@@ -38,6 +42,7 @@ from worker_runtime.program import Program
 _OUTPUTS = (1, 2)
 _STANDARD = (0, *_OUTPUTS)
 _PID_BYTES = 32
+_IDLE_SECONDS = 5.0  # the first workers import and connect meanwhile, on the same cores
 
 
 def serve(descriptor: int, words: Sequence[str], modules: Sequence[str]) -> Program:
@@ -53,7 +58,14 @@ def serve(descriptor: int, words: Sequence[str], modules: Sequence[str]) -> Prog
     import_all(modules)
     said = read_outputs()
     agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(words))))
+    later = list_later(modules)
+    has_forked = False
     while True:
+        if later and has_forked and is_idle(agent):
+            import_all(later)
+            later, said = (), read_outputs()
+            if find_objection(agent):
+                raise SystemExit(0)  # the agent executes the workers that are still to come
         request, descriptors = receive(agent)
         if request is None:
             raise SystemExit(0)
@@ -66,6 +78,7 @@ def serve(descriptor: int, words: Sequence[str], modules: Sequence[str]) -> Prog
         for sent in descriptors:
             os.close(sent)
         agent.sendall(encode(Forked(request.number, pid)))
+        has_forked = True
 
 
 def import_all(modules: Sequence[str]) -> None:
@@ -79,6 +92,18 @@ def import_all(modules: Sequence[str]) -> None:
     gc.freeze()
     if was_enabled:
         gc.enable()
+
+
+def list_later(modules: Sequence[str]) -> tuple[str, ...]:
+    """What is imported when the first workers have been forked, for those that may come in their place."""
+    is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
+    return ("torch._dynamo",) if is_elastic and "torch" in modules else ()
+
+
+def is_idle(agent: socket.socket) -> bool:
+    """Whether nobody is asked for, for some time."""
+    ready, _, _ = select.select([agent], [], [], _IDLE_SECONDS)
+    return not ready
 
 
 def read_outputs() -> tuple[bytes, ...]:

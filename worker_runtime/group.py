@@ -18,6 +18,7 @@ from worker_runtime.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.backends.composite import compose
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.gloo import Gloo
+from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint, Membership, RendezvousError
 from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
 
@@ -58,6 +59,18 @@ class Group:
     torch_groups: TorchGroups
     sequencer: Endpoint
     key: bytes = field(repr=False)
+
+    def connect(self, limit: timedelta) -> Link:
+        """This rank's connection to the sequencer.
+
+        Raises:
+            SequencerError: it was not reached within the limit; the group is closed.
+        """
+        try:
+            return Link.connect(self.sequencer, self.key, self.generation, self.rank, limit)
+        except BaseException:
+            self.torch_groups.close()
+            raise
 
 
 def form(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from worker_runtime.core.questions import Release
-from worker_runtime.errors import HorovodInternalError, OperationFailedError, ShutDownError
+from worker_runtime.errors import OperationFailedError, ShutDownError
 from worker_runtime.operation import Operation
 from worker_runtime.torch_groups import Work
 from worker_runtime.works import await_works, describe_cause
@@ -41,7 +41,7 @@ class Handle(Generic[ResultT_co]):
         self._executor = executor
         self._works: Sequence[Work] = ()
         self._payload = memoryview(b"")
-        self._failure: HorovodInternalError | None = None
+        self._failure: Exception | None = None
         self._result: tuple[ResultT_co] | None = None
 
     @property
@@ -77,17 +77,24 @@ class Handle(Generic[ResultT_co]):
             HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
         """
         self.await_answer()  # which may have come with the result: see `complete`
-        if self._result is None:
-            if self._failure is None and (error := await_works(self._works, self._executor.listen)) is not None:
-                reported = self._executor.report_failure(self, error)
-                self._failure = self._failure or reported  # `shutdown()` may have come meanwhile
-            self._works = ()
-            self._executor.forget(self)
-            terms = self.terms
+        executor = self._executor
+        while self._result is None:
+            terms, operation, works, payload = self.terms, self.operation, self._works, self._payload
+            if self._failure is None:
+                error = await_works(works, executor.listen)
+                if error is not None:
+                    reported = executor.report_failure(self, terms, error)
+                    self._failure = self._failure or reported  # `shutdown()` may have come meanwhile
             if self._failure is not None or terms is None:
-                raise self._failure or ShutDownError(self.title, self._executor.rank)
-            self._result = (self.operation.finish(terms, self._payload),)
-            self._payload = memoryview(b"")
+                self._works = ()
+                executor.forget(self)
+                raise self._failure or ShutDownError(self.title, executor.rank)
+            if executor.settle(self, terms):
+                self._works = ()
+                self._result = (operation.finish(terms, payload),)
+                self._payload = memoryview(b"")
+            else:
+                self.await_answer()  # a rank was lost, and it is run again with the others
         return self._result[0]
 
     def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
@@ -99,12 +106,31 @@ class Handle(Generic[ResultT_co]):
     def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
         """It was released and finished at once, together with others."""
         self._result = (result,)
-        self._executor.forget(self)
         self.terms = terms  # last: another thread may look
 
-    def fail(self, failure: HorovodInternalError) -> None:
+    def conclude(self) -> None:
+        """Its works have ended well: only the result is to be made."""
+        self._works = ()
+
+    def reset(self) -> None:
+        """It was interrupted: what was begun counts for nothing, and another answer will come."""
+        self.terms = None
+        self._works = ()
+        self._payload = memoryview(b"")
+
+    def fail(self, failure: Exception) -> None:
         """Let every later `wait()` raise `failure`."""
         self._failure = failure
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether `wait()` would raise at once."""
+        return self._failure is not None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the result is there."""
+        return self._result is not None
 
     def let_go(self) -> None:
         """Drop the works of an operation that has ended, with its failure kept: they hold the group's connections."""

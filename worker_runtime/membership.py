@@ -15,8 +15,10 @@ with own_packages():
     from rendezvous.bootstrap import BACKEND, Bootstrap
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot
     from rendezvous.core.ranking import rank
+    from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+    from rendezvous.notices import Interrupted, ResizeOffered
     from rendezvous.sequencing import MODULE as SEQUENCER
     from rendezvous.sequencing import Activation, read_port
 
@@ -29,15 +31,23 @@ __all__ = [
     "Assignment",
     "Backend",
     "Bootstrap",
+    "CompletedOperation",
+    "Decision",
     "Endpoint",
     "ForkRequest",
     "Forked",
+    "Interrupted",
     "Membership",
     "Message",
+    "PendingOperation",
     "Ready",
     "RendezvousError",
+    "Report",
+    "ResizeOffered",
     "SequencerStartError",
     "Slot",
+    "Verdict",
+    "Wish",
     "connect",
     "decode",
     "encode",

@@ -3,6 +3,10 @@
 import threading
 from typing import Protocol
 
+# What has happened, as bits; the numbers are Horovod's.
+HOSTS_REMOVED = 1
+HOSTS_ADDED = 2
+
 
 class Listener(Protocol):
     """Usually an elastic state."""
@@ -17,6 +21,7 @@ class NotificationManager:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
+        self._newest: tuple[float, int] | None = None
 
     def init(self) -> None:
         """Horovod's way to start listening; the runtime hears by itself."""
@@ -37,9 +42,22 @@ class NotificationManager:
 
         Args:
             timestamp: when; later ones are greater.
-            update_res: what has happened, as `elastic.HOSTS_REMOVED` and `HOSTS_ADDED`, or both.
+            update_res: what has happened, HOSTS_REMOVED, HOSTS_ADDED, or both; 0 when what was told before is undone.
         """
         with self._lock:
+            self._newest = timestamp, update_res
             listeners = list(self._listeners)
         for listener in listeners:
             listener.on_hosts_updated(timestamp, update_res)
+
+    def forget(self) -> None:
+        """What was told so far does not matter any more."""
+        with self._lock:
+            self._newest = None
+
+    def repeat_to(self, listener: Listener) -> None:
+        """Tell one again what was told last, unless that is forgotten: it may have thrown it away unread."""
+        with self._lock:
+            newest = self._newest
+        if newest is not None:
+            listener.on_hosts_updated(*newest)

@@ -8,7 +8,8 @@ import hashlib
 import hmac
 import io
 import pickle
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
@@ -18,6 +19,7 @@ from worker_runtime.collectives.layout import view_memory
 from worker_runtime.core.questions import GLOBAL_SET
 from worker_runtime.errors import ForgedObjectError
 from worker_runtime.executor import Executor
+from worker_runtime.operation import Members
 
 _PROOF_BYTES = hashlib.sha256().digest_size
 
@@ -52,8 +54,8 @@ def broadcast_object(
     if is_root and among.size == 1:
         return value
     title = executor.make_name("broadcast_object", name, process_set)
-    data = _pack(executor, title, value) if is_root else torch.empty(0, dtype=torch.uint8)
-    ((gathered, _),) = executor.run(Allgather((data,), among, title, note=f"root rank {root}"))
+    data = _pack(executor, title, value, root) if is_root else torch.empty(0, dtype=torch.uint8)
+    ((gathered, _),) = executor.run(_RootRows(data, root, among, title))
     return value if is_root else _unpack(executor, title, gathered, root)
 
 
@@ -77,18 +79,41 @@ def allgather_object(
     """
     among = executor.find_members(process_set, "allgather_object")
     title = executor.make_name("allgather_object", name, process_set)
-    ((gathered, counts),) = executor.run(Allgather((_pack(executor, title, value),), among, title))
+    ((gathered, counts),) = executor.run(Allgather((_pack(executor, title, value, among.rank),), among, title))
     parts = gathered.split_with_sizes(counts)
     return [_unpack(executor, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
 
 
-def _pack(executor: Executor, title: str, value: object) -> torch.Tensor:
+class _RootRows(Allgather):
+    """Gathers the rows of one rank: then it does not matter who else is left."""
+
+    def __init__(self, data: torch.Tensor, root: int, among: Members, name: str) -> None:
+        super().__init__((data,), among, name, note=f"root rank {root}")
+        self._data = data
+        self._root = root
+
+    @property
+    def needed_rank(self) -> int:
+        """The one that has rows."""
+        return self._root
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """None: see `Operation`."""
+        del is_begun
+        return ""
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        return type(self)(self._data, ranks[self._root], among, self.question.name)
+
+
+def _pack(executor: Executor, title: str, value: object, rank: int) -> torch.Tensor:
     """The proof and the pickled object, as one row of bytes."""
     stream = io.BytesIO()
     stream.write(bytes(_PROOF_BYTES))
     cloudpickle.dump(value, stream)
     message = stream.getbuffer()
-    message[:_PROOF_BYTES] = _prove(executor.key, title, executor.rank, message[_PROOF_BYTES:])
+    message[:_PROOF_BYTES] = _prove(executor.key, title, rank, message[_PROOF_BYTES:])
     return torch.frombuffer(message, dtype=torch.uint8)
 
 

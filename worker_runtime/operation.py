@@ -1,9 +1,9 @@
 """One collective of this rank, and in which set of ranks it runs: what the executor knows of an operation."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from worker_runtime.core.questions import Question, Release
 from worker_runtime.torch_groups import TorchGroup, Work
@@ -58,20 +58,47 @@ class Operation(ABC, Generic[ResultT_co]):
     by whoever waits for it.
 
     title: how messages call it, for example "allreduce 'loss'".
+    among: its set, as it was when the operation was made.
     question: its set, its name as it travels ("allreduce.loss"), its signature.
     extents: what may differ between ranks; see `Release`.
     bundler: packs and unpacks it together with others; None where that would not be faster.
+    is_of_step: it belongs to an optimizer's step, which is run again as a whole.
     """
 
     title: str
+    among: Members
     question: Question
     extents: tuple[int, ...] = ()
     bundler: Bundler | None = None
+    is_of_step: bool = False
 
     @property
     def payload(self) -> bytes | memoryview:
         """The bytes that travel inside the question, contiguous; empty when the signature says that none do."""
         return b""
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """Why it cannot be run again after the loss of a rank, as the end of a sentence; "" when it can.
+
+        Args:
+            is_begun: `start` was called.
+        """
+        del is_begun
+        return "its result would depend on which ranks are left"
+
+    @property
+    def needed_rank(self) -> int | None:
+        """The rank of the job without which it makes no sense; None where any ranks will do."""
+        return None
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """The same operation in the next generation, with the same tensors. Only where `find_obstacle` finds none.
+
+        Args:
+            among: its set as it is then.
+            ranks: of each rank that is left, its new one.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:

@@ -7,6 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -15,18 +16,21 @@ from worker_runtime.backends.choice import Choice, choose
 from worker_runtime.backends.features import Features
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
-from worker_runtime.group import StoreExchange, form
+from worker_runtime.group import form
 from worker_runtime.meeting import Meeting, join_world, meet
 from worker_runtime.membership import (
     Assignment,
     Backend,
     Bootstrap,
-    Membership,
     RendezvousError,
+    ResizeOffered,
+    Verdict,
+    Wish,
     connect,
     read_backend,
 )
-from worker_runtime.notifications import NotificationManager
+from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
+from worker_runtime.recovery import FollowingClient, Recovery
 from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
@@ -41,17 +45,11 @@ WORLD_LIMIT = timedelta(minutes=5)
 DEPARTED_LIMIT_SECONDS = 2.0
 
 
-class Client(StoreExchange, Protocol):
+class Client(FollowingClient, Protocol):
     """What the runtime needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
-
-    def join(self, after: int) -> Membership:
-        """Wait for a generation newer than `after` that has this worker."""
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
         """The rank of a member that has ended well, if one is heard of in time."""
-
-    def close(self) -> None:
-        """End the connection to the agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +73,7 @@ class Runtime:
         self._generation = 0
         self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
         self._is_registered = False
+        self._recovery: Recovery | None = None  # in an elastic job
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised.
@@ -94,11 +93,13 @@ class Runtime:
                 is_elastic = environment.get(_ELASTIC) == "1"
                 choice = _choose_backends(read_backend(environment))
                 if bootstrap is not None:
-                    assignment, executor = self._join(bootstrap, choice, is_elastic=is_elastic)
+                    assignment, executor = (
+                        self._join_elastic(bootstrap, choice) if is_elastic else self._join(bootstrap, choice)
+                    )
                 elif world is not None:
                     assignment, executor = self._join_foreign(world, choice)
                 else:
-                    assignment, executor = ALONE, Executor(is_elastic=is_elastic)
+                    assignment, executor = ALONE, Executor()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from error
             self._world = _World(assignment, executor)
@@ -106,6 +107,33 @@ class Runtime:
                 self._is_registered = True
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
+
+    def enter_anew(self, wish: Wish) -> Verdict | None:
+        """Become a member of the next generation, after an exception that says so; what it brings.
+
+        Returns:
+            The verdict of an elastic job; None elsewhere, where the job is left and joined again.
+
+        Raises:
+            InitializationError: there is none for this worker.
+        """
+        with self._lock:
+            recovery = self._recovery
+            if recovery is None:
+                self.shutdown()
+                self.init()
+                return None
+            self._world = None
+            try:
+                entry = recovery.enter(wish)
+            except RendezvousError as error:
+                raise InitializationError(str(error)) from error
+            self._world = _World(entry.assignment, entry.executor)
+            return entry.verdict
+
+    def declare_state(self) -> AbstractContextManager[None]:
+        """Within it, this worker can begin again after an exception: those that are lost are replaced."""
+        return nullcontext() if self._recovery is None else self._recovery.declare()
 
     def shutdown(self) -> None:
         """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""
@@ -132,7 +160,19 @@ class Runtime:
             raise NotInitializedError
         return world
 
-    def _join(self, bootstrap: Bootstrap, choice: Choice, *, is_elastic: bool) -> tuple[Assignment, Executor]:
+    def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
+        """Become a member of a job that outlives the loss of workers, until `shutdown()`."""
+        recovery = self._recovery = Recovery(
+            bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
+        )
+        try:
+            entry = recovery.enter(Wish.BEGIN)
+        except BaseException:
+            self._close_recovery()
+            raise
+        return entry.assignment, entry.executor
+
+    def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
         """Become a member of a new generation.
 
         The client is closed as soon as the group stands: a static job tells its workers nothing more, and a training
@@ -146,7 +186,7 @@ class Runtime:
             group = form(membership, client, bootstrap.address, limit, choice=choice)
         finally:
             client.close()
-        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), is_elastic=is_elastic)
+        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap))
         return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
@@ -172,6 +212,23 @@ class Runtime:
             world, self._world = self._world, None
         if world is not None:
             world.executor.close(is_end=is_end)
+        self._close_recovery()
+
+    def _close_recovery(self) -> None:
+        recovery, self._recovery = self._recovery, None
+        if recovery is not None:
+            recovery.close()
+            self._generation = recovery.generation
+
+    def _note_assignment(self, assignment: Assignment) -> None:
+        """The program goes on with other numbers."""
+        world = self._world
+        if world is not None:
+            self._world = _World(assignment, world.executor)
+
+    def _note_offer(self, offer: ResizeOffered) -> None:
+        """Hosts have come or gone."""
+        self.notifications.handle_hosts_updated(offer.number, HOSTS_ADDED * offer.adds | HOSTS_REMOVED * offer.removes)
 
     def _end(self) -> None:
         """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
@@ -183,6 +240,9 @@ class Runtime:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         world, self._world = self._world, None
+        if self._recovery is not None:
+            self._recovery.abandon()
+            self._recovery = None
         if self._meeting is not None:
             self._meeting.abandon()
             self._meeting = None

@@ -1,22 +1,46 @@
-"""Which samples of a data set are this worker's, and which are left after a change of the job's size."""
+"""Which samples of a data set are this worker's, and which are left after a change of the job's size.
+
+Each sample counts exactly once per epoch, padding aside, however often workers are lost or come. To that end a batch
+counts for those ranks alone that took part in the step in which it was used: a lost worker's batch of a step that was
+repeated without it is left, and so is all that it still had before it. What is left is dealt out anew at the next
+`reset()`, which is when the training function begins again. Until then the deal stays as it is, although the job may
+have shrunk.
+
+All ranks must deal alike, or they would not make equally many steps. Yet each learns of a loss at another moment, so
+that a deal must not depend on who is there now: it is made among those who have committed the last step together, which
+is the same on all ranks at the same place of the program.
+"""
 
 import random
 from collections.abc import Iterator, Sized
 from typing import Any
 
+from worker_runtime.core.ledger import Ledger
 from worker_runtime.runtime import RUNTIME
+
+_LEDGER = "ledger"  # a key of the state that Horovod's does not have
 
 
 class ElasticSampler:
     """Deals the indices of a data set out to the workers; those that were processed are not dealt out again.
 
-    Every worker gets equally many: where they do not suffice, some are dealt out twice. It is a part of the state of
-    `elastic.run`, and must be told of each batch.
+    Every worker gets equally many: where they do not suffice, some are dealt out twice (padding). It belongs into the
+    state of `elastic.run`, and must be told of each batch, by `record_batch` and after the step: without that nothing
+    is known to be processed, and after a change of the job the whole epoch begins again. It does not matter that a
+    loader fetches batches ahead (`num_workers`), since only those that are recorded count.
 
     Args:
         dataset: what is sampled; only its length counts.
         shuffle: whether the order is random, another one in each epoch, the same on all ranks.
         seed: of that order.
+
+    epoch: whose samples are dealt out.
+    rank, num_replicas: among how many ranks they were dealt out last, and which of them this one is. Both stay when
+        the job shrinks, until the next deal.
+    remaining_indices: what was dealt out last, to all ranks together, in order.
+    num_samples: how many this rank got of it, padding included.
+    total_size: how many all ranks got of it, padding included.
+    processed_num: how many of the epoch are processed, those included that wait for their step's end.
 
     Raises:
         ValueError: Horovod has not been initialized.
@@ -33,44 +57,104 @@ class ElasticSampler:
         self.remaining_indices: list[int] = []
         self.num_samples = 0
         self.total_size = 0
+        self._ledger = Ledger()
+        self._members: tuple[int, ...] = ()  # among whom was dealt last, as the executor's lineage names them
+        self._row = 0  # how many rows of that deal were recorded
+        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # of them, those of no commit yet, and who was there
+        self._steps = 0  # how many steps had been committed when the last batch was given to one
+        self._is_stepping = False  # one was committed between two batches: they are those of a training
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
         """Begin an epoch: nothing of it is processed. To be called at its end or start, on all ranks."""
-        self.epoch = epoch
-        self.processed_num = 0
-        self.reset()
+        self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that each worker has processed a batch.
+        """Note that each worker has processed a batch; to be called after the step in which it was used.
+
+        It counts for the ranks that have committed that step: those of the newest step of a `DistributedOptimizer` of
+        all ranks since the batch before. Where there was none, as while gradients are accumulated, it waits for the
+        next one, and counts for those. Where nothing ever commits, it counts for those who are there now.
 
         Args:
             batch_idx: Horovod's argument; nothing depends on it.
             batch_size: samples of one worker's batch. The last, smaller one may be told as a full one.
         """
         del batch_idx
-        self.processed_num = min(self.processed_num + batch_size * self.num_replicas, len(self.dataset))
+        executor = RUNTIME.executor
+        rows = min(batch_size, self.num_samples - self._row)
+        if rows < 1:
+            return
+        present = executor.lineage
+        if self._waiting and self._waiting[-1][1] == present:
+            self._waiting[-1] = self._waiting[-1][0] + rows, present
+        else:
+            self._waiting.append((rows, present))
+        steps, participants = executor.committed
+        if steps != self._steps:
+            self._is_stepping |= self._row > 0  # else the step may have been of anything that came before
+            self._settle(steps, participants)
+        elif len(present) == 1:
+            self._settle(steps, present)  # alone, nobody commits
+        self._row += rows
+        self.processed_num = self._count(self._write_all())
 
     def reset(self) -> None:
-        """Deal out what is left of the epoch among the workers that there are now."""
-        self.num_replicas = RUNTIME.assignment.size
-        self.rank = RUNTIME.assignment.rank
+        """Deal out what is left of the epoch among the workers that there are now.
+
+        They are told by the newest step that was committed, so that all ranks that call this at the same place of their
+        program deal alike; a worker that was lost since then still gets its part, which waits for the next deal.
+        """
+        ledger = self._write_known()
+        executor = RUNTIME.executor
+        lineage, (self._steps, members) = executor.lineage, executor.committed
+        self._members = lineage if len(lineage) == 1 else members
+        self.num_replicas = len(self._members)
+        self.rank = self._members.index(executor.origin)
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
-        self.remaining_indices = indices[self.processed_num :]
+        self._ledger = ledger.deal(self.num_replicas)
+        self._row, self._waiting, self._is_stepping = 0, [], False
+        self.remaining_indices = ledger.list_left(indices)
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
+        self.processed_num = self._count(self._ledger)
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether ranks may hold different batches for processed, as each learns of a loss at another moment.
+
+        So it is where batches were recorded of which none was committed with a step. The same on all ranks.
+        """
+        return self._row > 0 and not self._is_stepping
 
     def state_dict(self) -> dict[str, Any]:
-        """The epoch, and how much of it is processed."""
-        return {"epoch": self.epoch, "processed_num": self.processed_num}
+        """The epoch, how many of its samples are processed, and which: in plain numbers, as many as there were deals.
+
+        A batch that waits for its step to be committed is not among them: its gradient is not in the model yet.
+        """
+        steps, participants = RUNTIME.executor.committed
+        if self._waiting and steps != self._steps:
+            self._settle(steps, participants)
+        ledger = self._write_known()
+        return {"epoch": self.epoch, "processed_num": self._count(ledger), _LEDGER: ledger.pack()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another sampler was, as the rank that this worker has now."""
-        self.epoch = state_dict["epoch"]
-        self.processed_num = state_dict["processed_num"]
-        self.reset()
+        """Go on where another sampler was, as the rank that this worker has now.
+
+        Args:
+            state_dict: of `state_dict()`. One of Horovod's, which does not say which samples were processed, means the
+                first ones.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is none.
+        """
+        packed = state_dict.get(_LEDGER)
+        self._go_to(
+            state_dict["epoch"],
+            Ledger.skip(state_dict["processed_num"]) if packed is None else Ledger.unpack(packed),
+        )
 
     def __iter__(self) -> Iterator[int]:
         left = self.remaining_indices
@@ -78,3 +162,36 @@ class ElasticSampler:
 
     def __len__(self) -> int:
         return self.num_samples
+
+    def _go_to(self, epoch: int, ledger: Ledger) -> None:
+        """Forget what is known of the present epoch."""
+        self.epoch = epoch
+        self._ledger = ledger
+        self._waiting = []
+        self.reset()
+
+    def _settle(self, steps: int, participants: tuple[int, ...]) -> None:
+        """What waits was used in a step, in which these took part."""
+        rows = sum(rows for rows, _ in self._waiting)
+        self._ledger = self._ledger.record(rows, self._list_absent(participants))
+        self._steps, self._waiting = steps, []
+
+    def _write_known(self) -> Ledger:
+        """The ledger of what is processed, as far as can be known; with all that waits where no step is waited for."""
+        return self._ledger if self._is_stepping else self._write_all()
+
+    def _write_all(self) -> Ledger:
+        """The ledger with what waits, as if those who were there had taken part."""
+        ledger = self._ledger
+        for rows, present in self._waiting:
+            ledger = ledger.record(rows, self._list_absent(present))
+        return ledger
+
+    def _list_absent(self, participants: tuple[int, ...]) -> list[int]:
+        """Which ranks of the deal are not among them."""
+        return [rank for rank, member in enumerate(self._members) if member not in participants]
+
+    def _count(self, ledger: Ledger) -> int:
+        """How many samples of the epoch are processed, by a ledger that ends with the present deal."""
+        count = len(self.dataset)
+        return min(count - len(self.remaining_indices) + ledger.deals[-1].num_places, count)

@@ -44,6 +44,7 @@ class Frame(IntEnum):
     BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
     LEAVE = 4  # goodbye; with a text, why the others cannot go on
     END = 5  # the same, from the end of this connection on, which is that of the process
+    HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
     NEUTRAL = 17  # one release to a rank that has joined, which did not ask

@@ -4,8 +4,9 @@ Orders come on standard input, the workers' output goes to standard output; both
 order channel without a Release means that the launcher is gone: all workers are killed at once. So they are when the
 server has not acknowledged a report for the lease, since the server may then have counted this host as lost.
 
-Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked.
-Other hosts may take long to start; it waits for as long as its launcher goes on to say so.
+Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked;
+later it does so whenever another host is to join. Other hosts may take long to start; it waits for as long as its
+launcher goes on to say so.
 
 gRPC is imported when the first workers have been started: it takes a tenth of a second that they need not wait for.
 """
@@ -35,9 +36,12 @@ from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.port import ReservedPort
 from hvdrun.agent.processes import name_agent_origin
+from hvdrun.agent.respondent import Respondent
 from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import WorkerEnvironment
+from hvdrun.agent.standstill import Standstill
 from hvdrun.agent.watch import Watch
+from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
@@ -109,13 +113,15 @@ class Agent:
         self._guard = Guard(name_agent_origin(begin.job, begin.host), folder)
         folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
         self._output = output
-        self._port = ReservedPort() if begin.master is None else None
-        self._master = begin.master or Endpoint(begin.address, self._port.number if self._port else 0)
+        elastic = is_elastic(begin.environment)
+        self._port = ReservedPort() if begin.master is None and not elastic else None
+        self._master = begin.master if self._port is None else Endpoint(begin.address, self._port.number)
         environment = WorkerEnvironment(begin, self._socket, self._master)
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
         self._lease = Lease(begin.lease_seconds)
         self._sequencing = Sequencing(begin, spawner, self._guard, self._warn)
+        self._respondent = Respondent(self._output.tell)
         self._watch = Watch(
             begin.job,
             begin.host,
@@ -125,14 +131,17 @@ class Agent:
             guard=self._guard,
             claim=self._sequencing.note_end,
         )
+        self._standstill = Standstill(self._watch, begin.lease_seconds) if elastic else None
 
     async def run(self, orders: Orders) -> Ending:
         """Carry out orders until one of the endings; then clear everything away."""
-        if self._port is not None:
+        if self._port is not None and self._master is not None:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         parts = {attending, *(asyncio.create_task(part) for part in (self._obey(orders), _await_signal()))}
+        if self._standstill is not None:
+            parts.add(asyncio.create_task(self._standstill.run()))
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending = done.pop().result()
@@ -145,6 +154,7 @@ class Agent:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
+            await self._respondent.close()
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
@@ -170,7 +180,9 @@ class Agent:
                     return Ending.RELEASED
                 case None:
                     return Ending.LAUNCHER_GONE
-                case Begin() | Wait() | Look() | Probe():
+                case Look() | Probe() as question:
+                    self._respondent.take(question)
+                case Begin() | Wait():
                     pass  # what belongs before the start changes nothing after it
 
     async def _attend(self) -> NoReturn:

@@ -23,16 +23,22 @@ class SequencerEndedError(SequencerStartError):
     """The process ended before it told its port; another way to start it may do."""
 
 
+class SequencerDeafError(SequencerStartError):
+    """The process takes no orders: it has ended, or is about to; another one may do."""
+
+
 class SequencerProcess:
     """Owns the descriptors of one process; belongs to one event loop.
 
     pid: 0 until it is known.
     port: where it listens; 0 until that is known.
+    has_served: it was told of a generation.
     """
 
     def __init__(self, stdin: int, stdout: int, errors: int) -> None:
         self.pid = 0
         self.port = 0
+        self.has_served = False
         self._stdin = stdin
         self._errors = errors
         self._output = os.fdopen(stdout, "rb", buffering=0)
@@ -86,14 +92,15 @@ class SequencerProcess:
         """Have it serve this generation from now on.
 
         Raises:
-            SequencerStartError: it has ended, or does not listen to its agent any more.
+            SequencerDeafError: it has ended, or does not listen to its agent any more.
         """
         if self._ended.done():
-            raise SequencerStartError(self.describe_end())
+            raise SequencerDeafError(self.describe_end())
         try:
             os.write(self._stdin, activation.encode())
         except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do
-            raise SequencerStartError(f"it takes no orders: {error.strerror}") from None
+            raise SequencerDeafError(f"it takes no orders: {error.strerror}") from None
+        self.has_served = True
 
     def kill(self) -> None:
         """End it at once, if it lives."""

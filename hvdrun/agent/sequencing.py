@@ -1,7 +1,9 @@
-"""Provides the workers of rank 0's host with a sequencer: one process for the whole job, which the agent owns.
+"""Provides the workers of rank 0's host with a sequencer: one process at a time, which the agent owns.
 
-It is started when the first of them joins - a job of plain programs has none, nor has a job of one - and told of each
-generation whose rank 0 is here, with the generation's key. It is forked like a worker where that is possible, since a
+It is started when the first of them joins - a job of plain programs has none, nor has a static job of one - and told of
+each generation whose rank 0 is here, with the generation's key. In an elastic job rank 0 may move: there each host has
+one ready. When it dies while it serves a generation, another is started at once, for that generation is over, and the
+next one will need it. It is forked like a worker where that is possible, since a
 fork has imported NumPy already; otherwise the Python that runs the worker executes it, or, where that lacks what it
 needs, the agent's own. It leads a session of its own, is no worker's child, and is killed with the workers.
 """
@@ -15,8 +17,9 @@ from functools import partial
 from typing import Protocol
 
 from hvdrun.agent.guard import Guard
-from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerProcess
+from hvdrun.agent.sequencer_process import SequencerDeafError, SequencerEndedError, SequencerProcess
 from hvdrun.agent.spawn import mark_service
+from hvdrun.elasticity import is_elastic
 from rendezvous.core.model import Assignment, Endpoint
 from rendezvous.errors import SequencerStartError
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
@@ -72,7 +75,7 @@ class Sequencing:
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
-        self._is_expected = False
+        self._is_expected = is_elastic(begin.environment)  # rank 0 may be here sooner or later
         self._interpreter = ""
         self._generation = 0  # the last that was to be served
         self._process: SequencerProcess | None = None  # the one that lives, or is being started
@@ -98,7 +101,7 @@ class Sequencing:
             return
         self._generation = published.generation
         activation = Activation(published.generation, sizes[0], published.key)
-        task = asyncio.create_task(self._activate(self._ensure_opening(), activation, post))
+        task = asyncio.create_task(self._activate(activation, post))
         self._activating.add(task)
         task.add_done_callback(self._activating.discard)
 
@@ -117,7 +120,10 @@ class Sequencing:
                     f"the sequencer on {self._begin.host}, which orders the workers' collectives, is gone: "
                     f"{process.describe_end()}"
                 )
+            has_served = process.has_served
             process.close()
+            if has_served and is_elastic(self._begin.environment) and not self._is_closing:
+                self._ensure_opening()
         return True
 
     async def close(self) -> None:
@@ -134,18 +140,37 @@ class Sequencing:
             self._opening.add_done_callback(_take_notice)
         return self._opening
 
-    async def _activate(
-        self, opening: asyncio.Task[SequencerProcess], activation: Activation, post: Callable[[Notice], None]
-    ) -> None:
+    async def _activate(self, activation: Activation, post: Callable[[Notice], None]) -> None:
+        """Have the process serve this generation, or another one where that turns out to be dead."""
         try:
-            process = await asyncio.shield(opening)
-            process.activate(activation)
+            try:
+                process = await self._obtain()
+                process.activate(activation)
+            except SequencerDeafError:
+                self._discard(process)
+                process = await self._obtain()
+                process.activate(activation)
         except SequencerStartError as error:
-            if self._opening is opening:
-                self._opening = None  # the next generation gets another try
             post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
         else:
             post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
+
+    async def _obtain(self) -> SequencerProcess:
+        """The process that is there, or is being started; where that fails, the next caller has another try."""
+        opening = self._ensure_opening()
+        try:
+            return await asyncio.shield(opening)
+        except SequencerStartError:
+            if self._opening is opening:
+                self._opening = None
+            raise
+
+    def _discard(self, process: SequencerProcess) -> None:
+        """Have done with a process that does not listen to its agent any more."""
+        if self._process is process:
+            process.kill()
+            self._forget(process)
+            process.close()
 
     async def _open(self) -> SequencerProcess:
         """Start it in the first way that does.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hvdrun.agent.binding import Binder, BindTo
+from hvdrun.elasticity import is_elastic
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
 from rendezvous.core.effects import Launch
@@ -124,9 +125,12 @@ def open_streams(*, reads: bool) -> Iterator[Streams]:
 
 
 class WorkerEnvironment:
-    """Gives each worker its variables: the job's, how to reach the agent, and its numbers."""
+    """Gives each worker its variables: the job's, how to reach the agent, and its numbers.
 
-    def __init__(self, begin: Begin, socket: Path, master: Endpoint) -> None:
+    master: where rank 0 may open a torch store of its own; None in an elastic job, whose ranks change.
+    """
+
+    def __init__(self, begin: Begin, socket: Path, master: Endpoint | None) -> None:
         self._begin = begin
         self._socket = socket
         self._master = master
@@ -141,11 +145,10 @@ class WorkerEnvironment:
             address=begin.address,
             start_timeout_seconds=begin.start_timeout_seconds,
         )
-        added = (
-            bootstrap.environment()
-            | horovod_environment(launch.assignment, begin.host, elastic=False)
-            | torch_environment(launch.assignment, self._master)
-        )
+        elastic = is_elastic(begin.environment)
+        added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
+        if self._master is not None:
+            added |= torch_environment(launch.assignment, self._master)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 

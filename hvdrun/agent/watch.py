@@ -44,6 +44,7 @@ class _Live:
     worker: Worker
     pid: int
     kill_at: float | None = None
+    error: str | None = None  # why it was put down, if it was
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
@@ -132,6 +133,17 @@ class Watch:
             self._early_orders[worker] = order
         elif worker in self._pids:
             self._terminate(self._live[self._pids[worker]], order.grace_seconds)
+
+    def list_living(self) -> tuple[tuple[Worker, int], ...]:
+        """The workers that have been started and not been seen to end, with their pids."""
+        return tuple(self._pids.items())
+
+    def put_down(self, worker: Worker, error: str) -> None:
+        """Kill a worker that cannot go on; its end is told with this sentence."""
+        if worker in self._pids:
+            live = self._live[self._pids[worker]]
+            live.error = error
+            self._terminate(live, 0.0)
 
     async def close(self) -> None:
         """Kill every worker that is left, and return when all are gone, orphans included."""
@@ -229,7 +241,7 @@ class Watch:
         def tell() -> None:
             self._guard.remove(pid)
             self._ending.discard(worker)
-            self._end(worker, os.waitstatus_to_exitcode(status))
+            self._end(worker, os.waitstatus_to_exitcode(status), live.error)
 
         self._sweeper.clear(worker, pid, tell)
 

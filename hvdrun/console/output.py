@@ -10,6 +10,7 @@ from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
 from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
+from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream
 
 TAIL_LINES = 10
@@ -20,8 +21,7 @@ DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.
 
 
 class _Source(NamedTuple):
-    rank: int
-    host: str
+    worker: Worker
     stream: OutputStream
 
 
@@ -36,6 +36,8 @@ def _read_local_clock() -> datetime:
 
 class OutputMarker:
     """Turns the workers' bytes into marked lines, without writing them, and remembers each worker's last lines.
+
+    A worker's rank may change with each generation: a line has the one that its worker had when it was completed.
 
     Args:
         marks: what stands before each line.
@@ -61,22 +63,36 @@ class OutputMarker:
         self._max_line_bytes = max_line_bytes
         self._splitters: dict[_Source, LineSplitter] = {}
         self._tails: dict[_Source, deque[_Line]] = {}
+        self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
         self._bar: _Source | None = None  # whose progress bar the cursor stands on
         self._numbers = count()
 
-    def feed(self, rank: int, host: str, stream: OutputStream, data: bytes) -> bytes:
+    def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
         """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
-        source = _Source(rank, host, stream)
+        source = _Source(worker, stream)
+        self._ranks[worker] = rank
         splitter = self._splitters.get(source)
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
         return self._mark(source, splitter.feed(data))
 
-    def finish(self, rank: int, host: str, stream: OutputStream) -> bytes:
+    def finish(self, worker: Worker, stream: OutputStream) -> bytes:
         """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
-        source = _Source(rank, host, stream)
+        source = _Source(worker, stream)
         splitter = self._splitters.pop(source, None)
         return b"" if splitter is None else self._mark(source, splitter.finish())
+
+    def list_unfinished(self) -> tuple[Worker, ...]:
+        """The workers that have written and were not finished, in the order of their ranks."""
+        workers = {source.worker for source in self._splitters}
+        return tuple(sorted(workers, key=lambda worker: (self._ranks[worker], worker)))
+
+    def forget(self, worker: Worker) -> None:
+        """Nobody will ask what this one wrote, nor will it write any more."""
+        self._ranks.pop(worker, None)
+        for stream in OutputStream:
+            self._splitters.pop(_Source(worker, stream), None)
+            self._tails.pop(_Source(worker, stream), None)
 
     def leave_bar(self, stream: OutputStream, source: _Source | None = None) -> bytes:
         """What to write to a stream before a line of `source` (None: hvdrun's own), so that no bar shines through."""
@@ -85,16 +101,17 @@ class OutputMarker:
         self._bar = None
         return _ERASE_LINE if stream in self._terminals else b""
 
-    def tail(self, rank: int, host: str) -> tuple[str, ...]:
+    def tail(self, worker: Worker) -> tuple[str, ...]:
         """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
-        lines = [line for stream in OutputStream for line in self._tails.get(_Source(rank, host, stream), ())]
+        lines = [line for stream in OutputStream for line in self._tails.get(_Source(worker, stream), ())]
         return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in sorted(lines))
 
     def _mark(self, source: _Source, lines: list[bytes]) -> bytes:
         if not lines:
             return b""
         self._remember(source, lines)
-        mark = self._marks.render(source.rank, source.host, self._clock(), coloured=source.stream in self._coloured)
+        rank, host = self._ranks[source.worker], source.worker.slot.host
+        mark = self._marks.render(rank, host, self._clock(), coloured=source.stream in self._coloured)
         before = self.leave_bar(source.stream, source)
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
@@ -125,19 +142,29 @@ class OutputPrinter:
         self._descriptors = dict(descriptors)
         self._status = status
 
-    async def write(self, rank: int, host: str, stream: OutputStream, data: bytes) -> None:
+    async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind."""
-        self._put(stream, self._marker.feed(rank, host, stream, data))
+        self._put(stream, self._marker.feed(worker, rank, stream, data))
         await self._writer.drain()
 
-    def finish(self, rank: int, host: str) -> None:
+    def finish(self, worker: Worker) -> None:
         """A worker has ended and all its output was given: show its last line where it was not complete."""
         for stream in OutputStream:
-            self._put(stream, self._marker.finish(rank, host, stream))
+            self._put(stream, self._marker.finish(worker, stream))
 
-    def tail(self, rank: int, host: str) -> tuple[str, ...]:
+    def finish_all(self) -> None:
+        """All workers have ended and all output was given; lowest rank first."""
+        for worker in self._marker.list_unfinished():
+            self.finish(worker)
+
+    def forget(self, worker: Worker) -> None:
+        """Another one has taken this worker's place: show what is left of it, and do not remember it."""
+        self.finish(worker)
+        self._marker.forget(worker)
+
+    def tail(self, worker: Worker) -> tuple[str, ...]:
         """A worker's last lines, for the page that says what failed."""
-        return self._marker.tail(rank, host)
+        return self._marker.tail(worker)
 
     def call_when_closed(self, callback: Callable[[OutputStream, OSError], None]) -> None:
         """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written any more.

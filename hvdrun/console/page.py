@@ -43,6 +43,7 @@ class Page:
     seconds: from the job's start to the failure.
     last_lines: what that worker wrote last.
     ended_ranks: the workers that were ended because of it.
+    notes: more sentences, each a line.
     """
 
     reason: str = ""
@@ -53,6 +54,7 @@ class Page:
     seconds: float | None = None
     last_lines: tuple[str, ...] = ()
     ended_ranks: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def render_page(page: Page) -> str:
@@ -75,6 +77,8 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
     if page.ended_ranks:
         verb = "was" if len(page.ended_ranks) == 1 else "were"
         yield f"  Because of it {describe_ranks(page.ended_ranks)} {verb} ended.", Tone.TEXT
+    for note in page.notes:
+        yield f"  {strip_controls(note)}", Tone.TEXT
 
 
 def describe_returncode(returncode: int) -> str:

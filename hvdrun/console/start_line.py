@@ -17,15 +17,21 @@ PERIOD_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class StartProgress:
-    """How far a start has come: the hosts whose agent has reported, the workers that have joined, each of how many."""
+    """How far a start has come: the hosts whose agent has reported, the workers that have joined, each of how many.
+
+    offered: how many slots there are, while more are waited for; None when there are enough.
+    """
 
     connected: int
     hosts: int
     joined: int
     workers: int
+    offered: int | None = None
 
     def describe(self, seconds: float) -> str:
         """In words, for a start that has taken so long."""
+        if self.offered is not None:
+            return f"waiting for hosts: {self.offered} of {self.workers} slots, {describe_seconds(seconds)}"
         return (
             f"hosts connected {self.connected}/{self.hosts}, workers joined {self.joined}/{self.workers}, "
             f"{describe_seconds(seconds)}"
@@ -36,6 +42,8 @@ def measure_start(state: State) -> StartProgress | None:
     """How far a job's start has come; None when it is over, or can never be complete."""
     if state.phase is not Phase.FORMING or state.generation is not None or state.ended:
         return None
+    if state.policy.is_elastic and not state.placement:
+        return StartProgress(0, 0, 0, state.policy.slots_to_start, sum(host.slots for host in state.offered))
     connected = sum(heard is not None for heard in state.last_heard.values())
     return StartProgress(connected, len(state.last_heard), state.waiting, len(state.placement))
 

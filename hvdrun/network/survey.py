@@ -6,6 +6,7 @@ The launcher takes part under a name of its own, since the agents must reach the
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from hvdrun.network.errors import SurveyTimeoutError
@@ -25,21 +26,28 @@ async def survey(
     send: Callable[[str, Order], None],
     receive: Callable[[str], Awaitable[Telling]],
     *,
+    settled: Mapping[str, str] | None = None,
     limit_seconds: float = ANSWER_SECONDS,
     loopback: bool = False,
 ) -> Findings:
     """Survey the network between these hosts and this machine.
 
     Args:
-        hosts: by their names in the job, in the order of the job; each has an agent that has not been told of the job.
+        hosts: by their names in the job, in the order of the job; each has an agent.
         send: sends an order to a host's agent.
         receive: the next telling of a host's agent; others than answers are passed over.
+        settled: the hosts among these that are in use already, and the one address of each that the others were told.
+            Only what concerns a newcomer is asked; whom it does not concern takes no part.
         limit_seconds: how long an answer may take, beyond the time that probing itself needs.
         loopback: loopback addresses take part as well; for tests.
 
     Raises:
         SurveyTimeoutError: some hosts did not answer in time; all of them are named.
     """
+    settled = settled or {}
+    pairs = plan_pairs(hosts, frozenset(hosts) - settled.keys())
+    concerned = {host for pair in pairs for host in pair}
+    hosts = [host for host in hosts if host in concerned]
     token = secrets.token_bytes(_TOKEN_BYTES)
     launcher = Participant(token, LAUNCHER, loopback=loopback)
     try:
@@ -47,8 +55,7 @@ async def survey(
             send(host, Look(token, host))
         own = await launcher.look()
         answers = await _gather(hosts, receive, Found, limit_seconds, "tell its addresses")
-        found = {**answers, LAUNCHER: own}
-        pairs = plan_pairs(hosts)
+        found = {host: _keep(answer, settled.get(host)) for host, answer in answers.items()} | {LAUNCHER: own}
         targets = {host: _list_targets(host, found, pairs) for host in hosts}
         for host in hosts:
             send(host, Probe(targets[host]))
@@ -57,6 +64,13 @@ async def survey(
         return Findings(found, pairs, {host: answer.proofs for host, answer in probed.items()})
     finally:
         launcher.close()
+
+
+def _keep(found: Found, address: str | None) -> Found:
+    """Of a host that is in use only the address that the others know."""
+    if address is None:
+        return found
+    return replace(found, addresses=tuple(entry for entry in found.addresses if entry.endpoint.address == address))
 
 
 def _list_targets(

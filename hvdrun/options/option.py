@@ -12,6 +12,7 @@ class Group(StrEnum):
 
     WORKERS = "Workers"
     HOSTS = "Hosts"
+    ELASTIC = "Elastic jobs, which lose and gain workers"
     REMOTE = "Hosts other than this one"
     OUTPUT = "Input and output"
     TIME = "Time limits (30, 30s, 2m, 1.5h, 500ms)"
@@ -29,7 +30,7 @@ class Option:
     words: how many words follow the flag, for an option that takes a value.
     repeats: it may be given several times, and its value is a tuple of what was given each time.
     wanted: what a value must be, for errors, in words that follow "takes".
-    default: as it would be typed; None when there is none.
+    default: as it would be typed, words apart; None when there is none.
     environment: a variable that stands for the option where it is not given.
     acts: whether it is done at once, whatever else is asked for (--help).
     """

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.horovod_path import ShimMode
-from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_LEASE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
+from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
+from hvdrun.options.elastic import ELASTIC, LEASE
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
     MAX_PORT,
@@ -17,8 +18,8 @@ from hvdrun.options.values import (
     parse_limit,
     parse_path,
     parse_port,
-    parse_rank,
     parse_shell_command,
+    parse_whole_number,
 )
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
@@ -215,16 +216,7 @@ _TIME = (
         wanted="a time, as in --grace 5s",
         default=f"{DEFAULT_GRACE_SECONDS:g}s",
     ),
-    Option(
-        flags=("--lease",),
-        dest="lease_seconds",
-        group=Group.TIME,
-        help="How long a host may be silent before it counts as lost.",
-        parse=parse_limit,
-        metavar="TIME",
-        wanted="a time longer than 0, as in --lease 30s",
-        default=f"{DEFAULT_LEASE_SECONDS:g}s",
-    ),
+    LEASE,
 )
 
 _OUTPUT = (
@@ -234,7 +226,7 @@ _OUTPUT = (
         group=Group.OUTPUT,
         help="Let the worker of this rank read hvdrun's standard input (a pipe, a file, a debugger's commands); the "
         "others have none.",
-        parse=parse_rank,
+        parse=parse_whole_number,
         metavar="RANK",
         wanted="the rank of one worker, as in --stdin 0",
     ),
@@ -290,5 +282,5 @@ _OTHER = (
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
 )
 
-OPTIONS = (*_WORKERS, *_HOSTS, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
+OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}

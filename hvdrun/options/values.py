@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+from hvdrun.elasticity import COOLDOWN_BOUNDS_SECONDS
 from hvdrun.errors import BadValueError
+from hvdrun.hosts import MAX_SLOTS_PER_HOST
 
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
@@ -25,13 +27,25 @@ def parse_count(text: str) -> int:
     return int(text)
 
 
-def parse_rank(text: str) -> int:
+def parse_whole_number(text: str) -> int:
     """Read a whole number from 0 to MAX_WORKERS.
 
     Raises:
         ValueError: it is none.
     """
     return 0 if text == "0" else parse_count(text)
+
+
+def parse_slots(text: str) -> int:
+    """Read how many slots a host offers.
+
+    Raises:
+        ValueError: it is no such number.
+    """
+    slots = parse_count(text)
+    if slots > MAX_SLOTS_PER_HOST:
+        raise ValueError(text)
+    return slots
 
 
 def parse_port(text: str) -> int:
@@ -69,6 +83,18 @@ def parse_limit(text: str) -> float:
     """
     seconds = parse_duration(text)
     if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def parse_cooldown(text: str) -> float:
+    """Read a duration within `COOLDOWN_BOUNDS_SECONDS`, as seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seconds = parse_duration(text)
+    if not COOLDOWN_BOUNDS_SECONDS[0] <= seconds <= COOLDOWN_BOUNDS_SECONDS[1]:
         raise ValueError(text)
     return seconds
 

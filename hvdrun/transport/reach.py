@@ -1,5 +1,6 @@
 """Which way leads to a host."""
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Iterable
@@ -9,8 +10,10 @@ from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.transport import Transport
 
 
-def reach_all(hosts: Iterable[str], spec: JobSpec) -> dict[str, Transport]:
+def reach_all(hosts: Iterable[str], spec: JobSpec, gate: asyncio.Semaphore | None = None) -> dict[str, Transport]:
     """The transports for the hosts of this job, by host.
+
+    gate: bounds how many log in at the same time, where these are not all hosts of the job.
 
     Raises:
         LaunchError: what is configured for one of them cannot be understood.
@@ -21,7 +24,7 @@ def reach_all(hosts: Iterable[str], spec: JobSpec) -> dict[str, Transport]:
     if remote:
         from hvdrun.transport.ssh.reach import reach_remote  # noqa: PLC0415 - a job on this machine needs no paramiko
 
-        ways.update(reach_remote(remote, spec))
+        ways.update(reach_remote(remote, spec, gate))
     return {host: ways[host] if host in ways else LocalTransport(host) for host in names}
 
 

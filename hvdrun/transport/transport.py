@@ -5,6 +5,10 @@ from typing import Protocol
 
 from rendezvous.orders import Order, Telling
 
+# Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
+# little, and a jump host that all of them pass through counts each against its MaxStartups.
+MAX_AT_ONCE = 32
+
 
 class Transport(Protocol):
     """A way to one host: starts an agent there, takes orders to it and brings the workers' output back."""

@@ -13,7 +13,7 @@ def enter(state: State, outcome: Outcome, *, at_once: bool = False) -> tuple[Sta
     """Decide the outcome and end whoever is left; with nobody left, finish."""
     grace_seconds = 0.0 if at_once else state.policy.grace_seconds
     deadline = state.now + grace_seconds + state.policy.lease_seconds
-    if state.deadline is not None:
+    if state.deadline is not None and state.phase is Phase.DRAINING:
         deadline = min(deadline, state.deadline)
     state = replace(state, phase=Phase.DRAINING, outcome=outcome, deadline=deadline)
     effects = tuple(Terminate(record.worker, grace_seconds, outcome.reason) for record in state.alive())
@@ -52,4 +52,4 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _finish_when_empty(state: State, outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:
-    return (state, ()) if state.ended < len(state.placement) else finish(state, outcome)
+    return (state, ()) if state.ended < len(state.workers) else finish(state, outcome)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Worker
 from rendezvous.core.outcome import Outcome
+from rendezvous.core.reports import Decision, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +27,42 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Tell every member that this generation is formed, with its numbers (in rank order)."""
+    """Tell every member that this generation is formed, with its numbers (in rank order) and what all do now."""
 
     generation: Generation
     assignments: tuple[Assignment, ...]
+    reason: str
+    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Tell every member that the generation cannot go on: all stop, and join again with a report."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfferResize:
+    """Tell every member that at its next commit the generation may be formed anew.
+
+    number: grows with each offer of the job.
+    adds: workers wait to be taken in.
+    removes: members are on slots that are no longer offered. Neither: the last offer is withdrawn.
+    """
+
+    generation: int
+    number: int
+    adds: bool
+    removes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Let the agent of this host go: none of its workers is left, or it was lost. A later Launch needs a new one."""
+
+    host: str
     reason: str
 
 
@@ -65,4 +98,4 @@ class Finish:
     outcome: Outcome
 
 
-Effect = Launch | Terminate | Publish | Announce | Refuse | Depart | Finish
+Effect = Launch | Terminate | Publish | Interrupt | OfferResize | Announce | Refuse | Depart | Dismiss | Finish

@@ -1,24 +1,27 @@
-"""What ends, or may end, a job that is forming or running: exits, lost hosts, orders from outside.
+"""What ends, or may end, a job in any phase before its end: exits, lost hosts, orders from outside, time.
 
-Both phases hand over to `handle` what they have no answer of their own for.
+The phases hand over to `handle` what they have no answer of their own for.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
 from rendezvous.core import draining
-from rendezvous.core.effects import Depart, Effect, Launch, Refuse
+from rendezvous.core.effects import Depart, Dismiss, Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Event, Exited, HostsChanged, Lost, Reported, Stopped, Ticked
+from rendezvous.core.events import Declared, Event, Exited, HostsChanged, Lost, Reported, Stopped, Ticked
 from rendezvous.core.intent import reconcile
-from rendezvous.core.leases import silent_hosts
-from rendezvous.core.model import Worker
-from rendezvous.core.outcome import blame_host, blame_worker, stop, succeed
-from rendezvous.core.state import Standing, State, WorkerRecord
+from rendezvous.core.leases import find_overdue, silent_hosts, unheard_hosts
+from rendezvous.core.losses import lose_host, lose_worker
+from rendezvous.core.model import Host, Worker
+from rendezvous.core.outcome import blame_worker, stop, succeed
+from rendezvous.core.publication import move_on
+from rendezvous.core.staffing import find_newcomers, retire
+from rendezvous.core.state import Phase, Standing, State, WorkerRecord
 
 
 def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
-    """React to what means the same whether the job is forming or running."""
+    """React to what means the same whether the job is forming, running or reforming."""
     match event:
         case Exited():
             return end_worker(state, event)
@@ -26,30 +29,79 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return end_host(state, host, reason)
         case Stopped(code, reason, at_once):
             return draining.enter(state, stop(code, reason), at_once=at_once)
-        case Ticked() if silent := silent_hosts(state):
-            return end_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
+        case Ticked():
+            return _pass_time(state)
         case Reported():
             return state, reconcile(state, event)
-        case HostsChanged():
-            raise IllegalEventError(event, "the placement of this job is fixed")
+        case HostsChanged(hosts):
+            return _change_hosts(state, event, hosts)
+        case Declared(worker, is_blank):
+            record = state.workers[worker.slot]
+            return state.with_records([replace(record, has_state=True, is_blank=is_blank)]), ()
         case _:
             return state, ()
 
 
+def _change_hosts(state: State, event: HostsChanged, hosts: tuple[Host, ...]) -> tuple[State, tuple[Effect, ...]]:
+    if state.workers and not state.policy.is_elastic:
+        raise IllegalEventError(event, "the placement of this job is fixed")
+    return move_on(replace(state, offered=hosts))
+
+
+def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """What time alone brings about: leases run out; in an elastic job slots open again, and newcomers may be late."""
+    if silent := silent_hosts(state):
+        return end_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
+    if not state.policy.is_elastic:
+        return state, ()
+    for host in unheard_hosts(state):
+        if (reason := find_overdue(state, host)) is not None:
+            return end_host(state, host, reason)
+    return move_on(state)
+
+
 def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
-    """A worker has ended: well, which its peers may have to be told; or badly, which a static job does not survive."""
+    """A worker has ended: as it should, well, which its peers may have to be told, or badly."""
     former = state.workers[event.worker.slot]
-    record = replace(former, standing=Standing.ENDED, returncode=event.returncode)
+    is_left = former.standing is Standing.LEAVING
+    record = replace(
+        former,
+        standing=Standing.ENDED,
+        returncode=event.returncode,
+        report=None,
+        is_done=not is_left and event.returncode == 0,
+    )
     ended = state.with_records([record])
+    if is_left or (event.returncode == 0 and not state.is_member(former)):
+        return _settle(ended)
     if event.returncode == 0:
-        if ended.ended == len(ended.placement):
-            return draining.finish(ended, succeed())
-        refused, refusals = refuse_waiting(ended, event.worker)
-        return refused, _tell_departure(state, event.worker) + refusals
-    if _may_start_again(state):
-        return _start_again(replace(ended, failures=state.failures + 1), record)
+        return _end_well(ended, event.worker)
     outcome = blame_worker(event.worker, state.rank_of(event.worker), event.returncode, event.error)
-    return draining.enter(replace(ended, failures=state.failures + 1), outcome)
+    return lose_worker(ended, former, outcome, was_started=event.error is None)
+
+
+def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
+    """A member has ended well: nobody takes its place, and no further generation can have all workers."""
+    if state.phase is Phase.REFORMING and state.cause is not None:
+        return draining.enter(state, state.cause)  # its success does not hide the failure that nobody has made good
+    if state.count(Standing.ENDED) == len(state.workers):
+        return draining.finish(state, succeed())
+    departure = _tell_departure(state, worker)
+    state, refusals = refuse_waiting(state, worker)
+    newcomers = find_newcomers(state) if state.number else ()
+    state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
+    if state.phase is Phase.REFORMING:
+        state = replace(state, phase=Phase.RUNNING, deadline=None, short_since=None)
+    state, finish = _settle(state)
+    return state, departure + refusals + retired + finish
+
+
+def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """A worker is gone whom nobody waits for: the job may be over, or its slot be free for another."""
+    is_over = state.count(Standing.ENDED) == len(state.workers)
+    if is_over and any(record.is_done and state.is_member(record) for record in state.workers.values()):
+        return draining.finish(state, succeed())
+    return move_on(state)
 
 
 def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
@@ -61,10 +113,14 @@ def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
 
 
 def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
-    """A host is gone with its workers, which a static job does not survive; one whose workers had ended is no loss."""
-    if all(record.standing is Standing.ENDED for record in state.on(host)):
+    """A host is gone with its workers; one whose workers had ended is no loss."""
+    if host not in state.hosts:
         return state, ()
-    return draining.enter(state.with_host_ended(host), blame_host(host, reason))
+    if any(record.standing is not Standing.ENDED for record in state.on(host)):
+        return lose_host(state, host, reason)
+    if not state.policy.is_elastic:
+        return state, ()
+    return state.without_host(host), (Dismiss(host, f"host {host} was lost: {reason}"),)
 
 
 def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...]]:
@@ -79,17 +135,5 @@ def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...
 
 def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
     """Tell workers that they will be in no further generation."""
-    refused = tuple(replace(record, standing=Standing.REFUSED) for record in records)
+    refused = tuple(replace(record, standing=Standing.REFUSED, report=None) for record in records)
     return state.with_records(refused), tuple(Refuse(record.worker, reason) for record in refused)
-
-
-def _may_start_again(state: State) -> bool:
-    """Before the first generation nothing can be lost by starting a worker again, if the policy allows it."""
-    return state.generation is None and state.failures < state.policy.failures_allowed
-
-
-def _start_again(state: State, record: WorkerRecord) -> tuple[State, tuple[Effect, ...]]:
-    worker = Worker(record.worker.slot, record.worker.incarnation + 1)
-    state = state.with_records([WorkerRecord(worker, record.assignment)])
-    reason = f"{record.worker} failed before the first generation ({state.failures} of {state.policy.failures_allowed})"
-    return state, (Launch(worker, record.assignment, reason),)

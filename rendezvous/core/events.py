@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rendezvous.core.model import Endpoint, Host, Worker
+from rendezvous.core.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,22 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A worker wishes to be in a generation newer than `after` (0 when it was in none yet)."""
+    """A worker wishes to be in a generation newer than `after` (0 when it was in none yet), and tells of itself."""
 
     worker: Worker
     after: int = 0
+    report: Report = Report()  # noqa: RUF009 - an immutable value may be shared
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A worker has entered a function that begins again after an exception: from now on a lost member is replaced.
+
+    is_blank: it was taken in later, and has not yet received the others' state; when it has, it declares that.
+    """
+
+    worker: Worker
+    is_blank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,4 +99,4 @@ class Ticked:
     now: float
 
 
-Event = HostsChanged | Begun | Reported | Joined | StoreOpened | Exited | Lost | Stopped | Ticked
+Event = HostsChanged | Begun | Reported | Joined | Declared | StoreOpened | Exited | Lost | Stopped | Ticked

@@ -1,68 +1,57 @@
-"""Forming: workers are being started, or some wait in `init()` until all the others have come."""
-
-from dataclasses import replace
-from itertools import groupby
+"""Forming: workers are being started, or some wait in `init()`, or to begin again, until all the others have come."""
 
 from rendezvous.core import draining, endings
-from rendezvous.core.effects import Effect, Launch, Publish
+from rendezvous.core.effects import Effect
 from rendezvous.core.events import Event, HostsChanged, Joined, Ticked
-from rendezvous.core.leases import explain_overdue_start, silent_hosts, start_leases
-from rendezvous.core.model import Generation, Host, Worker
+from rendezvous.core.joining import join
+from rendezvous.core.leases import explain_overdue_start, silent_hosts, start_is_overdue
+from rendezvous.core.losses import lose_silent
 from rendezvous.core.outcome import time_out
 from rendezvous.core.placement import place
-from rendezvous.core.ranking import rank
-from rendezvous.core.state import Phase, Standing, State, WorkerRecord
-from rendezvous.core.table import Table
+from rendezvous.core.publication import publish_first
+from rendezvous.core.reports import Wish
+from rendezvous.core.shortage import watch_start
+from rendezvous.core.state import Standing, State
 
 
 def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """React to what happens until every worker has joined."""
     match event:
-        case HostsChanged(hosts) if not state.placement:
-            return _place(state, hosts)
-        case Joined(worker, after):
-            return join(state, worker, after)
-        case Ticked() if not silent_hosts(state) and (reason := explain_overdue_start(state)):
-            return draining.enter(state, time_out(reason))
+        case HostsChanged(hosts) if not state.workers and not state.policy.is_elastic:
+            place(hosts, state.policy.min_size, state.policy.max_size)  # or raise
+            return endings.handle(state, event)
+        case Joined():
+            return join(state, event)
+        case Ticked() if not silent_hosts(state):
+            return _pass_time(state, event)
         case _:
             return endings.handle(state, event)
 
 
-def join(state: State, worker: Worker, after: int) -> tuple[State, tuple[Effect, ...]]:
-    """Let a worker wait; when it was the last one missing, publish the next generation."""
-    record = state.workers[worker.slot]
-    if record.standing is Standing.MEMBER and after < state.number:
-        return state, ()  # a repeated wish that the newest generation has met: the notices answer it
-    if state.refusal is not None:
-        return endings.refuse(state, [record], state.refusal)
-    state = replace(state, phase=Phase.FORMING).with_records([replace(record, standing=Standing.WAITING)])
-    return _publish(state) if state.waiting == len(state.placement) else (state, ())
+def _pass_time(state: State, event: Ticked) -> tuple[State, tuple[Effect, ...]]:
+    if not state.policy.is_elastic:
+        reason = explain_overdue_start(state)
+        return endings.handle(state, event) if reason is None else draining.enter(state, time_out(reason))
+    if state.number:
+        return _look_for_stragglers(state, event)
+    state, outcome = watch_start(state)
+    if outcome is not None:
+        return draining.enter(state, outcome)
+    if start_is_overdue(state, state.waiting_since):
+        if state.waiting >= state.policy.min_size:
+            return publish_first(state)
+        if (reason := explain_overdue_start(state)) is not None:
+            return draining.enter(state, time_out(reason))
+    return endings.handle(state, event)
 
 
-def _place(state: State, hosts: tuple[Host, ...]) -> tuple[State, tuple[Effect, ...]]:
-    placement = place(hosts, state.policy.min_size, state.policy.max_size)
-    assignments = rank(placement)
-    records = tuple(
-        WorkerRecord(Worker(slot, 1), assignment) for slot, assignment in zip(placement, assignments, strict=True)
-    )
-    used = {host: tuple(slots) for host, slots in groupby(placement, lambda slot: slot.host)}
-    state = replace(
-        state,
-        placement=placement,
-        hosts=used,
-        workers=Table.of(zip(placement, records, strict=True)),
-        last_heard=Table.of((host, None) for host in used),
-    )
-    return state, tuple(Launch(record.worker, record.assignment, "placed") for record in records)
-
-
-def _publish(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """All have joined: the members, in the order of the placement, are the next generation."""
-    assignments = rank(state.placement)
-    records = tuple(
-        replace(record, standing=Standing.MEMBER, assignment=assignment)
-        for record, assignment in zip(state.workers.values(), assignments, strict=True)
-    )
-    generation = Generation(state.number + 1, tuple(record.worker for record in records))
-    state = replace(start_leases(state).with_records(records), phase=Phase.RUNNING, generation=generation)
-    return state, (Publish(generation, assignments, f"all {len(records)} workers have joined"),)
+def _look_for_stragglers(state: State, event: Ticked) -> tuple[State, tuple[Effect, ...]]:
+    """Members who begin again at a commit come at once, all of them; those who call `init()` again, when they like."""
+    waiting = state.standing(Standing.WAITING)
+    if any(record.report is not None and record.report.wish is Wish.BEGIN for record in waiting):
+        reason = explain_overdue_start(state) if start_is_overdue(state, state.waiting_since) else None
+        return endings.handle(state, event) if reason is None else draining.enter(state, time_out(reason))
+    limit_seconds = state.policy.report_seconds
+    if state.waiting_since is not None and state.now - state.waiting_since > limit_seconds:
+        return lose_silent(state, state.standing(Standing.MEMBER), limit_seconds)
+    return endings.handle(state, event)

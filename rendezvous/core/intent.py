@@ -17,4 +17,9 @@ def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
     surplus = tuple(
         Terminate(worker, 0.0, "it is not intended (any more)") for worker in event.running if worker not in intended
     )
-    return missing + surplus
+    leaving = tuple(
+        Terminate(worker, max(0.0, record.leaves_by - state.clock), record.reason)
+        for worker, record in intended.items()
+        if worker in running and record.standing is Standing.LEAVING
+    )
+    return missing + surplus + leaving

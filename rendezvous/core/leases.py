@@ -3,9 +3,11 @@
 A lease belongs to an agent, not to a worker: a worker's threads can starve for seconds while a C call holds the
 interpreter lock, and must not be called dead for it. When two ticks are further apart than half a lease, it was this
 machine that slept: all leases start anew, and every other limit moves by as much, for what came in meanwhile has not
-been seen. So it is with the first tick: what was before it has no known time.
+been seen. So it is with the first tick: what was before it has no known time. The job's own clock (`State.clock`)
+stands still meanwhile, so what is measured with it need not be moved.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from rendezvous.core.state import Standing, State
@@ -27,6 +29,7 @@ def advance(state: State, now: float) -> State:
         last_heard=Table.of((host, None if heard is None else now) for host, heard in state.last_heard.items()),
         waiting_since=None if state.waiting_since is None else state.waiting_since + gap_seconds,
         deadline=None if state.deadline is None else state.deadline + gap_seconds,
+        slept_seconds=state.slept_seconds + gap_seconds,
     )
 
 
@@ -35,10 +38,11 @@ def hear(state: State, host: str) -> State:
     return replace(state, last_heard=state.last_heard.replace(host, state.now))
 
 
-def start_leases(state: State) -> State:
-    """Let the lease of each host that has not reported begin: its workers' joins have come through its agent."""
+def start_leases(state: State, hosts: Collection[str]) -> State:
+    """Let the lease of those hosts begin that have not reported: their workers' joins came through their agents."""
     for host in unheard_hosts(state):
-        state = hear(state, host)
+        if host in hosts:
+            state = hear(state, host)
     return state
 
 
@@ -58,6 +62,8 @@ def is_lost(state: State, host: str) -> bool:
 
     Other than for `silent_hosts`, its workers may have ended: so one asks who waits for what they wrote last.
     """
+    if host not in state.hosts:
+        return True
     heard = state.last_heard[host]
     return (heard is not None and state.now - heard > state.policy.lease_seconds) or any(
         record.standing is Standing.ENDED and record.returncode is None for record in state.on(host)
@@ -74,6 +80,15 @@ def start_is_overdue(state: State, since: float | None) -> bool:
     return since is not None and state.now - since > state.policy.start_timeout_seconds
 
 
+def find_overdue(state: State, host: str) -> str | None:
+    """Why this host, whose agent has not reported at all, is given up; None while it still may report."""
+    limit_seconds = state.policy.start_timeout_seconds
+    since = [record.since for record in state.on(host) if record.standing is not Standing.ENDED]
+    if not since or state.clock - min(since) <= limit_seconds:
+        return None
+    return f"its agent did not report within {limit_seconds:g} s (--start-timeout)"
+
+
 def explain_overdue_start(state: State) -> str | None:
     """One sentence when the job did not start in time, naming who is missing; None while it still may."""
     limit = f"{state.policy.start_timeout_seconds:g} s"
@@ -85,7 +100,7 @@ def explain_overdue_start(state: State) -> str | None:
             for record in state.standing(Standing.INTENDED, Standing.MEMBER)
         ]
         return (
-            f"{state.waiting} of {len(state.placement)} workers called hvd.init(), but within {limit} "
+            f"{state.waiting} of {state.waiting + len(missing)} workers called hvd.init(), but within {limit} "
             f"(--start-timeout) rank {', rank '.join(missing)} did not"
         )
     return None

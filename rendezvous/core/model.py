@@ -3,6 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Self
 
+from rendezvous.core.reports import Decision, Verdict
+
+UNBOUNDED = 2**31 - 1  # of workers: as many as there are slots
+LEAST_REPORT_SECONDS = 60.0
+LEASES_PER_REPORT = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -83,26 +89,82 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a job that may lose workers goes on; means nothing where no failure is allowed. Times are in seconds.
+
+    reset_limit: how many generations may follow another without all members having called `init()`; None: any number.
+    elastic_timeout_seconds: how long the job waits for enough slots to start with, or for as many workers as it needs.
+    cooldown_seconds: how long a host is closed after its first closing, and at most: each further one takes twice as
+        long.
+    failures_per_slot: so many close it, and half of its slots the host.
+    forgiveness_seconds: a failure that lies so far back, with none after it, is forgotten.
+    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way.
+    """
+
+    reset_limit: int | None = None
+    elastic_timeout_seconds: float = 600.0
+    cooldown_seconds: tuple[float, float] = (10.0, 100.0)
+    failures_per_slot: int = 3
+    forgiveness_seconds: float = 600.0
+    gathering_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        least, most = self.cooldown_seconds
+        if not 0 <= least <= most:
+            raise ValueError(f"a cooldown of {least:g} to {most:g} s is impossible")
+        if (self.reset_limit is not None and self.reset_limit < 0) or self.failures_per_slot < 1:
+            raise ValueError("the reset limit must not be negative, and a slot needs a failure to be closed")
+        if self.elastic_timeout_seconds <= 0:
+            raise ValueError("the elastic timeout must be longer than 0")
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """How many workers at least and at most, how many failures are allowed, and the time limits, in seconds.
 
     A static job is the case min_size == max_size with no failure allowed.
+
+    failures_allowed: so many are survived; None: any number.
+    start_size: the job starts as soon as so many slots are offered; None: min_size.
     """
 
     min_size: int
     max_size: int
-    failures_allowed: int = 0
+    failures_allowed: int | None = 0
     start_timeout_seconds: float = 120.0  # from the first join, or from the start until all agents have reported
     lease_seconds: float = 30.0  # how long an agent may be silent
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
+    start_size: int | None = None
+    recovery: Recovery = Recovery()
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_size <= self.max_size:
             raise ValueError(f"a job of {self.min_size} to {self.max_size} workers is impossible")
-        if self.failures_allowed < 0:
+        if self.failures_allowed is not None and self.failures_allowed < 0:
             raise ValueError(f"{self.failures_allowed} failures cannot be allowed; 0 is the least")
         if not (self.start_timeout_seconds > 0 and self.lease_seconds > 0 and self.grace_seconds >= 0):
             raise ValueError("the start timeout and the lease must be longer than 0, and the grace not negative")
+        if self.start_size is not None and not self.min_size <= self.start_size <= self.max_size:
+            raise ValueError(f"a job of {self.min_size} to {self.max_size} workers cannot start with {self.start_size}")
+
+    @property
+    def is_elastic(self) -> bool:
+        """Failures are allowed: the job may lose workers, and hosts may come and go."""
+        return self.failures_allowed != 0
+
+    @property
+    def slots_to_start(self) -> int:
+        """As soon as so many slots are offered, the workers are started."""
+        return self.min_size if self.start_size is None else self.start_size
+
+    @property
+    def report_seconds(self) -> float:
+        """How long a survivor may take to report after an interruption: a busy interpreter is not dead."""
+        return max(LEAST_REPORT_SECONDS, LEASES_PER_REPORT * self.lease_seconds)
+
+    def allows(self, failures: int) -> bool:
+        """The job survives so many failures."""
+        return self.failures_allowed is None or failures <= self.failures_allowed
 
     @classmethod
     def static(
@@ -122,14 +184,43 @@ class Policy:
             grace_seconds=grace_seconds,
         )
 
+    @classmethod
+    def elastic(
+        cls,
+        min_size: int,
+        max_size: int | None,
+        start_size: int,
+        *,
+        recovery: Recovery = Recovery(),
+        start_timeout_seconds: float = 120.0,
+        lease_seconds: float = 5.0,
+        grace_seconds: float = 5.0,
+    ) -> Self:
+        """The policy of a job that survives any number of failures; max_size None: as many workers as there are slots.
+
+        A job whose `min_size` is above `start_size` starts with that many.
+        """
+        return cls(
+            min_size=min_size,
+            max_size=UNBOUNDED if max_size is None else max_size,
+            failures_allowed=None,
+            start_timeout_seconds=start_timeout_seconds,
+            lease_seconds=lease_seconds,
+            grace_seconds=grace_seconds,
+            start_size=max(min_size, start_size),
+            recovery=recovery,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Membership:
     """What a worker is told of a generation it is in.
 
     key: the generation's secret, by which its members know each other.
+    verdict: what all members do with what the generation before has left.
     """
 
     generation: int
     assignment: Assignment
     key: bytes = field(repr=False)
+    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared

@@ -1,11 +1,12 @@
 """How a job ended, and why: the exit code and the first cause."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
+SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 
@@ -19,6 +20,9 @@ class Cause(StrEnum):
     HOST_LOST = "host lost"
     START_TIMED_OUT = "start timed out"
     STOPPED = "stopped"
+    NOT_RECOVERED = "not recovered"
+    RESETS_EXHAUSTED = "resets exhausted"
+    TOO_FEW_WORKERS = "too few workers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +76,35 @@ def time_out(reason: str) -> Outcome:
 def stop(code: int, reason: str) -> Outcome:
     """Somebody ended the job from outside."""
     return Outcome(code, Cause.STOPPED, reason)
+
+
+def fail_to_report(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
+    """A survivor has not reported in time, after an interruption or a resize, and was given up."""
+    reason = f"rank {rank} ({worker}) did not join the others again within {limit_seconds:g} s"
+    return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, reason, worker, rank)
+
+
+def give_up(reason: str, first: Outcome | None) -> Outcome:
+    """The job cannot go on.
+
+    first: the failure that it has come from, if one has.
+    """
+    if first is None:
+        return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason)
+    return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason, first.worker, first.rank, first.returncode)
+
+
+def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:
+    """The job has changed its membership as often as it may."""
+    times = "once" if limit == 1 else f"{limit} times"
+    sentence = f"{reason}; the job has been formed anew {times}, and --reset-limit allows no more"
+    return replace(give_up(sentence, first), cause=Cause.RESETS_EXHAUSTED)
+
+
+def run_short(count: int, needed: int, limit_seconds: float, first: Outcome | None) -> Outcome:
+    """The job has had too few workers for too long."""
+    sentence = (
+        f"only {count} of at least {needed} workers (--min-np) were there for {limit_seconds:g} s (--elastic-timeout)"
+    )
+    reason = sentence if first is None else f"{first.reason}; {sentence}"
+    return replace(give_up(reason, first), cause=Cause.TOO_FEW_WORKERS)

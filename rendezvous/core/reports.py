@@ -11,6 +11,7 @@ class Wish(StrEnum):
     """What a worker that joins wants of the next generation."""
 
     BEGIN = "begin"  # it called `init()`: at first, or after `shutdown()`
+    FORM = "form"  # it was interrupted before it was connected to the generation's others: it has done nothing in it
     CONTINUE = "continue"  # it was interrupted: its operations are suspended, and it can go on where it stands
     RESIZE = "resize"  # at a commit all have seen that the job may grow or shrink: it begins the function again
     RESTORE = "restore"  # an operation has failed for good: it has returned to its last commit, and begins again
@@ -25,6 +26,7 @@ class PendingOperation:
     title: as messages call it, for example "allreduce 'loss'".
     number: which commit round this is, counted from 1 in its set; 0 for every other operation.
     index: its place in the generation's order, when it was released; None before.
+    root: the rank whose data it needs, as a broadcast does; None where any survivors will do.
     obstacle: why it cannot be run again here, as the end of a sentence ("its tensor was changed in place"); "" when
         it can.
     """
@@ -34,6 +36,7 @@ class PendingOperation:
     title: str
     number: int = 0
     index: int | None = None
+    root: int | None = None
     obstacle: str = ""
 
 
@@ -57,8 +60,11 @@ class Report:
 
     trouble: what it has noticed by itself, in one sentence without a full stop; "" when it was only told.
     has_state: it is inside a function that begins again after an exception (`hvd.elastic.run`).
+    pending: but not the optimizer's reductions that its next commit round would cover: they are made anew as a whole,
+        unless that is done.
     seen: the highest index of a release that it has heard of; -1 for none.
     floor: `completed` lists all that were done here with this index or a higher one.
+    is_blank: it was taken in later, and has not yet received the others' state: nobody may copy from it.
     """
 
     wish: Wish = Wish.BEGIN
@@ -68,6 +74,7 @@ class Report:
     completed: tuple[CompletedOperation, ...] = ()
     seen: int = -1
     floor: int = 0
+    is_blank: bool = False
 
 
 class Decision(StrEnum):
@@ -75,8 +82,8 @@ class Decision(StrEnum):
 
     BEGIN = "begin"  # start as they are: all have called `init()`
     RETRY = "retry"  # run again whatever is pending, but for what the verdict calls done; nobody notices
-    RESIZE = "resize"  # what is pending raises HostsUpdatedInterrupt: the function begins again, with the state as it is
-    RESTORE = "restore"  # what is pending raises HorovodInternalError: state returns to the last commit, and begins again
+    RESIZE = "resize"  # what is pending raises HostsUpdatedInterrupt: begin the function again, with the state as it is
+    RESTORE = "restore"  # what is pending raises HorovodInternalError: the same, with the state as at the last commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,20 @@
 """What membership remembers between two events; frozen, so that a refused event changes nothing."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
-from rendezvous.core.model import Assignment, Generation, Policy, Slot, Worker
+from rendezvous.core.blame import Blame
+from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Outcome
+from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.repetition import Repetition
+from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
+
+__all__ = ["Offer", "Phase", "Standing", "State", "WorkerRecord"]
 
 
 class Phase(StrEnum):
@@ -15,79 +22,134 @@ class Phase(StrEnum):
 
     FORMING = "forming"
     RUNNING = "running"
+    REFORMING = "reforming"
     DRAINING = "draining"
     FINISHED = "finished"
 
 
-class Standing(StrEnum):
-    """Where a worker stands."""
-
-    INTENDED = "intended"  # to be started, or started and not heard of
-    WAITING = "waiting"  # has joined, and waits for a generation
-    MEMBER = "member"  # is in the newest generation
-    REFUSED = "refused"  # has joined, and was told that it will be in no further generation
-    ENDED = "ended"
-
-
 @dataclass(frozen=True, slots=True)
-class WorkerRecord:
-    """The intended incarnation of one slot, and where it stands."""
+class Offer:
+    """A resize that the newest generation was offered.
 
-    worker: Worker
-    assignment: Assignment  # by placement, then that of the newest generation
-    standing: Standing = Standing.INTENDED
-    returncode: int | None = None
+    number: how many there have been in the job.
+    added, removed: who would come and go.
+    """
+
+    number: int = 0
+    added: tuple[Worker, ...] = ()
+    removed: tuple[Worker, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing would change."""
+        return not (self.added or self.removed)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """One job's membership.
 
-    placement: the slots in use, in rank order, and hosts: the same by host.
-    workers: one record per slot of the placement.
-    last_heard: when each host's agent last reported, or when it was begun; None before it has.
-    waiting: how many workers stand WAITING, and ended: how many ENDED (counted along, so that a join costs no scan).
-    generation: the newest one; its number only grows.
-    failures: how many workers have failed so far.
+    offered: the hosts that the job may use now, and hosts: those in use, each with all slots that ever had a worker.
+    workers: one record for each slot that ever had a worker, also on hosts that are not in use any more.
+    last_heard: when the agent of each host in use last reported, or when it was begun; None before it has.
+    counts: how many workers stand how (counted along, so that a join costs no scan).
+    generation: the newest one; its number only grows; and verdict: with which it began.
+    failures: how many workers and hosts have failed so far, and cause: the first of them since the newest generation.
     waiting_since: since when somebody has stood WAITING; None while nobody does.
     refusal: why there will be no further generation; set by the first worker that ends well, and nobody waits then.
     outcome: set from draining on.
-    deadline: when draining ends at the latest.
+    deadline: when draining ends at the latest, or when the survivors of an interruption must have reported.
+    slept_seconds: for how long this machine has slept: so much does the job's own clock lag behind.
+    short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
+    gathering_since: since when there has been something to offer; the same.
     """
 
     policy: Policy
     phase: Phase = Phase.FORMING
     now: float = 0.0
     started: float | None = None
-    placement: tuple[Slot, ...] = ()
+    offered: tuple[Host, ...] = ()
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - the same
-    waiting: int = 0
-    ended: int = 0
+    counts: Mapping[Standing, int] = field(default_factory=dict)
     generation: Generation | None = None
+    verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - the same
     failures: int = 0
+    cause: Outcome | None = None
     waiting_since: float | None = None
     refusal: str | None = None
     outcome: Outcome | None = None
     deadline: float | None = None
+    slept_seconds: float = 0.0
+    short_since: float | None = None
+    gathering_since: float | None = None
+    offer: Offer = Offer()
+    blame: Blame = Blame()  # noqa: RUF009 - the same
+    repetition: Repetition = Repetition()  # noqa: RUF009 - the same
+    resets: int = 0
 
     @property
     def number(self) -> int:
         """The newest generation's number; 0 before the first."""
         return 0 if self.generation is None else self.generation.number
 
+    @property
+    def clock(self) -> float:
+        """The job's own clock, in seconds since its start: it stands still while this machine sleeps."""
+        return self.now - self.slept_seconds
+
+    @property
+    def may_form_anew(self) -> bool:
+        """The reset limit leaves room for another generation."""
+        limit = self.policy.recovery.reset_limit
+        return limit is None or self.resets < limit
+
+    @property
+    def placement(self) -> tuple[Slot, ...]:
+        """The slots that ever had a worker, in the order in which they got it."""
+        return tuple(self.workers)
+
+    @property
+    def waiting(self) -> int:
+        """How many workers wait for the generation that is being formed."""
+        return self.count(Standing.WAITING)
+
+    @property
+    def ended(self) -> int:
+        """How many slots' workers have ended."""
+        return self.count(Standing.ENDED)
+
+    def count(self, standing: Standing) -> int:
+        """How many workers stand so."""
+        return self.counts.get(standing, 0)
+
     def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
-        """The records that stand so, in rank order of the placement."""
+        """The records that stand so, in the order of the placement."""
         return tuple(record for record in self.workers.values() if record.standing in standings)
 
     def on(self, host: str) -> tuple[WorkerRecord, ...]:
-        """The records of one host, in rank order of the placement."""
+        """The records of one host in use, in the order of the placement."""
         return tuple(self.workers[slot] for slot in self.hosts[host])
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The records of workers that have not ended."""
         return tuple(record for record in self.workers.values() if record.standing is not Standing.ENDED)
+
+    def survivors(self) -> tuple[WorkerRecord, ...]:
+        """The members of the newest generation that can be in the next one, in rank order."""
+        if self.generation is None:
+            return ()
+        records = (self.workers[worker.slot] for worker in self.generation.members)
+        return tuple(
+            record
+            for record, worker in zip(records, self.generation.members, strict=True)
+            if record.worker == worker and record.standing in {Standing.MEMBER, Standing.WAITING}
+        )
+
+    def is_member(self, record: WorkerRecord) -> bool:
+        """It belongs to the newest generation, or, before the first, to those that will form it."""
+        return record.generation == self.number
 
     def rank_of(self, worker: Worker) -> int:
         """The rank of the worker's slot in the newest generation, before the first by placement."""
@@ -96,20 +158,43 @@ class State:
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in place of their slots' former ones; the counts follow."""
         workers = self.workers
-        waiting, ended = self.waiting, self.ended
+        counts = Counter(self.counts)
         for record in records:
             slot = record.worker.slot
-            former = workers[slot].standing
-            waiting += (record.standing is Standing.WAITING) - (former is Standing.WAITING)
-            ended += (record.standing is Standing.ENDED) - (former is Standing.ENDED)
+            counts[workers[slot].standing] -= 1
+            counts[record.standing] += 1
             workers = workers.replace(slot, record)
         since = self.now if self.waiting_since is None else self.waiting_since
-        return replace(self, workers=workers, waiting=waiting, ended=ended, waiting_since=since if waiting else None)
+        waits = counts[Standing.WAITING] > 0
+        return replace(self, workers=workers, counts=dict(+counts), waiting_since=since if waits else None)
 
-    def with_host_ended(self, host: str) -> Self:
-        """The state without the workers of a host whose agent is gone: it has taken them along."""
+    def with_slots(self, records: Iterable[WorkerRecord]) -> Self:
+        """The state with these records, also of slots that have had no worker yet; their hosts are in use."""
+        listed = tuple(records)
+        new = {record.worker.slot: record for record in listed if record.worker.slot not in self.workers}
+        used = dict.fromkeys((*self.hosts, *(record.worker.slot.host for record in listed)))
+        counts = Counter(self.counts) + Counter(record.standing for record in new.values())
+        workers = Table.of((*self.workers.items(), *new.items())) if new else self.workers
+        former = [record for record in listed if record.worker.slot not in new]
+        return replace(self, workers=workers, counts=dict(counts)).with_records(former).with_hosts(used)
+
+    def with_host_ended(self, host: str, returncode: int | None = None) -> Self:
+        """The state without the workers of a host whose agent is gone: it has taken them along, nobody has seen how."""
         return self.with_records(
-            replace(record, standing=Standing.ENDED)
+            replace(record, standing=Standing.ENDED, report=None, returncode=returncode)
             for record in self.on(host)
             if record.standing is not Standing.ENDED
         )
+
+    def without_host(self, host: str) -> Self:
+        """The state in which this host is not in use; its records stay, for those of its workers that come late."""
+        return self.with_hosts(other for other in self.hosts if other != host)
+
+    def with_hosts(self, used: Iterable[str]) -> Self:
+        """The state in which these hosts are in use."""
+        slots: dict[str, list[Slot]] = {host: [] for host in used}
+        for slot in self.workers:
+            if slot.host in slots:
+                slots[slot.host].append(slot)
+        heard = Table.of((host, self.last_heard.get(host)) for host in slots)
+        return replace(self, hosts={host: tuple(each) for host, each in slots.items()}, last_heard=heard)

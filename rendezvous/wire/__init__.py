@@ -17,6 +17,7 @@ from rendezvous.wire.membership import (
     encode_worker,
 )
 from rendezvous.wire.orders import decode_order, encode_order
+from rendezvous.wire.reports import decode_report, decode_verdict, encode_report, encode_verdict
 from rendezvous.wire.tellings import decode_telling, encode_telling
 
 __all__ = [
@@ -27,14 +28,18 @@ __all__ = [
     "decode_exited",
     "decode_notice",
     "decode_order",
+    "decode_report",
     "decode_telling",
+    "decode_verdict",
     "decode_worker",
     "encode_assignment",
     "encode_endpoint",
     "encode_exited",
     "encode_notice",
     "encode_order",
+    "encode_report",
     "encode_telling",
+    "encode_verdict",
     "encode_worker",
     "frame",
 ]

@@ -7,13 +7,17 @@ from rendezvous.errors import WireError
 from rendezvous.notices import (
     KEY_BYTES,
     Departed,
+    Interrupted,
     Notice,
     Published,
     Refused,
+    ResizeOffered,
     SequencerFailed,
     SequencerOpened,
     StoreOpened,
 )
+from rendezvous.wire.reports import decode_verdict, encode_verdict
+from rendezvous.wire.text import encode_text
 
 _LAST_PORT = 65_535
 
@@ -81,12 +85,19 @@ def decode_exited(message: pb.Ended) -> Exited:
 def encode_notice(notice: Notice) -> pb.Notice:
     """The message of a notice."""
     match notice:
-        case Published(generation, members, key):
+        case Published(generation, members, key, verdict):
             listed = [
                 pb.Member(worker=encode_worker(worker), assignment=encode_assignment(assignment))
                 for worker, assignment in members
             ]
-            return pb.Notice(published=pb.Published(generation=generation, members=listed, key=key))
+            published = pb.Published(generation=generation, members=listed, key=key, verdict=encode_verdict(verdict))
+            return pb.Notice(published=published)
+        case Interrupted(generation, reason):
+            interrupted = pb.Interrupted(generation=generation, reason=encode_text(reason))
+            return pb.Notice(interrupted=interrupted)
+        case ResizeOffered(generation, number, adds, removes):
+            offered = pb.ResizeOffered(generation=generation, number=number, adds=adds, removes=removes)
+            return pb.Notice(resize_offered=offered)
         case StoreOpened(generation, endpoint):
             return pb.Notice(store_opened=pb.StoreOpened(generation=generation, endpoint=encode_endpoint(endpoint)))
         case SequencerOpened(generation, endpoint):
@@ -106,11 +117,12 @@ def decode_notice(message: pb.Notice) -> Notice:
     """The notice of a message."""
     match message.WhichOneof("notice"):
         case "published":
-            members = tuple(
-                (decode_worker(member.worker), decode_assignment(member.assignment))
-                for member in message.published.members
-            )
-            return Published(message.published.generation, members, _check_key(message.published.key))
+            return _decode_published(message.published)
+        case "interrupted":
+            return Interrupted(message.interrupted.generation, message.interrupted.reason)
+        case "resize_offered":
+            offered = message.resize_offered
+            return ResizeOffered(offered.generation, offered.number, offered.adds, offered.removes)
         case "store_opened":
             return StoreOpened(message.store_opened.generation, decode_endpoint(message.store_opened.endpoint))
         case "sequencer_opened":
@@ -127,12 +139,12 @@ def decode_notice(message: pb.Notice) -> Notice:
             raise WireError("a notice of no known kind")
 
 
+def _decode_published(message: pb.Published) -> Published:
+    members = tuple((decode_worker(member.worker), decode_assignment(member.assignment)) for member in message.members)
+    return Published(message.generation, members, _check_key(message.key), decode_verdict(message.verdict))
+
+
 def _check_key(key: bytes) -> bytes:
     if len(key) != KEY_BYTES:
         raise WireError(f"a generation with a key of {len(key)} bytes")
     return key
-
-
-def encode_text(sentence: str | None) -> str:
-    """A sentence for people, in UTF-8; the command or path it speaks of may hold what is none (os.fsdecode)."""
-    return "" if sentence is None else sentence.encode(errors="backslashreplace").decode()

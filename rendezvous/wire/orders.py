@@ -16,9 +16,9 @@ from rendezvous.wire.membership import (
     decode_worker,
     encode_assignment,
     encode_endpoint,
-    encode_text,
     encode_worker,
 )
+from rendezvous.wire.text import encode_text
 
 
 def encode_order(order: Order) -> bytes:

@@ -21,7 +21,8 @@ from rendezvous.orders import (
     Telling,
 )
 from rendezvous.wire.frames import frame
-from rendezvous.wire.membership import decode_endpoint, decode_worker, encode_endpoint, encode_text, encode_worker
+from rendezvous.wire.membership import decode_endpoint, decode_worker, encode_endpoint, encode_worker
+from rendezvous.wire.text import encode_text
 
 
 def encode_telling(telling: Telling) -> bytes:

@@ -8,6 +8,7 @@ import pytest
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.briefing import Briefing
+from hvdrun.elasticity import Elasticity
 from hvdrun.horovod_path import VARIABLE, ShimMode
 from hvdrun.jobspec import JobSpec, RemoteSide
 from hvdrun.routes import Route
@@ -85,3 +86,21 @@ def test_what_the_user_forwards_as_the_number_of_threads_is_not_remarked_on(spec
     forwarding = replace(spec, forwarded={b"OMP_NUM_THREADS": b"4"})
     assert write(forwarding, "localhost", said.append).environment[b"OMP_NUM_THREADS"] == b"4"
     assert said == []
+
+
+def test_each_agent_of_a_host_has_an_identity_of_its_own(spec: JobSpec) -> None:
+    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, OWN)
+    first, second = (briefing.write("far", ROUTE, MASTER, number) for number in (1, 2))
+    assert (first.job, second.job) == ("job", "job~2")
+    assert first.credential.certificate != second.credential.certificate
+
+
+def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: JobSpec) -> None:
+    elastic = replace(spec, elasticity=Elasticity(1), stdin_rank=None, size=1)
+    briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
+    assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
+    assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
+    briefing.update(replace(elastic, hosts=(Host("far", 1), Host("new", 2))))
+    assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment
+    assert briefing.write("new", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"

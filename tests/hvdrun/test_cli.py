@@ -14,7 +14,7 @@ from hvdrun.cli import main, read_spec
 from hvdrun.console import Console
 from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.jobspec import JobSpec
-from rendezvous.core.model import Host
+from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.orders import OutputStream
 
 ROOT = Path(__file__).parents[2]
@@ -228,7 +228,7 @@ def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixtu
 
 def test_several_hosts_are_named_in_the_output_and_one_is_not(capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
-        asyncio.run(console.output.write(0, "a", OutputStream.STDOUT, b"text\n"))
+        asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
         return 0
 
     assert main(["-np", "1", "-H", "a:1,b:1", "true"], launch) == 0
@@ -239,7 +239,7 @@ def test_several_hosts_are_named_in_the_output_and_one_is_not(capfd: pytest.Capt
 
 def test_the_output_has_the_marks_that_were_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
-        asyncio.run(console.output.write(0, "a", OutputStream.STDOUT, b"text\n"))
+        asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
         return 0
 
     assert main(["-np", "1", "--no-prefix", "true"], launch) == 0

@@ -58,10 +58,11 @@ def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path)
     program = """if True:
         import asyncio, sys
         from hvdrun.cli import main
+        from rendezvous.core.model import Slot, Worker
 
         def launch(spec, console):
             with open(sys.argv[1], "w"):
-                asyncio.run(console.output.write(0, "a", 1, b"text\\n"))
+                asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, 1, b"text\\n"))
                 console.end(10)
             return 0
 

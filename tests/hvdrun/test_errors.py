@@ -25,6 +25,7 @@ EXAMPLES = [
     (errors.HostSyntaxError("a\nb", "why"), 2),
     (errors.HostFileError("hosts\n", 3, "why"), 2),
     (errors.NotEnoughSlotsError([Host("a", 1)], 2), 2),
+    (errors.TooFewSlotsNowError(1, 2), 125),
     (errors.CommandNotFoundError("x\n", ["/bin"]), 127),
     (errors.CommandNotFoundError("x", [], "./x"), 127),
     (errors.CommandNotExecutableError("/x\n", "why"), 126),

@@ -1,6 +1,6 @@
 """Orders to the agents of all hosts, and what they tell, over transports that need no process.
 
-Long because a host can be slow, silent, lost or given up at each of its stages, and every one has its test.
+Long because a host can be slow, silent, lost, left or given up at each of its stages, and every one has its test.
 """
 
 import asyncio
@@ -331,6 +331,70 @@ def test_other_tasks_run_between_two_pieces_of_output() -> None:
             seen.append(len(launcher.shown))
             await asyncio.sleep(0)
         assert len(set(seen)) > 50
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_a_host_that_is_given_up_may_get_another_agent_at_once() -> None:
+    async def scenario() -> None:
+        first, second, launcher = Agent(obeys=False), Agent(), Launcher()
+        fleet = make_fleet(launcher, a=first)
+        await fleet.open()
+        fleet.begin("a", make_begin("a"))
+        fleet.abandon("a")
+        assert fleet.hosts == ()
+        assert not fleet.has_begun("a")
+        fleet.add("a", second)
+        await fleet.open_one("a")
+        assert not fleet.has_begun("a")
+        fleet.order(LAUNCHES["a"])
+        await until(lambda: first.is_abandoned and not first.is_open)
+        assert launcher.lost == []
+        fleet.begin("a", make_begin("a"))
+        assert second.orders == [make_begin("a"), LAUNCHES["a"]]
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_a_host_that_is_left_is_let_go_and_what_it_still_says_is_shown() -> None:
+    async def scenario() -> None:
+        agent, launcher = Agent(), Launcher()
+        fleet = make_fleet(launcher, a=agent)
+        await fleet.open()
+        agent.told.put_nowait(PIECE)
+        fleet.retire("a")
+        assert (fleet.hosts, agent.orders) == ((), [Release()])
+        await until(lambda: not agent.is_open)
+        assert (launcher.shown, launcher.lost) == ([PIECE], [])
+        await fleet.close()
+
+    run(scenario)
+
+
+def test_one_that_does_not_go_is_waited_for_no_longer_than_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        slow, silent, launcher = Agent(obeys=False), Agent(obeys=False), Launcher()
+        fleet = make_fleet(launcher, a=slow, b=silent)
+        await fleet.open()
+        fleet.retire("a")
+        await fleet.close()
+        assert slow.is_abandoned
+        assert [agent.is_open for agent in (slow, silent)] == [False, False]
+
+    monkeypatch.setattr(fleet_module, "RELEASE_SECONDS", 60.0)
+    run(scenario)
+
+
+def test_nobody_is_asked_on_a_host_that_the_job_has_left() -> None:
+    async def scenario() -> None:
+        fleet = make_fleet(Launcher())
+        fleet.send("a", Release())
+        with pytest.raises(HostLostEarlyError, match="has left it"):
+            await fleet.hear("a")
+        with pytest.raises(HostLostEarlyError, match="has left it"):
+            await fleet.tunnel("a", 1)
         await fleet.close()
 
     run(scenario)

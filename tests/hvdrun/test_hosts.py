@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdrun.errors import HostFileError, HostSyntaxError
-from hvdrun.hosts import MAX_SLOTS_PER_HOST, HostList, parse_hostfile, parse_hosts
+from hvdrun.hosts import MAX_SLOTS_PER_HOST, HostList, parse_discovered, parse_hostfile, parse_hosts
 from rendezvous.core.model import Host
 
 
@@ -165,3 +165,38 @@ def test_a_malformed_line_of_a_hostfile_is_named_by_its_number(text: str, line: 
 def test_a_hostfile_without_hosts_is_refused(text: str) -> None:
     with pytest.raises(HostFileError, match="names no host"):
         parse_hostfile(text, "hosts")
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("", ()),
+        ("\n# none today\n \n", ()),
+        ("b\na:2\n", (Host("b", 3), Host("a", 2))),
+        ("\ufeffa:1 # the first\r\nb:1\r\na\n", (Host("a", 4), Host("b", 1))),
+        ("[::1]\n[2001:db8::1]:2", (Host("::1", 3), Host("2001:db8::1", 2))),
+    ],
+)
+def test_a_script_s_lines_keep_their_order_and_add_up(text: str, hosts: tuple[Host, ...]) -> None:
+    assert parse_discovered(text, 3).hosts == hosts
+
+
+def test_a_script_may_name_users() -> None:
+    assert parse_discovered("me@a\nb", 1).users == {"a": "me"}
+    with pytest.raises(HostSyntaxError, match="twice"):
+        parse_discovered("me@a\nyou@a", 1)
+
+
+@pytest.mark.parametrize("line", ["a b", "a:", "a:0", "-a", "a slots=2", "a,b", "404: Not Found", "a:1:2"])
+def test_a_script_s_line_that_is_no_host_is_named(line: str) -> None:
+    with pytest.raises(HostSyntaxError):
+        parse_discovered(f"ok\n{line}\n", 1)
+
+
+@given(st.text())
+def test_whatever_a_script_prints_is_hosts_or_refused(text: str) -> None:
+    try:
+        found = parse_discovered(text, 2)
+    except HostSyntaxError:
+        return
+    assert len({host.name for host in found.hosts}) == len(found.hosts)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.binding import BindTo
-from hvdrun.errors import CommandNotFoundError
+from hvdrun.elasticity import Elasticity
+from hvdrun.errors import CommandNotFoundError, TooFewSlotsNowError
 from hvdrun.horovod_path import FOLDER
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
 from hvdrun.plan import (
@@ -227,3 +228,28 @@ def test_every_word_can_be_given_to_a_shell_again(tmp_path: Path, word: str) -> 
     command = line.removeprefix("  command    ")
     run = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
     assert run.stdout == os.fsencode(word)
+
+
+def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobSpec) -> None:
+    elastic = replace(spec, size=2, elasticity=Elasticity(1, max_size=3, reset_limit=7), lease_seconds=5.0)
+    plan = make_plan(elastic, PATH)
+    assert sum(len(host.workers) for host in plan.hosts) == 3
+    first = plan.hosts[0]
+    assert first.environment["HOROVOD_ELASTIC"] == "1"
+    assert {"WORLD_SIZE", "MASTER_PORT"}.isdisjoint(first.environment)
+    assert dict(plan.limits) == {
+        "workers": "1 to 3, at the start at least 2",
+        "hosts": "fixed",
+        "resets": "at most 7 times",
+        "lease": "5 s",
+        "timeout": "600 s without enough slots",
+        "cooldown": "10 to 100 s for a host that failed",
+    }
+    text = render_plan(plan)
+    assert all(f"  {name:<9}  {value}\n" in text for name, value in plan.limits)
+    assert make_plan(spec, PATH).limits == ()
+
+
+def test_a_script_that_names_too_few_slots_now_is_told(spec: JobSpec) -> None:
+    with pytest.raises(TooFewSlotsNowError, match="4 of the 9 slots"):
+        make_plan(replace(spec, size=9, elasticity=Elasticity(1, script="./hosts")), PATH)

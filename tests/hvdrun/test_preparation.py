@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from hvdrun.command import Surroundings
+from hvdrun.elasticity import Elasticity
 from hvdrun.errors import CommandNotFoundError, DirectoryNotFoundError, OtherUserError, ScriptNotFoundError
+from hvdrun.hosts import HostList
 from hvdrun.jobspec import JobSpec, RemoteSide
-from hvdrun.preparation import find_remote, find_used, prepare
+from hvdrun.preparation import find_remote, find_used, prepare, take_in
 from rendezvous.core.model import Host
 
 OWN_PYTHON = sys.executable
@@ -137,3 +139,48 @@ def test_names_are_looked_up_all_at_once() -> None:
 
 def test_this_machine_is_known_by_its_addresses() -> None:
     assert find_remote(["localhost", "127.0.0.1", "::1", "no-such-host.invalid"]) == {"no-such-host.invalid"}
+
+
+@pytest.fixture
+def discovered(spec: JobSpec) -> JobSpec:
+    """The same job, of which a script names the hosts."""
+    return replace(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
+
+
+def test_a_job_whose_hosts_are_not_known_yet_is_ready_for_other_machines(
+    discovered: JobSpec, around: Surroundings, python: str
+) -> None:
+    prepared, details = prepare(discovered, around, is_here)
+    assert prepared.remote == RemoteSide(frozenset(), (python, "train.py"), python)
+    assert any("none so far" in detail for detail in details)
+
+
+def test_hosts_that_a_script_names_are_taken_in_and_looked_up_once(discovered: JobSpec, around: Surroundings) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> bool:
+        asked.append(host)
+        return is_here(host)
+
+    spec, _ = prepare(discovered, around, look_up)
+    first = HostList((Host("there", 1), Host("here", 2)), {"there": "me"})
+    spec = take_in(spec, first, around, look_up)
+    assert (spec.hosts, spec.users) == (first.hosts, {"there": "me"})
+    assert spec.remote.hosts == {"there"}
+    spec = take_in(spec, HostList((Host("other", 1), Host("here", 1)), {}), around, look_up)
+    spec = take_in(spec, first, around, look_up)
+    assert sorted(asked) == ["here", "other", "there"]
+    assert spec.remote.hosts == {"there", "other"}
+    assert spec.users == {"there": "me"}
+
+
+def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobSpec, around: Surroundings) -> None:
+    spec, _ = prepare(replace(discovered, command=("python", "gone.py")), around, is_here)
+    spec = take_in(spec, HostList((Host("there", 1),), {}), around, is_here)
+    with pytest.raises(ScriptNotFoundError):
+        take_in(spec, HostList((Host("here", 1),), {}), around, is_here)
+
+
+def test_all_hosts_of_an_elastic_job_may_be_used(spec: JobSpec) -> None:
+    assert find_used(replace(spec, size=1)) == ("here",)
+    assert find_used(replace(spec, size=1, elasticity=Elasticity(1))) == ("here", "there")

@@ -145,7 +145,8 @@ class Stage:
     @asynccontextmanager
     async def agent(self, host: str, *, address: str | None = None) -> AsyncIterator[AgentClient]:
         """The client of a host's agent."""
-        client = AgentClient(address or self.address, host, self.authority.issue_agent(host))
+        credential = self.authority.issue_agent(host, self.server.number_agent(host))
+        client = AgentClient(address or self.address, host, credential)
         try:
             yield client
         finally:
@@ -168,10 +169,12 @@ class Stage:
 
 
 @asynccontextmanager
-async def open_stage(hosts: Sequence[Host] = (Host("a", 2), Host("b", 2)), **limits: float) -> AsyncIterator[Stage]:
-    """A static job on these hosts, all their slots in use."""
+async def open_stage(
+    hosts: Sequence[Host] = (Host("a", 2), Host("b", 2)), policy: Policy | None = None, **limits: float
+) -> AsyncIterator[Stage]:
+    """A job on these hosts; a static one, all their slots in use, unless the policy is another."""
     effects: list[Effect] = []
-    policy = Policy.static(sum(host.slots for host in hosts), **limits)
+    policy = policy or Policy.static(sum(host.slots for host in hosts), **limits)
     authority = Authority("job")
     async with Server(policy, effects.append, authority.issue_server()) as server:
         port = await server.open(LOOPBACK)

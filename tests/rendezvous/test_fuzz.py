@@ -26,7 +26,7 @@ SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
 STRANGERS = 12
 FIRE_SECONDS = 3.0
-METHODS = ("Join", "OpenStore", "Report", "Watch")
+METHODS = ("Join", "OpenStore", "Declare", "Report", "Watch")
 STORE = Endpoint(LOOPBACK, 4711)
 
 

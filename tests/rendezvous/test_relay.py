@@ -68,7 +68,7 @@ def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) -> None:
                 Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
                 Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
             ]
-            assert {(member.generation, member.key) for member in members} == {(1, stage.server._key[1])}
+            assert {(member.generation, member.key) for member in members} == {(1, stage.server._boards._key[1])}
             assert [len(stage.server.board(host)._followers) for host in "ab"] == [1, 1]  # hosts, not ranks
 
     run(story())
@@ -88,7 +88,7 @@ def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_heard(
             assert stage.sequencing.interpreters == [sys.executable] * 2
             (published,) = stage.sequencing.published
             assert (published.generation, [worker for worker, _ in published.members]) == (1, [A0, A1])
-            assert published.key == stage.server._key[1]
+            assert published.key == stage.server._boards._key[1]
             assert await in_thread(lambda: a0.await_sequencer(1)) == stage.sequencing.endpoint
 
     run(story())

@@ -7,7 +7,7 @@ import asyncio
 import resource
 import socket
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -17,10 +17,11 @@ import pytest
 from protos import rendezvous_pb2 as pb
 from rendezvous import wire
 from rendezvous.authority import Authority
+from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.effects import Effect, Finish, Launch, Terminate
-from rendezvous.core.events import Exited, HostsChanged, Joined, Lost
-from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Slot, Worker
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
+from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
+from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
@@ -38,7 +39,7 @@ ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1
 @pytest.fixture(autouse=True)
 def known_keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """All generations have one key, until the returned function is called."""
-    monkeypatch.setattr(Server, "_make_key", lambda *_: KEY)
+    monkeypatch.setattr(Boards, "_make_key", lambda *_: KEY)
     return monkeypatch.undo
 
 
@@ -489,7 +490,7 @@ def test_publishing_costs_as_much_as_there_are_workers() -> None:
             started = time.monotonic()
             stage.server.tell(Joined(workers[-1]))
             assert time.monotonic() - started < 0.5
-            assert len(stage.server._boards) == len(hosts)
+            assert len(stage.server._boards._boards) == len(hosts)
 
     run(story())
 
@@ -507,3 +508,54 @@ def test_the_limit_on_open_files_is_raised_while_it_serves() -> None:
         run(story())
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+LASTING = Policy.elastic(1, 4, 3, lease_seconds=LIMIT_SECONDS, recovery=Recovery(cooldown_seconds=(0.0, 0.0)))
+
+
+def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_host_is_heard() -> None:
+    async def story() -> None:
+        async with open_stage(policy=LASTING) as stage, stage.agent("a") as a, stage.agent("b") as former:
+            assert stage.server.number_agent("b") == 1
+            await join(a, A0, A1)
+            await join(former, B0, B1)
+            for worker in (A0, A1, B0, B1):
+                stage.server.tell(Declared(worker))
+            await former.report(500, [B0, B1], [], LIMIT_SECONDS)
+            async with aclosing(former.watch()) as notices:
+                await anext(notices)
+                stage.server.tell(Lost("b", "its agent was silent"))
+                dismissal = Dismiss("b", "host b was lost: its agent was silent")
+                launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
+                assert dismissal in stage.effects
+                assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
+                with pytest.raises(CallRefusedError, match="host 'b' was given up, and this agent of it replaced"):
+                    await exhaust(notices)
+            with pytest.raises(CallRefusedError, match="was given up"):
+                await former.report(501, [B0, B1], [], LIMIT_SECONDS)
+            with pytest.raises(grpc.aio.AioRpcError, match="was given up"):
+                await join(former, B0)
+            assert stage.server.number_agent("b") == 2
+            async with stage.agent("b") as latter:
+                await latter.report(1, launches[-2:], [], LIMIT_SECONDS)
+                assert stage.server.state.last_heard["b"] is not None
+                await join(latter, launches[-1])
+
+    run(story())
+
+
+async def exhaust(notices: AsyncIterator[Notice]) -> None:
+    async with asyncio.timeout(LIMIT_SECONDS):
+        async for _ in notices:
+            pass
+
+
+def test_a_declaration_speaks_for_workers_of_its_own_host() -> None:
+    async def story() -> None:
+        async with open_stage(policy=LASTING) as stage, stage.agent("a") as a:
+            await a.declare(pb.DeclareRequest(worker=wire.encode_worker(A0)))
+            assert stage.server.state.workers[A0.slot].has_state
+            with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
+                await a.declare(pb.DeclareRequest(worker=wire.encode_worker(B0)))
+
+    run(story())

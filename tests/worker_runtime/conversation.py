@@ -2,8 +2,11 @@
 
 import socket
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from worker_runtime import wire
+from worker_runtime.bundles import Unpack
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.driver import Driver
 from worker_runtime.handles import Handle
@@ -122,6 +125,12 @@ class Player:
         """As an executor's."""
         self.asked.remove(handle)
 
+    def settle(self, handle: Handle[object], terms: Release) -> bool:
+        """As an executor's."""
+        del terms
+        self.forget(handle)
+        return True
+
     def count_members(self, process_set: int) -> int:
         """As an executor's."""
         return 2 + process_set
@@ -140,11 +149,16 @@ class Player:
 
     def refuse(self, handle: Handle[object], reason: str) -> None:
         """As an executor's."""
-        handle.fail(RuntimeError(reason))  # type: ignore[arg-type]  # any error will do
+        handle.fail(RuntimeError(reason))
+
+    def conclude(self, handles: Sequence[Handle[Any]], terms: Sequence[Release], unpack: Unpack) -> bool:
+        """Each is to be performed by itself."""
+        del handles, terms, unpack
+        return False
 
     def give_up(self, reason: str) -> None:
         """As an executor's."""
         self.ended.append(reason)
         for handle in self.asked:
             if not handle.is_answered:
-                handle.fail(RuntimeError(reason))  # type: ignore[arg-type]  # the same
+                handle.fail(RuntimeError(reason))

@@ -48,7 +48,14 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
         performed.append(handle.title)
         handle.begin(terms, (), payload)
 
-    bundles.answer(released, handles, lambda number: (number, 1), perform)
+    def conclude(together: Sequence[Handle[bytes]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
+        results = unpack()
+        for handle, term, result in zip(together, terms, results or (), strict=results is not None):
+            assert isinstance(result, bytes)
+            handle.complete(term, result)
+        return results is not None
+
+    bundles.answer(released, handles, lambda number: (number, 1), perform, conclude)
     assert [handle.terms for handle in handles] == [
         Release(3 + place, operation.question, (0, 1), (1,), ((2,), (3,)), 4)
         for place, operation in enumerate(operations)

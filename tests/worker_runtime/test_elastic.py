@@ -1,5 +1,9 @@
-"""State that is committed, restored and synchronised, and the loop around a training function."""
+"""State that is committed, restored and synchronised, and the loop around a training function.
 
+Long because each fault that Horovod has here has a test of its own.
+"""
+
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -8,16 +12,12 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.elastic import (
-    HOSTS_ADDED,
-    HOSTS_REMOVED,
-    ObjectState,
-    State,
-    notification_manager,
-    run,
-    run_fn,
-)
+from worker_runtime import elastic
+from worker_runtime.elastic import ObjectState, State, notification_manager, run, run_fn
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.membership import Decision, Verdict, Wish
+from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED
+from worker_runtime.runtime import RUNTIME
 
 
 class Journal(State):
@@ -83,6 +83,129 @@ def test_after_an_update_of_hosts_nothing_is_restored(skips: bool, synced: list[
     assert state.lines == ["sync", "train", "join", "reset", *synced, "train"]
 
 
+REMOVED = Verdict(Decision.RESIZE, removed_only=True)
+ADDED = Verdict(Decision.RESIZE)
+RESTORED = Verdict(Decision.RESTORE)
+BEGUN = Verdict(Decision.BEGIN)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "lines"),
+    [
+        (HostsUpdatedInterrupt(skip_sync=True), REMOVED, ["RESIZE", "reset"]),
+        (HostsUpdatedInterrupt(skip_sync=True), None, ["RESIZE", "reset"]),
+        (HostsUpdatedInterrupt(skip_sync=False), REMOVED, ["RESIZE", "reset", "sync"]),
+        (HostsUpdatedInterrupt(skip_sync=True), ADDED, ["RESIZE", "reset", "sync"]),
+        (HostsUpdatedInterrupt(skip_sync=True), BEGUN, ["RESIZE", "reset", "sync"]),
+        (HostsUpdatedInterrupt(skip_sync=True), RESTORED, ["RESIZE", "restore", "reset", "sync"]),
+        (HorovodInternalError("lost"), RESTORED, ["restore", "RESTORE", "reset", "sync"]),
+        (HorovodInternalError("lost"), REMOVED, ["restore", "RESTORE", "reset", "sync"]),
+        (HorovodInternalError("lost"), None, ["restore", "RESTORE", "reset", "sync"]),
+    ],
+)
+def test_what_all_do_decides_whether_the_state_is_restored_and_synchronised(
+    outcome: Exception, verdict: Verdict | None, lines: list[str]
+) -> None:
+    """Hosts that were only to go may have come by the time that the job is formed anew: Horovod then hangs."""
+    state = Journal()
+
+    def enter(wish: Wish) -> Verdict | None:
+        state.lines.append(wish.name)
+        return verdict
+
+    assert elastic._run_through(train(outcome, "done"), enter)(state)[0] == "done"
+    assert state.lines == ["sync", "train", *lines, "train"]
+
+
+def test_a_sync_is_not_skipped_where_ranks_may_differ() -> None:
+    class Differing(Journal):
+        def needs_sync(self) -> bool:
+            return True
+
+    state = Differing()
+    elastic._run_through(train(HostsUpdatedInterrupt(skip_sync=True), "done"), lambda _: REMOVED)(state)
+    assert state.lines == ["sync", "train", "reset", "sync", "train"]
+
+
+def test_after_a_skipped_sync_a_failure_is_followed_by_one() -> None:
+    state = Journal()
+    outcomes = HostsUpdatedInterrupt(skip_sync=True), HorovodInternalError("lost"), "done"
+    elastic._run_through(train(*outcomes), lambda wish: REMOVED if wish is Wish.RESIZE else RESTORED)(state)
+    assert state.lines == ["sync", "train", "reset", "train", "restore", "reset", "sync", "train"]
+
+
+def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
+    class Failing(Journal):
+        def sync(self) -> None:
+            super().sync()
+            if self.lines.count("sync") == 1:
+                raise HorovodInternalError("lost")
+
+    state = Failing()
+    elastic._run_through(train("done"), lambda _: RESTORED)(state)
+    assert state.lines == ["sync", "restore", "reset", "sync", "train"]
+
+
+def test_whoever_cannot_join_anew_ends() -> None:
+    def enter(wish: Wish) -> Verdict | None:
+        raise ConnectionError(wish)
+
+    with pytest.raises(ConnectionError, match="resize"):
+        elastic._run_through(train(HostsUpdatedInterrupt(), "done"), enter)(Journal())
+
+
+def test_a_state_is_declared_while_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Journal()
+
+    class Declaration:
+        def __enter__(self) -> None:
+            state.lines.append("declared")
+
+        def __exit__(self, *_: object) -> None:
+            state.lines.append("withdrawn")
+
+    monkeypatch.setattr(RUNTIME, "declare_state", Declaration)
+    with pytest.raises(KeyError):
+        run_fn(train(HostsUpdatedInterrupt(), KeyError("x")), lambda: None)(state)
+    assert state.lines == ["declared", "sync", "train", "reset", "sync", "train", "withdrawn"]
+
+
+def test_an_offer_that_comes_while_the_job_is_joined_anew_is_not_lost() -> None:
+    """And one that led to it does not lead to another."""
+    state = Journal()
+    commits = []
+
+    def function(state: Journal) -> None:
+        if not commits:
+            notification_manager.handle_hosts_updated(1, HOSTS_ADDED)
+        commits.append(len(state.lines))
+        state.commit()
+
+    def enter(wish: Wish) -> Verdict | None:
+        assert wish is Wish.RESIZE
+        if len(commits) == 1:
+            notification_manager.handle_hosts_updated(2, HOSTS_REMOVED)
+        return REMOVED
+
+    elastic._run_through(function, enter)(state)
+    assert len(commits) == 3
+    assert state._last_updated_timestamp == 2
+
+
+def test_an_offer_that_was_overtaken_by_a_failure_interrupts_nobody() -> None:
+    """Who was offered has been taken in since."""
+    state = Journal()
+
+    def function(state: Journal) -> None:
+        if "restore" not in state.lines:
+            notification_manager.handle_hosts_updated(1, HOSTS_ADDED)
+            raise HorovodInternalError("lost")
+        state.commit()
+
+    elastic._run_through(function, lambda _: RESTORED)(state)
+    assert state.lines == ["sync", "restore", "reset", "sync", "save"]
+
+
 def test_other_errors_pass_through() -> None:
     with pytest.raises(KeyError):
         run_fn(train(KeyError("x")), lambda: pytest.fail("joined anew"))(Journal())
@@ -130,6 +253,47 @@ def test_attributes_come_and_go_with_commits() -> None:
     assert (state.epoch, state.losses) == (5, [1.0, 3.0])
 
 
+def test_changes_inside_containers_are_undone_at_any_depth() -> None:
+    """Horovod keeps the containers themselves, so that nothing of it is."""
+
+    def make() -> dict[str, Any]:
+        return {
+            "lists": [[1], ([2],), {"a": [3]}],
+            "ordered": OrderedDict(b=[1], a=[2]),
+            "default": defaultdict(list, a=[1]),
+            "recent": deque([[1], [2]], maxlen=2),
+            "counted": Counter(a=1),
+            "names": {"a"},
+            "raw": bytearray(b"a"),
+        }
+
+    state = make_state(**make())
+    for _ in range(2):
+        state.lists[0].append(9)
+        state.lists[1][0].append(9)
+        state.lists[2]["a"].append(9)
+        state.ordered["b"].append(9)
+        state.ordered.move_to_end("b")
+        state.default["new"].append(9)
+        state.recent[1].append(9)
+        state.counted["a"] += 9
+        state.names.add("b")
+        state.raw.append(9)
+        state.restore()
+        assert {name: getattr(state, name) for name in make()} == make()
+    assert list(state.ordered) == ["b", "a"]
+    assert state.default["new"] == []
+    assert state.recent.maxlen == 2
+
+
+def test_a_result_that_autograd_follows_can_be_a_part_of_the_state() -> None:
+    loss = torch.ones(1, requires_grad=True) * 2
+    state = make_state(loss=loss)
+    state.commit()
+    state.restore()
+    assert state.loss.item() == 2
+
+
 def test_objects_that_belong_together_stay_together() -> None:
     shared = object()
     state = make_state(scheduler=shared)
@@ -154,6 +318,20 @@ def test_hosts_that_have_changed_interrupt_the_next_commit_once() -> None:
         state.on_hosts_updated(9, HOSTS_ADDED)
         state.on_reset()
         state.commit()
+
+
+def test_an_update_that_was_undone_interrupts_nobody() -> None:
+    """In Horovod the job is formed anew for it."""
+    state = make_state(epoch=1)
+    state.on_hosts_updated(1, HOSTS_ADDED)
+    state.on_hosts_updated(2, 0)
+    state.commit()
+    assert state._last_updated_timestamp == 2
+    for timestamp, update in ((3, HOSTS_ADDED), (4, 0), (5, HOSTS_REMOVED)):
+        state.on_hosts_updated(timestamp, update)
+    with pytest.raises(HostsUpdatedInterrupt) as caught:
+        state.commit()
+    assert caught.value.skip_sync
 
 
 def test_only_what_rank_0_knows_counts_and_interrupts_all(ranks: RankPool) -> None:

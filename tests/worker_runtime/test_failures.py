@@ -57,7 +57,7 @@ def replace_start(start: Callable[..., object]) -> None:
     """Do something else as soon as an operation is released on this rank: its others have begun, or will."""
     from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
 
-    RUNTIME.executor._runner.start = start
+    RUNTIME.executor._attempt.runner.start = start
 
 
 def fork_child() -> int:

@@ -48,7 +48,7 @@ def test_a_group_knows_its_connection_to_each_peer(ranks: RankPool) -> None:
     def body() -> object:
         from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
 
-        groups = RUNTIME.executor._runner._groups
+        groups = RUNTIME.executor._attempt.runner._groups
         assert groups is not None
         return [len(connections._names) for _, connections in groups._groups.values()]
 

@@ -1,7 +1,6 @@
 """News about hosts reach those who listen, once each."""
 
-from worker_runtime.elastic import HOSTS_ADDED, HOSTS_REMOVED
-from worker_runtime.notifications import NotificationManager
+from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 
 
 class Recorder:
@@ -26,3 +25,14 @@ def test_each_listener_hears_once_until_it_is_removed() -> None:
     manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
     assert first.heard == [(1.0, HOSTS_ADDED)]
     assert second.heard == [(1.0, HOSTS_ADDED), (2.0, HOSTS_REMOVED)]
+
+
+def test_the_newest_is_repeated_until_it_is_forgotten() -> None:
+    manager, listener = NotificationManager(), Recorder()
+    manager.repeat_to(listener)
+    manager.handle_hosts_updated(1.0, HOSTS_ADDED)
+    manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
+    manager.repeat_to(listener)
+    manager.forget()
+    manager.repeat_to(listener)
+    assert listener.heard == [(2.0, HOSTS_REMOVED)]

@@ -101,7 +101,7 @@ def test_what_was_said_under_another_name_or_by_another_rank_is_refused() -> Non
     from worker_runtime.executor import Executor  # noqa: PLC0415 - in a world of one
 
     executor = Executor()
-    message = objects._pack(executor, "broadcast_object.a", "said")
+    message = objects._pack(executor, "broadcast_object.a", "said", 0)
     assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
     for title, rank in (("broadcast_object.b", 0), ("broadcast_object.a", 1)):
         with pytest.raises(ForgedObjectError):

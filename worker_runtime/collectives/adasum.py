@@ -71,10 +71,10 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
         self._lots = plan_lots(self._dtypes, shapes)
+        self.among = among
         self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, how, device))
         self._tensors = tuple(tensors)
         self._how = how
-        self._among = among
         self._into = into
         self._buffers: list[torch.Tensor] | None = None
         self._choose_lane(device, tensors[0])
@@ -83,7 +83,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         del terms
         self._buffers = self._prepare()
         shares = [
-            _Share(lot, buffer, self._among.size, self._among.position)
+            _Share(lot, buffer, self.among.size, self.among.position)
             for lot, buffer in zip(self._lots, self._buffers, strict=True)
             if buffer.numel()
         ]
@@ -91,7 +91,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
             await_work(work)
         for share in shares:
             share.widen()
-        for pairs in list_levels(self._among.size):
+        for pairs in list_levels(self.among.size):
             self._combine(group, pairs, shares)
         return [work for share in shares for work in share.spread(group)]
 
@@ -118,7 +118,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         if not shares:
             return
         partial = torch.cat([share.multiply(pairs) for share in shares])
-        partials = [torch.empty_like(partial) for _ in range(self._among.size)]
+        partials = [torch.empty_like(partial) for _ in range(self.among.size)]
         await_work(group.allgather(partials, partial))
         total = torch.zeros_like(partial)
         for other in partials:

@@ -3,7 +3,9 @@
 Every member has asked for them when they are released, and all run their releases in one order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Self
 
 import torch
 
@@ -14,10 +16,34 @@ from worker_runtime.torch_groups import TorchGroup, Work
 
 
 class _Agreement(Operation[ResultT_co]):
-    def __init__(self, kind: Kind, among: Members, name: str, extents: tuple[int, ...] = (), note: str = "") -> None:
+    _can_be_repeated = True
+
+    def __init__(
+        self,
+        kind: Kind,
+        among: Members,
+        name: str,
+        extents: tuple[int, ...] = (),
+        note: str = "",
+        *,
+        root: int | None = None,
+    ) -> None:
         self.title = make_title(name)
-        self.question = Question(among.number, name, Signature(kind, note=note))
+        self.among = among
+        self.question = Question(among.number, name, Signature(kind, note=note, root=root))
         self.extents = extents
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """Nothing is lost by asking again, unless it was about certain ranks; see `Operation`."""
+        del is_begun
+        return "" if self._can_be_repeated else "it was about ranks that are numbered anew"
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        del ranks
+        renewed = copy(self)
+        renewed.question = self.question._replace(process_set=among.number)
+        return renewed
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         """Nothing is left to do."""
@@ -66,18 +92,23 @@ class AddSet(_Agreement[int]):
         ranks: its members' ranks in the job, the same on all ranks; sorted here.
         among: all ranks of the job.
         name: as it travels, the same on all ranks.
+        number: that the set had in the generation before; None for a new set.
 
     Raises:
         ValueError: there are none, one stands twice, or one is no rank of the job.
     """
 
-    def __init__(self, ranks: Sequence[int], among: Members, name: str = "add_process_set") -> None:
+    _can_be_repeated = False
+
+    def __init__(
+        self, ranks: Sequence[int], among: Members, name: str = "add_process_set", number: int | None = None
+    ) -> None:
         members = tuple(sorted(ranks))
         if not members or len(set(members)) != len(members) or not set(members) <= set(among.ranks):
             raise ValueError(
                 f"a process set cannot have the ranks {list(members)}; give some of 0 to {among.size - 1}, each once"
             )
-        super().__init__(Kind.ADD_SET, among, name, members, f"ranks {list(members)}")
+        super().__init__(Kind.ADD_SET, among, name, members, f"ranks {list(members)}", root=number)
 
     def finish(self, terms: Release, payload: memoryview) -> int:
         """The number."""
@@ -97,6 +128,8 @@ class RemoveSet(_Agreement[None]):
         ValueError: it is the set of all ranks.
     """
 
+    _can_be_repeated = False
+
     def __init__(self, number: int, among: Members, name: str = "remove_process_set") -> None:
         if number == among.number:
             raise ValueError(f"process set {number} has all ranks and cannot be removed")
@@ -111,11 +144,15 @@ class Commit(_Agreement[None]):
 
     Args:
         among: the ranks.
+        number: which commit round this is in their set, counted from 1; the same on all ranks.
         name: as it travels, the same on all ranks.
     """
 
-    def __init__(self, among: Members, name: str = "commit") -> None:
+    is_of_step = True
+
+    def __init__(self, among: Members, number: int = 1, name: str = "commit") -> None:
         super().__init__(Kind.COMMIT, among, name)
+        self.number = number
 
     def finish(self, terms: Release, payload: memoryview) -> None:
         """They have."""

@@ -66,10 +66,10 @@ class Allgather(TensorOperation[list[Gathered]]):
             )
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self.among = among
         self.question = Question(among.number, name, signature)
         self.extents = tuple([tensor.shape[0] for tensor in tensors])
         self._tensors = tuple(tensors)
-        self._among = among
         self._outputs: list[torch.Tensor] = []
         self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         self._choose_lane(device, tensors[0])
@@ -85,7 +85,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         works, self._packed = [], []
         for member, rows in enumerate(terms.extents):
             targets = [place[member] for place in places]
-            if member == self._among.position:
+            if member == self.among.position:
                 for target, tensor in zip(targets, self._tensors, strict=True):
                     target.copy_(tensor.detach())
             for indices in sort_parcels([count * each for count, each in zip(rows, row_bytes, strict=True)]):
@@ -95,7 +95,7 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[Gathered]:
         del payload
-        if self._among.size == 1:
+        if self.among.size == 1:
             return [Gathered(copy(tensor), (tensor.shape[0],)) for tensor in self._tensors]
         for parcel, targets in self._packed:
             unpack(parcel, targets)
@@ -110,7 +110,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         """The bytes that a member sends: the memory of its only target, or those of several, to be unpacked later."""
         if len(targets) == 1:
             return view_bytes(targets[0])
-        if member == self._among.position:
+        if member == self.among.position:
             return pack(targets)
         total = sum(target.numel() * target.element_size() for target in targets)
         parcel = torch.empty(total, dtype=torch.uint8, device=targets[0].device)

@@ -1,9 +1,10 @@
 """Combining tensors elementwise over the ranks of a set."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -70,6 +71,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self.among = among
         self.question = Question(among.number, name, self._plan.signature)
         self.tensors = tuple(tensors)
         self._how = how
@@ -79,6 +81,16 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self._buffers: list[torch.Tensor] | None = None
         if device != "cpu":
             self._choose_lane(device, tensors[0])
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """It can be run again, unless its inputs are being overwritten; see `Operation`."""
+        in_place = is_begun and self.into is not None and not self._plan.signature.payload_dtype
+        return "its tensor was being changed in place; allreduce() could have been repeated" if in_place else ""
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        del ranks
+        return type(self)(self.tensors, self._how, among, self.question.name, self.into)
 
     @property
     def payload(self) -> bytes | memoryview:

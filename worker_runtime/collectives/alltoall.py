@@ -49,10 +49,10 @@ class Alltoall(TensorOperation[Exchanged]):
             signature = _make_signature(tensor.dtype, tensor.shape[1:], device)
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self.among = among
         self.question = Question(among.number, name, signature)
         self._tensor = tensor
         self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
-        self._among = among
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
         self._choose_lane(device, tensor)
@@ -84,7 +84,7 @@ class Alltoall(TensorOperation[Exchanged]):
         return [tensor for tensor in (self._tensor, self._source, self._output) if tensor is not None]
 
     def _find_received(self, terms: Release) -> tuple[int, ...]:
-        return tuple(splits[self._among.position] for splits in terms.extents)
+        return tuple(splits[self.among.position] for splits in terms.extents)
 
 
 def _choose_splits(splits: Splits | None, rows: int, size: int) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """Giving every rank of a set the values of one of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Self
 
 import torch
 
@@ -67,6 +68,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self.among = among
         self.question = Question(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._root = among.ranks.index(root)
@@ -75,6 +77,20 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         self._parcels: list[torch.Tensor] = []
         self._received: list[torch.Tensor] = []
         self._choose_lane(device, tensors[0])
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """It can be run again: the root's data are not changed by it; see `Operation`."""
+        del is_begun
+        return ""
+
+    @property
+    def needed_rank(self) -> int:
+        """The root."""
+        return self.among.ranks[self._root]
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        return type(self)(self._tensors, ranks[self.needed_rank], among, self.question.name, self._into)
 
     @property
     def payload(self) -> bytes | memoryview:

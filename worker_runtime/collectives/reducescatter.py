@@ -46,10 +46,10 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
             )
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
+        self.among = among
         self.question = Question(among.number, name, signature)
         self._tensors = tuple(tensors)
         self._how = how
-        self._among = among
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
         self._sent: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
@@ -65,18 +65,18 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         sent = [sum(member) for member in zip(*counts, strict=True)]
         if not sum(sent):
             return ()
-        own = sent[self._among.position]
-        self._received = torch.empty(own * self._among.size, dtype=torch.uint8, device=sources[0].device)
+        own = sent[self.among.position]
+        self._received = torch.empty(own * self.among.size, dtype=torch.uint8, device=sources[0].device)
         if len(sources) == 1:
             self._sent = view_bytes(sources[0])
         else:
             cuts = [view_bytes(source).split_with_sizes(each) for source, each in zip(sources, counts, strict=True)]
             self._sent = torch.cat([piece for member in zip(*cuts, strict=True) for piece in member])
-        return [group.alltoall_base(self._received, self._sent, [own] * self._among.size, sent)]
+        return [group.alltoall_base(self._received, self._sent, [own] * self.among.size, sent)]
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms, payload
-        if self._among.size == 1:
+        if self.among.size == 1:
             return [self._combine(source.unsqueeze(0)) for source in self._prepare()]
         return [self._combine(stack) for stack in self._unstack()]
 
@@ -95,7 +95,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
 
     def _unstack(self) -> list[torch.Tensor]:
         """Of each tensor the own parts of all ranks, of shape (ranks, own rows, ...)."""
-        size, position = self._among.size, self._among.position
+        size, position = self.among.size, self.among.position
         shapes = [
             (size, parts[position], *tensor.shape[1:]) for tensor, parts in zip(self._tensors, self._parts, strict=True)
         ]
@@ -125,7 +125,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
                 result = stack.prod(0, dtype=wide)
             case _:
                 result = stack.sum(0, dtype=wide)
-        conclude_(result, self._how, self._among.size)
+        conclude_(result, self._how, self.among.size)
         return result.to(stack.dtype)
 
 

@@ -243,7 +243,9 @@ class Ordering:
                 return self._release(use, joined)
 
     def _add_set(self, use: Use) -> list[Answer]:
-        number = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
+        wanted = use.question.signature.root
+        free = next(number for number in range(1, len(self._sets) + 1) if number not in self._sets)
+        number = free if wanted is None or wanted in self._sets else wanted
         self._sets[number] = Uses(use.extents[use.members[0]])
         return self._release(use, (), number)
 

@@ -47,7 +47,8 @@ class Signature:
 
     dtypes, shapes: of each of its tensors, the dtypes by torch's names ("float32"). The first dimension of what is
         gathered or exchanged (ALLGATHER, ALLTOALL) may differ between ranks: it is left out here, and an extent.
-    root: a rank of the job; None where there is none.
+    root: a rank of the job; None where there is none. Of an ADD_SET the number that the set had in the generation
+        before, and is to have again.
     device: "cpu" or "cuda".
     payload_dtype: as what the payload's elements are combined, by NumPy's name; "" when the data do not travel inside
         the question. The payload is combined by `reduction` (an average as a sum), the root's is broadcast, those of

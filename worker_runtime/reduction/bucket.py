@@ -33,6 +33,7 @@ class Bucket(ABC):
         self._number = number
         self._note = note
         self._handle: Handle[Any] | None = None
+        self._is_given = False
         self._plain: Question | None = None
         self._noted: dict[str, Question] = {}
 
@@ -60,6 +61,7 @@ class Bucket(ABC):
             noted = question._replace(signature=replace(question.signature, note=note))
             self._noted[remark] = noted
         operation.question = noted
+        operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
     def finish(self) -> Release | None:
@@ -77,14 +79,25 @@ class Bucket(ABC):
     def reset(self) -> None:
         """Forget the step."""
         self._handle = None
+        self._is_given = False
         self.missing = len(self.entries)
 
     @abstractmethod
     def take(self, entry: Entry) -> None:
         """The entry's gradient is complete: make it ready to travel."""
 
-    @abstractmethod
+    def take_back(self) -> None:
+        """Put the local gradients back in the place of results that were given and do not count."""
+        for entry in self.entries if self._is_given else ():
+            entry.parameter.grad = entry.kept
+
     def give(self) -> None:
+        """Put the results in the gradients' place."""
+        self._is_given = True
+        self._give()
+
+    @abstractmethod
+    def _give(self) -> None:
         """Put the results in the gradients' place."""
 
     @abstractmethod

@@ -39,7 +39,7 @@ class CompressedBucket(Bucket):
         """It is compressed when all are there."""
         entry.kept = entry.parameter.grad
 
-    def give(self) -> None:
+    def _give(self) -> None:
         """Decompress the results into new gradients."""
         for entry, result, context in zip(self.entries, self._results, self._contexts, strict=True):
             parameter = entry.parameter

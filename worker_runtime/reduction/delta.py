@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
+from worker_runtime.errors import StepRevokedError
 from worker_runtime.executor import Executor
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Compressor
@@ -35,6 +36,7 @@ class DeltaReducer:
         self._find_set = find_set
         self._compressor = compressor
         self._executor: Executor | None = None
+        self._generation = 0
         self._seat: Seat | None = None
         self._enter()
 
@@ -49,8 +51,7 @@ class DeltaReducer:
             ValueError: a parameter's dtype has no Adasum.
             HorovodInternalError: the operation failed; the parameters are then where they were before.
         """
-        seat = self._enter()
-        if seat is None or not parameters:
+        if self._enter() is None or not parameters:
             return move()
         starts = [parameter.detach().clone() for parameter in parameters]
         result = move()
@@ -58,9 +59,8 @@ class DeltaReducer:
             deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
             for parameter, start in zip(parameters, starts, strict=True):
                 parameter.copy_(start)
-            for parameter, combined in zip(parameters, self._combine(seat, deltas), strict=True):
+            for parameter, combined in zip(parameters, self._combine_with_all(deltas), strict=True):
                 parameter.add_(combined)
-        seat.commit()
         return result
 
     def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
@@ -81,13 +81,24 @@ class DeltaReducer:
             for part in values:
                 part.fill_(torch.inf)
 
+    def _combine_with_all(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The movements of all ranks combined; of those that are left, where some are lost before all have it."""
+        while (seat := self._enter()) is not None:
+            try:
+                combined = self._combine(seat, deltas)
+                seat.commit()
+            except StepRevokedError:
+                continue
+            return combined
+        return deltas
+
     def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         name = f"allreduce.{seat.name}.step"
         compressor = self._compressor
         if compressor is None:
-            return seat.executor.run(Adasum(deltas, _ADASUM, seat.members, name, deltas))
+            return self._run(seat, Adasum(deltas, _ADASUM, seat.members, name, None if seat.is_elastic else deltas))
         compressed = [compressor.compress(delta) for delta in deltas]
-        results = seat.executor.run(Adasum([tensor for tensor, _ in compressed], _ADASUM, seat.members, name))
+        results = self._run(seat, Adasum([tensor for tensor, _ in compressed], _ADASUM, seat.members, name))
         return [
             compressor.decompress(result, context) for result, (_, context) in zip(results, compressed, strict=True)
         ]
@@ -96,6 +107,13 @@ class DeltaReducer:
         """The place in the present generation."""
         executor = self._get_executor()
         if executor is not self._executor:
+            self._executor, self._generation = executor, executor.generation
             self._seat = Seat.take(executor, self._find_set())
-            self._executor = executor
+        elif self._generation != executor.generation:
+            self._generation = executor.generation
+            self._seat = None if self._seat is None else self._seat.move()
         return self._seat
+
+    def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
+        operation.is_of_step = True
+        return seat.executor.run(operation)

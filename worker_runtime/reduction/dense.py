@@ -81,7 +81,7 @@ class DenseBucket(Bucket):
         if is_dense and not (self._keeps or has_graph or self._is_cast[place]):
             entry.kept = entry.parameter.grad = view
 
-    def give(self) -> None:
+    def _give(self) -> None:
         """Let each gradient be its part of the flat tensor, or have its values."""
         memory = self._open()
         for place, entry in enumerate(self.entries):

@@ -39,7 +39,7 @@ class InPlaceBucket(Bucket):
         """It travels when all are there."""
         entry.kept = entry.parameter.grad
 
-    def give(self) -> None:
+    def _give(self) -> None:
         """Let the results be the gradients; most of them are already."""
         for entry, result in zip(self.entries, self._results, strict=True):
             if entry.parameter.requires_grad and entry.parameter.grad is not result:

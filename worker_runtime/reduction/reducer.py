@@ -17,12 +17,13 @@ and never get a mixture.
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError
+from worker_runtime.errors import ExcessBackwardError, StepRevokedError
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
@@ -67,6 +68,7 @@ class GradientReducer:
         self._find_set = find_set
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._executor: Executor | None = None
+        self._generation = 0
         self._seat: Seat | None = None
         self._buckets: list[Bucket] = []
         self._planned: object = None  # what the buckets of a cautious step were planned from
@@ -100,30 +102,16 @@ class GradientReducer:
                 then undefined.
         """
         with self._lock, torch.no_grad():
-            seat = self._enter()
-            if seat is None:
-                self._end_step()
+            while (seat := self._enter()) is not None:
+                try:
+                    self._reduce(seat)
+                except StepRevokedError:
+                    continue  # with those that are left, from the gradients that were kept
+                except BaseException:
+                    self._give_up(seat)
+                    raise
                 return
-            was_eager, survey = self._is_eager, None
-            try:
-                has_changed = self._roster.update(self._passes)
-                if not was_eager:
-                    survey = self._explore(seat)
-                elif has_changed:
-                    self._extend(seat)
-                self._complete(seat)
-                for bucket in self._buckets:
-                    bucket.give()
-                seat.commit()
-            except BaseException:
-                self._give_up(seat)
-                raise
             self._end_step()
-            self._calm += 1
-            if has_changed:
-                self._become_cautious(0)
-            elif survey is not None and survey.is_of_all and survey.calm > 0:
-                self._become_eager(seat, survey)
 
     def discard(self) -> None:
         """Throw away what this step's backward passes have made; the gradients are undefined then.
@@ -139,6 +127,9 @@ class GradientReducer:
                 if self._is_eager:
                     try:
                         is_of_all = self._complete(seat, remark=THROWN_AWAY)
+                    except StepRevokedError:
+                        self._enter()
+                        is_of_all = True
                     except BaseException:
                         self._give_up(seat)
                         raise
@@ -199,20 +190,52 @@ class GradientReducer:
                 bucket.take(entry)
             bucket.missing -= 1
             if not bucket.missing and bucket is not self._buckets[-1]:
-                bucket.ask(seat, at_once=True)
+                with suppress(StepRevokedError):  # whoever comes next enters the new generation
+                    bucket.ask(seat, at_once=True)
                 self._latest = bucket.handle
             elif self._latest is not None and self._latest.terms is None:
                 seat.executor.progress()
 
     def _enter(self) -> Seat | None:
-        """The place in the present generation; in a new one everything begins anew."""
+        """The place in the present generation.
+
+        With a new executor everything begins anew. Where the same one has gone on without ranks that were lost, the
+        step goes on too: with the local gradients, of which all are asked for again.
+        """
         executor = self._get_executor()
         if executor is not self._executor:
+            self._executor, self._generation = executor, executor.generation
             self._seat = Seat.take(executor, self._find_set())
-            self._executor = executor
             self._end_step()
             self._become_cautious(0)
+        elif self._generation != executor.generation:
+            self._generation = executor.generation
+            self._seat = None if self._seat is None else self._seat.move()
+            for bucket in self._buckets:
+                bucket.take_back()
+                bucket.reset()
+            self._latest = None
+            self._become_cautious(0)
         return self._seat
+
+    def _reduce(self, seat: Seat) -> None:
+        """Complete the step; see `synchronize`."""
+        was_eager, survey = self._is_eager, None
+        has_changed = self._roster.update(self._passes)
+        if not was_eager:
+            survey = self._explore(seat)
+        elif has_changed:
+            self._extend(seat)
+        self._complete(seat)
+        for bucket in self._buckets:
+            bucket.give()
+        seat.commit()
+        self._end_step()
+        self._calm += 1
+        if has_changed:
+            self._become_cautious(0)
+        elif survey is not None and survey.is_of_all and survey.calm > 0:
+            self._become_eager(seat, survey)
 
     def _explore(self, seat: Seat) -> Survey:
         """In a cautious step: find out what all have, and plan accordingly."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from worker_runtime.collectives import Commit
 from worker_runtime.executor import Executor
 from worker_runtime.operation import Members
 
@@ -42,10 +41,23 @@ class Seat:
         """The same place under a name that was never used: what was asked under the old one is not waited for."""
         return replace(self, name=_make_name(self.executor, self.members.number))
 
+    def move(self) -> "Seat | None":
+        """The same place in the generation that the executor has gone on to; None where nobody else is left.
+
+        Raises:
+            SetLostError: the process set has lost a member.
+        """
+        members = self.executor.find_members(self.members.number, "DistributedOptimizer")
+        return replace(self, members=members) if members.size > 1 else None
+
     def commit(self) -> None:
-        """In a job that outlives its workers: wait until all ranks have this step's results."""
+        """In a job that outlives its workers: wait until all ranks have this step's results.
+
+        Raises:
+            StepRevokedError: a rank was lost before; the step is to be run again.
+        """
         if self.is_elastic:
-            self.executor.run(Commit(self.members))
+            self.executor.commit(self.members)
 
 
 def _make_name(executor: Executor, process_set: int) -> str:

@@ -33,7 +33,7 @@ class SparseBucket(Bucket):
         """It travels as it is."""
         entry.kept = entry.parameter.grad
 
-    def give(self) -> None:
+    def _give(self) -> None:
         """Put the result in the gradient's place: sparse, and not coalesced, as autograd makes it."""
         (entry,), result = self.entries, self._result
         if result is not None and entry.parameter.requires_grad:

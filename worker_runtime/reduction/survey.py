@@ -51,6 +51,7 @@ def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], ca
     findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64)
     operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
     question = operation.question
+    operation.is_of_step = True
     operation.question = question._replace(signature=replace(question.signature, note=note))
     handle = seat.executor.submit(operation, is_awaited=True)
     (found,) = handle.wait()

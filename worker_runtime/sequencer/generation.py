@@ -30,6 +30,7 @@ from worker_runtime.wire import (
 
 _MAX_REASON_BYTES = 500
 _GOODBYES = (Frame.LEAVE, Frame.END)
+_LAST_WORDS = (*_GOODBYES, Frame.HALT)
 
 
 class Generation:
@@ -134,12 +135,19 @@ class Generation:
                 self._ordering.unblock(member.rank)
             elif key is not None:
                 self._note(self._ordering.block(member.rank, *key))
-        elif kind in _GOODBYES:
-            member.farewell = data[start : min(end, start + _MAX_REASON_BYTES)]
-            if kind == Frame.LEAVE:
-                self._part(member, member.farewell)
+        elif kind in _LAST_WORDS:
+            self._take_last_words(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
         else:
             raise ProtocolError(f"a frame of type {kind} came")
+
+    def _take_last_words(self, member: Member, kind: int, reason: bytes) -> None:
+        """A member goes, or says that nobody can go on."""
+        if kind == Frame.HALT:
+            self._note([Failure(reason.decode(errors="replace"))])
+            return
+        member.farewell = reason
+        if kind == Frame.LEAVE:
+            self._part(member, reason)
 
     def _part(self, member: Member, reason: bytes) -> None:
         """Let a member go, who may have said why the others cannot go on."""

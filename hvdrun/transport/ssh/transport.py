@@ -16,12 +16,10 @@ from hvdrun.transport.ssh.streams import Pump, Stream
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.ssh.tunnel import Tunnels
+from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous import wire
 from rendezvous.orders import Order, Telling, Wait
 
-# Logins in progress: a login takes the launcher a few milliseconds and the network the rest, so that more at once gain
-# little, and a jump host that all of them pass through counts each against its MaxStartups.
-MAX_AT_ONCE = 32
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
 _GARBAGE_BYTES = 16 * 1024

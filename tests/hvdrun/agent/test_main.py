@@ -166,6 +166,23 @@ def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(tmp_path: Pat
         assert asyncio.run(probe(b"token", targets)) == ()
 
 
+def test_an_agent_that_serves_a_job_is_surveyed_again_when_another_host_is_to_join(tmp_path: Path) -> None:
+    with start_agent(tmp_path) as agent:
+        conversation = Conversation(agent)
+        conversation.send(make_begin(tmp_path))
+        assert conversation.receive() == HELLO
+        assert isinstance(conversation.receive(), Reserved)
+        conversation.send(Look(b"another token", "a"))
+        found = conversation.receive()
+        assert isinstance(found, Found)
+        targets = tuple(ProbeTarget("a", listening.endpoint) for listening in found.addresses)
+        assert len(asyncio.run(probe(b"another token", targets))) == len(targets)
+        conversation.send(Probe(targets))
+        probed = conversation.receive()
+        assert isinstance(probed, Probed)
+        assert len(probed.proofs) == len(targets)
+
+
 def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(tmp_path: Path) -> None:
     with start_agent(tmp_path) as agent:
         conversation = Conversation(agent)

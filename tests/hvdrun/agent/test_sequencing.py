@@ -97,7 +97,7 @@ class NoForker:
 
 
 @asynccontextmanager
-async def owning(program: str, limit_seconds: float = LIMIT_SECONDS) -> AsyncIterator[Room]:
+async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic: bool = False) -> AsyncIterator[Room]:
     """An owner on host a; in the end its process is gone with all else of the agent."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -109,7 +109,12 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS) -> AsyncIte
             credential=Credential(b"", b"", b""),
             command=("true",),
             directory=name,
-            environment={b"PATH": os.environb[b"PATH"], b"PYTHONPATH": os.fsencode(name), b"OMP_NUM_THREADS": b"7"},
+            environment={
+                b"PATH": os.environb[b"PATH"],
+                b"PYTHONPATH": os.fsencode(name),
+                b"OMP_NUM_THREADS": b"7",
+                b"HOROVOD_ELASTIC": b"1" if elastic else b"0",
+            },
             lease_seconds=30,
             start_timeout_seconds=30,
             address="127.0.0.1",
@@ -324,3 +329,51 @@ async def close_early() -> None:
 
 def test_nothing_is_left_of_one_that_was_being_started_or_serves() -> None:
     run_alone(close_early)
+
+
+async def keep_one_ready() -> None:
+    async with owning(SERVES, elastic=True) as room:
+        room.sequencing.expect(SECOND)  # rank 0 is elsewhere, for now
+        room.sequencing.prepare(sys.executable)
+        await until((room.folder / "pid").exists)
+        room.publish(2, FIRST)
+        assert await room.told() == [SequencerOpened(2, Endpoint("127.0.0.1", 4712))]
+
+
+def test_in_an_elastic_job_one_is_ready_on_every_host() -> None:
+    run_alone(keep_one_ready)
+
+
+async def replace_it_at_once() -> None:
+    async with owning(SERVES, elastic=True) as room:
+        pid = await room.open()
+        (room.folder / "pid").unlink()
+        os.kill(pid, SIGKILL)
+        await until((room.folder / "pid").exists)  # before anybody asks for it
+        room.publish(2)
+        assert await room.told(2) == [SequencerOpened(generation, Endpoint("127.0.0.1", 4712)) for generation in (1, 2)]
+        await room.heard(2)
+
+
+def test_in_an_elastic_job_one_that_dies_is_replaced_before_the_next_generation() -> None:
+    run_alone(replace_it_at_once)
+
+
+async def find_it_dead() -> None:
+    async with owning(SERVES) as room:
+        pid = await room.open()
+        os.kill(pid, SIGKILL)
+        while not is_dead(pid):  # nothing else runs meanwhile, so that its end has not been heard of
+            pass
+        room.publish(2)
+        assert await room.told(2) == [SequencerOpened(generation, Endpoint("127.0.0.1", 4712)) for generation in (1, 2)]
+        assert pid not in {process.pid for process in find_ours()}
+
+
+def test_one_that_turns_out_to_be_dead_is_replaced_for_the_same_generation() -> None:
+    run_alone(find_it_dead)
+
+
+def is_dead(pid: int) -> bool:
+    process = processes.look(pid)
+    return process is None or process.is_dead

@@ -123,6 +123,14 @@ def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) 
     assert found[b"HVD_SOCKET"] == b"/run/agent.sock"
 
 
+def test_a_worker_of_an_elastic_job_has_no_world_that_would_stay_the_same(tmp_path: Path) -> None:
+    begin = make_begin(tmp_path, "true")
+    begin = replace(begin, environment={**begin.environment, b"HOROVOD_ELASTIC": b"1"})
+    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), None).of(LAUNCH)
+    assert (environment[b"HOROVOD_ELASTIC"], environment[b"HOROVOD_RANK"]) == (b"1", b"1")
+    assert environment.keys().isdisjoint({b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT"})
+
+
 def test_a_worker_has_three_descriptors_and_nothing_to_read(tmp_path: Path) -> None:
     out, _, _ = run(tmp_path, "cat; ls /proc/self/fd")
     assert out.split() == [b"0", b"1", b"2", b"3"]  # the last one is ls's own

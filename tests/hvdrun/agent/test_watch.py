@@ -6,6 +6,8 @@ Long because each scenario is run in a process of its own: it is a function, and
 import asyncio
 import os
 import signal
+import socket
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +20,7 @@ from tests.hvdrun.agent.alone import run_alone
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.agent.watching import (
     LAUNCHES,
+    LIMIT_SECONDS,
     WORKERS,
     FailingSpawner,
     SlowSpawner,
@@ -76,6 +79,57 @@ async def whole_family() -> None:
 
 def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
     run_alone(whole_family)
+
+
+# What a DataLoader does: a forked child in the session, and one that has left it, hold the worker's connections open.
+HOLDS_A_SOCKET = """
+import os, socket, time
+connection = socket.create_connection(("127.0.0.1", {port}))
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        connection.sendall(b"2")
+        time.sleep(600)
+    connection.sendall(b"1")
+    time.sleep(600)
+time.sleep(600)
+"""
+
+
+async def held_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        program = HOLDS_A_SOCKET.format(port=server.getsockname()[1])
+        async with watching(sys.executable, "-c", program) as room:
+            room.watch.launch(LAUNCHES[0])
+            connection, _ = await asyncio.to_thread(server.accept)
+            with connection:
+                connection.settimeout(LIMIT_SECONDS)
+                assert {await asyncio.to_thread(connection.recv, 1) for _ in range(2)} == {b"1", b"2"}
+                ((_, pid),) = room.watch.list_living()
+                os.kill(pid, signal.SIGKILL)
+                await room.ended()
+                connection.settimeout(0)
+                assert connection.recv(1) == b""  # not a moment after the end was told
+
+
+def test_when_an_end_is_told_no_child_holds_the_worker_s_connections() -> None:
+    run_alone(held_connections)
+
+
+async def put_down() -> None:
+    async with watching("sh", "-c", "sleep 600 & echo $! > child; kill -STOP $$; true") as room:
+        room.watch.launch(LAUNCHES[0])
+        child = await room.started("child")
+        room.watch.put_down(WORKERS[0], "it stood still")
+        room.watch.put_down(WORKERS[0], "it stood still")
+        room.watch.put_down(WORKERS[1], "nobody has heard of it")
+        assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
+        assert not is_alive(child)
+        assert room.watch.list_living() == ()
+
+
+def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_reason_told() -> None:
+    run_alone(put_down)
 
 
 async def neighbours() -> None:

@@ -16,11 +16,17 @@ import pytest
 
 from hvdrun.console import Console, Marks, Page
 from hvdrun.console.start_line import StartProgress
+from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
 
 ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 10.0
 PAGE = Page(rank=0, host="a", returncode=3)
+
+
+def at(rank: int, host: str) -> Worker:
+    """The worker of this rank."""
+    return Worker(Slot(host, rank), 1)
 
 
 class Screen:
@@ -84,9 +90,9 @@ def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: st
 def test_output_notices_and_page_come_in_the_order_in_which_they_were_said(pipe: Screen) -> None:
     async def show() -> None:
         console = make_console(pipe)
-        await console.output.write(0, "a", OutputStream.STDOUT, b"one\ntwo")
+        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"one\ntwo")
         console.notice("between")
-        console.output.finish(0, "a")
+        console.output.finish(at(0, "a"))
         console.page(PAGE)
         await console.output.close(LIMIT_SECONDS)
 
@@ -143,7 +149,7 @@ def test_a_pipe_gets_no_colours(pipe: Screen) -> None:
 def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) -> None:
     async def show() -> None:
         console = make_console(terminal, {"NO_COLOR": "1"})
-        await console.output.write(0, "a", OutputStream.STDERR, b"50%\rx")
+        await console.output.write(at(0, "a"), 0, OutputStream.STDERR, b"50%\rx")
         console.notice("stop")
         await console.output.close(LIMIT_SECONDS)
 
@@ -160,7 +166,7 @@ def test_the_marks_have_colours_where_the_page_has(
 ) -> None:
     async def show(screen: Screen) -> str:
         console = make_console(screen, environment)
-        await console.output.write(0, "a", OutputStream.STDOUT, b"text\n")
+        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
         await console.output.close(LIMIT_SECONDS)
         return screen.read()
 
@@ -194,7 +200,7 @@ def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
 ) -> None:
     async def show() -> None:
         console = await show_long_start(terminal, environment)
-        await console.output.write(0, "a", OutputStream.STDOUT, b"text\n")
+        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
         console.notice("words")
         await console.output.close(LIMIT_SECONDS)
 

@@ -120,3 +120,10 @@ def test_seconds_are_told_as_people_say_them(seconds: float, words: str) -> None
 )
 def test_what_would_act_on_a_terminal_is_taken_out(text: str, clean: str) -> None:
     assert strip_controls(text) == clean
+
+
+def test_notes_are_the_last_lines() -> None:
+    page = render_page(
+        Page(reason="too few workers.", last_lines=("x",), notes=("Lost before: b.", "Exit code\x1b[1m 75"))
+    )
+    assert page == "hvdrun: too few workers\n  It wrote last:\n  | x\n  Lost before: b.\n  Exit code 75\n"

@@ -167,3 +167,15 @@ def test_without_a_terminal_nobody_looks() -> None:
         line.close()
 
     asyncio.run(follow())
+
+
+def test_an_elastic_job_that_waits_for_slots_says_how_many_there_are() -> None:
+    state = membership.begin(Policy.elastic(1, None, 4))
+    state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 2))))
+    progress = measure_start(state)
+    assert progress is not None
+    assert progress.describe(2.0) == "waiting for hosts: 3 of 4 slots, 2.0 s"
+    state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 3))))
+    progress = measure_start(state)
+    assert progress is not None
+    assert progress.describe(2.0) == "hosts connected 0/2, workers joined 0/4, 2.0 s"

@@ -67,3 +67,30 @@ def test_the_launcher_is_no_host() -> None:
     assert findings.addresses("nobody") == ()
     assert findings.probers("b") == findings.probers(LAUNCHER) == {"a"}
     assert findings.probers("a") == frozenset()
+
+
+def test_of_hosts_in_use_only_what_concerns_a_newcomer_is_asked() -> None:
+    hosts = ["a", "b", "new", "other"]
+    assert plan_pairs(hosts, frozenset({"new", "other"})) == plan_pairs(hosts) - {
+        ("a", "b"),
+        ("b", "a"),
+        ("a", LAUNCHER),
+        ("b", LAUNCHER),
+    }
+
+
+def test_a_newcomer_among_many_is_tried_by_some_of_them() -> None:
+    hosts = name_hosts(1000)
+    pairs = plan_pairs(hosts, frozenset(hosts[-1:]))
+    assert all(hosts[-1] in pair for pair in pairs)
+    assert {(hosts[-1], hosts[0]), (hosts[-1], LAUNCHER)} < pairs
+    assert 10 < sum(target == hosts[-1] for _, target in pairs) < 30
+
+
+def test_a_host_can_be_left_out_of_what_was_found() -> None:
+    entry = Listening("eth0", Endpoint("10.0.0.1", 1), 24)
+    found = {host: Found((entry,), 4) for host in ("a", "b", "c", LAUNCHER)}
+    findings = Findings(found, plan_pairs(["a", "b", "c"]), {"a": [], "b": [], "c": []}).without("b")
+    assert findings.hosts == ("a", "c")
+    assert findings.pairs == plan_pairs(["a", "c"])
+    assert [*findings.proofs] == ["a", "c"]

@@ -1,13 +1,13 @@
 """A survey of real listeners on this machine, each of them a host of its own name."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 import pytest
 
 from hvdrun.network.choice import choose
-from hvdrun.network.errors import SurveyTimeoutError
+from hvdrun.network.errors import NoAllowedAddressError, SurveyTimeoutError
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.participant import Participant
 from hvdrun.network.survey import survey
@@ -60,13 +60,16 @@ def run_survey(
     hosts: Sequence[str],
     ignore: Callable[[str, Order], bool] = lambda *_: False,
     limit_seconds: float = LIMIT_SECONDS,
+    settled: Mapping[str, str] | None = None,
 ) -> Findings:
     async def run() -> Findings:
         with ExitStack() as stack:
             agents = Agents(hosts, ignore)
             stack.callback(agents.close)
             async with asyncio.timeout(LIMIT_SECONDS):
-                findings = await survey(hosts, agents.send, agents.receive, limit_seconds=limit_seconds, loopback=True)
+                findings = await survey(
+                    hosts, agents.send, agents.receive, settled=settled, limit_seconds=limit_seconds, loopback=True
+                )
             assert [len(token) for token in agents.tokens] == [32]
             return findings
 
@@ -93,6 +96,24 @@ def test_one_host_proves_the_launcher() -> None:
     findings = run_survey(("a",))
     assert {proof.host for proof in findings.proofs["a"]} == {LAUNCHER}
     assert choose(findings).hosts["a"].address == "127.0.0.1"
+
+
+def test_a_newcomer_and_the_hosts_in_use_prove_each_other_at_the_known_address() -> None:
+    findings = run_survey(("a", "b", "new"), settled={"a": "127.0.0.1", "b": "127.0.0.1"})
+    for host in ("a", "b"):
+        assert [entry.endpoint.address for entry in findings.addresses(host)] == ["127.0.0.1"]
+        assert {proof.host for proof in findings.proofs[host]} == {"new"}
+    assert {proof.host for proof in findings.proofs["new"]} == {"a", "b", LAUNCHER}
+    choice = choose(findings)
+    assert {choice.hosts[host].address for host in ("a", "b")} == {"127.0.0.1"}
+    assert choice.launcher["new"] is not None
+
+
+def test_a_host_in_use_that_lost_its_address_cannot_be_joined() -> None:
+    findings = run_survey(("a", "new"), settled={"a": "192.0.2.1"})
+    with pytest.raises(NoAllowedAddressError) as caught:
+        choose(findings)
+    assert caught.value.hosts == ("a",)
 
 
 def test_no_host_is_no_survey() -> None:

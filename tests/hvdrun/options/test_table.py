@@ -7,14 +7,17 @@ from hvdrun.options import OPTIONS
 
 
 def test_every_default_is_what_its_option_reads() -> None:
-    defaults = {option.dest: option.read(option.default, "default") for option in OPTIONS if option.default}
+    typed = [(option, option.default.split()) for option in OPTIONS if option.default]
+    assert all(len(words) == option.words for option, words in typed)
+    defaults = {option.dest: [option.read(word, "default") for word in words] for option, words in typed}
     assert defaults == {
-        "start_timeout_seconds": 120.0,
-        "grace_seconds": 5.0,
-        "lease_seconds": 30.0,
-        "bind_to": BindTo.NONE,
-        "map_by": MapBy.SLOT,
-        "horovod_shim": ShimMode.AUTO,
+        "start_timeout_seconds": [120.0],
+        "grace_seconds": [5.0],
+        "elastic_timeout_seconds": [600.0],
+        "cooldown_seconds": [10.0, 100.0],
+        "bind_to": [BindTo.NONE],
+        "map_by": [MapBy.SLOT],
+        "horovod_shim": [ShimMode.AUTO],
     }
 
 

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from rendezvous.core.events import (
     Begun,
+    Declared,
     Event,
     Exited,
     HostsChanged,
@@ -16,9 +17,12 @@ from rendezvous.core.events import (
     StoreOpened,
     Ticked,
 )
-from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
+from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
+from rendezvous.core.reports import Report, Wish
 from rendezvous.core.state import Phase, Standing, State
+from tests.rendezvous.core.futures import cooperate, end_well, starve
 from tests.rendezvous.core.witness import Witness
+from tests.rendezvous.core.world import World
 
 T = TypeVar("T")
 Choose = Callable[[Sequence[T]], T]
@@ -32,6 +36,8 @@ def choose_join(state: State, choose: "Choose[Worker]") -> Event:
 
 def choose_report(state: State, choose: "Choose[Host]") -> Event:
     """An agent reports the workers that should run there."""
+    if not state.hosts:
+        return Ticked(state.now)
     host = choose([Host(name, len(slots)) for name, slots in state.hosts.items()]).name
     return Reported(host, tuple(r.worker for r in state.on(host) if r.standing is not Standing.ENDED))
 
@@ -49,8 +55,10 @@ class Chance:
         self.random = random.Random(seed)  # noqa: S311 - a seed that can be repeated, not a secret
         least = self.random.randint(1, 6)
         most = self.random.randint(least, 10)
-        limits = [self.random.choice([2.0, 10.0, 40.0]) for _ in range(2)]
-        self.witness = Witness(Policy(least, most, self.random.choice([0, 0, 1, 2]), *limits), careful=False)
+        start, lease = (self.random.choice([2.0, 10.0, 40.0]) for _ in range(2))
+        failures = self.random.choice([0, 0, 1, 2])
+        policy = Policy(least, most, failures, start, lease, recovery=Recovery(elastic_timeout_seconds=20.0))
+        self.witness = Witness(policy, careful=False)
         self.trouble = self.random.choice([0.0, 0.02, 0.1, 0.3])  # how often something fails
         self.leaving = self.random.choice([0.0, 0.1, 1.0, 8.0])  # how often a worker ends well early
         self.length = self.random.randint(20, 60)
@@ -82,7 +90,7 @@ class Chance:
         return choice()
 
     def _choose_trouble(self) -> Event:
-        host = self.random.choice(list(self.witness.state.hosts))
+        host = self.random.choice([*self.witness.state.hosts, "h0"])
         choices: list[Event] = [
             Exited(self._anybody(), self.random.choice([1, 3, -9])),
             Exited(self._anybody(), 127, "the command was not found"),
@@ -102,6 +110,8 @@ class Chance:
             Reported(somebody.slot.host),
             Begun(somebody.slot.host),
             StoreOpened(somebody, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
+            Declared(self.random.choice([stranger, somebody]), is_blank=self.random.random() < 0.5),
+            Joined(somebody, state.number, Report(self.random.choice(list(Wish)), has_state=True)),
             Lost("z", "it never was"),
             Ticked(state.now - 1),
             Stopped(143, "terminated"),
@@ -110,3 +120,113 @@ class Chance:
 
     def _anybody(self) -> Worker:
         return self.random.choice(list(self.witness.state.workers.values())).worker
+
+
+class ElasticChance:
+    """One seeded history of an elastic job whose agents and workers tell the truth; now and then a stranger's event."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = chance = random.Random(f"elastic {seed}")  # noqa: S311 - the same
+        least = chance.randint(1, 4)
+        start = chance.randint(least, 6)
+        recovery = Recovery(
+            reset_limit=chance.choice([None, None, None, 0, 2, 5]),
+            elastic_timeout_seconds=chance.choice([5.0, 20.0]),
+            cooldown_seconds=chance.choice([(0.0, 0.0), (1.0, 4.0), (10.0, 100.0)]),
+            failures_per_slot=chance.choice([1, 2, 3]),
+            forgiveness_seconds=chance.choice([3.0, 600.0]),
+            gathering_seconds=chance.choice([0.0, 5.0]),
+        )
+        policy = Policy.elastic(
+            least,
+            chance.choice([None, chance.randint(start, 9)]),
+            start,
+            recovery=recovery,
+            start_timeout_seconds=chance.choice([2.0, 20.0]),
+            lease_seconds=chance.choice([2.0, 5.0]),
+            grace_seconds=chance.choice([0.0, 5.0]),
+        )
+        self.witness = Witness(policy, careful=False)
+        self.world = World(self.witness, chance, chance.choice([0.0, 0.3, 0.8]), chance.random() < 0.8)
+        self.trouble = chance.choice([0.02, 0.1, 0.2])
+        self.length = chance.randint(40, 160)
+        self.hosts = [Host(f"h{number}", chance.randint(1, 3)) for number in range(chance.randint(1, 5))]
+
+    def run(self) -> Witness:
+        """Let it happen, to its end."""
+        while self.witness.events.total() < self.length and self.witness.finish is None:
+            self._happen()
+        ending = self.random.random()
+        if ending < 0.3:
+            starve(self.world)
+        elif ending < 0.7:
+            cooperate(self.world)
+        if ending < 0.5:
+            end_well(self.world)
+        self.witness.end()
+        return self.witness
+
+    def _happen(self) -> None:
+        world, chance, state = self.world, self.random, self.witness.state
+        if not state.offered or chance.random() < 0.03:
+            count = chance.randint(min(1, len(state.offered)), len(self.hosts))
+            return world.tell(HostsChanged(tuple(chance.sample(self.hosts, count))))
+        if chance.random() < self.trouble / 3:
+            return self._fail()
+        if chance.random() < 0.02 and state.workers:
+            return world.tell(self._choose_strange())
+        actions: dict[Callable[[], None], float] = {
+            self._join_some: 8,
+            self._declare_some: 3,
+            world.train: 3,
+            world.resize: 2,
+            world.end_the_told: 2,
+            lambda: world.pass_time(0.25): 2,
+            lambda: world.tell(Ticked(state.now + chance.choice([0.25, 0.5, 30.0]))): 0.7,
+            lambda: world.tell(choose_store(state)) if state.workers else None: 0.3,
+            world.begin_again: 0.1,
+        }
+        (action,) = chance.choices(list(actions), list(actions.values()))
+        return action()
+
+    def _fail(self) -> None:
+        world, chance = self.world, self.random
+        workers, hosts = list(world.alive), list(self.witness.state.hosts)
+        what = chance.random()
+        if what < 0.6 and workers:
+            world.end(chance.choice(workers), chance.choice([1, -9, -9]))
+        elif what < 0.7 and workers:
+            world.end(chance.choice(workers), 127, "the command was not found")
+        elif what < 0.75 and workers:
+            world.end(chance.choice(workers), 0)
+        elif what < 0.85 and hosts:
+            world.lose(chance.choice(hosts))
+        elif what < 0.97:
+            world.trouble()
+        else:
+            world.tell(Stopped(130, "interrupted", at_once=chance.random() < 0.5))
+
+    def _join_some(self) -> None:
+        for each in self.random.sample(list(self.world.alive.values()), min(3, len(self.world.alive))):
+            if each.worker in self.world.alive:
+                self.world.join(each)
+
+    def _declare_some(self) -> None:
+        for each in self.random.sample(list(self.world.alive.values()), min(3, len(self.world.alive))):
+            self.world.declare(each)
+
+    def _choose_strange(self) -> Event:
+        chance, state = self.random, self.witness.state
+        somebody = chance.choice(list(state.workers.values())).worker
+        stranger = Worker(Slot(chance.choice(["h0", "z"]), chance.randint(0, 3)), chance.randint(1, 3))
+        choices: list[Event] = [
+            Joined(stranger, chance.randint(0, 3)),
+            Exited(stranger, 1),
+            Reported("z", (stranger,)),
+            Begun(somebody.slot.host),
+            Begun("z"),
+            Joined(Worker(somebody.slot, max(1, somebody.incarnation - 1)), max(0, state.number - 1)),
+            Lost("z", "it never was"),
+            Ticked(state.now - 1),
+        ]
+        return chance.choice(choices)

@@ -6,7 +6,8 @@ from rendezvous.core.draining import enter, handle
 from rendezvous.core.effects import Finish, Terminate
 from rendezvous.core.outcome import stop
 from rendezvous.core.state import Phase
-from tests.rendezvous.core.transcript import parse_event, play
+from tests.rendezvous.core.commands import parse_event
+from tests.rendezvous.core.transcript import play
 
 OUTCOME = stop(130, "interrupted")
 PLACED = ("policy size=2 grace=5 lease=30", "tick 100", "hosts a:1 b:1")

@@ -7,7 +7,8 @@ from rendezvous.core.effects import Depart, Effect, Launch, Refuse
 from rendezvous.core.events import Exited
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase, Standing
-from tests.rendezvous.core.transcript import parse_worker, play
+from tests.rendezvous.core.commands import parse_worker
+from tests.rendezvous.core.transcript import play
 
 PLACED = ("policy size=3", "tick 0", "hosts a:2 b:1")
 

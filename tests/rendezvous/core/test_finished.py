@@ -4,7 +4,8 @@ import pytest
 
 from rendezvous.core.effects import Refuse
 from rendezvous.core.finished import handle
-from tests.rendezvous.core.transcript import parse_event, parse_worker, play
+from tests.rendezvous.core.commands import parse_event, parse_worker
+from tests.rendezvous.core.transcript import play
 
 FINISHED = play("policy size=1", "tick 0", "hosts a:1", "exit a:0 0")
 

@@ -1,10 +1,11 @@
 """Workers are placed, wait for each other, and become a generation once."""
 
 from rendezvous.core.effects import Launch, Publish
-from rendezvous.core.forming import handle, join
+from rendezvous.core.forming import handle
 from rendezvous.core.outcome import Cause
 from rendezvous.core.state import Phase, Standing
-from tests.rendezvous.core.transcript import parse_event, parse_worker, play
+from tests.rendezvous.core.commands import parse_event
+from tests.rendezvous.core.transcript import play
 
 PLACED = ("policy size=2", "tick 0", "hosts a:1 b:1")
 
@@ -17,9 +18,9 @@ def test_every_slot_of_the_placement_gets_its_worker() -> None:
 
 
 def test_the_last_join_publishes_and_no_other() -> None:
-    state, effects = join(play(*PLACED), parse_worker("b:0"), 0)
+    state, effects = handle(play(*PLACED), parse_event(["join", "b:0"]))
     assert effects == ()
-    state, (publish,) = join(state, parse_worker("a:0"), 0)
+    state, (publish,) = handle(state, parse_event(["join", "a:0"]))
     assert isinstance(publish, Publish)
     assert state.phase is Phase.RUNNING
     assert all(record.standing is Standing.MEMBER for record in state.workers.values())
@@ -28,13 +29,13 @@ def test_the_last_join_publishes_and_no_other() -> None:
 def test_joining_twice_is_joining_once() -> None:
     once = play(*PLACED, "join a:0")
     assert play(*PLACED, "join a:0", "tick 1", "join a:0").waiting_since == once.waiting_since
-    assert join(once, parse_worker("a:0"), 0) == (once, ())
+    assert handle(once, parse_event(["join", "a:0"])) == (once, ())
 
 
 def test_a_delayed_repetition_of_a_wish_that_was_met_does_not_count_for_the_next_generation() -> None:
     state = play(*PLACED, "join a:0", "join b:0", "join a:0 after=1")
-    assert join(state, parse_worker("b:0"), 0) == (state, ())
-    _, (publish,) = join(state, parse_worker("b:0"), 1)
+    assert handle(state, parse_event(["join", "b:0"])) == (state, ())
+    _, (publish,) = handle(state, parse_event(["join", "b:0", "after=1"]))
     assert isinstance(publish, Publish)
     assert publish.generation.number == 2
 

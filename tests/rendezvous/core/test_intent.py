@@ -5,7 +5,9 @@ import pytest
 from rendezvous.core.events import Reported
 from rendezvous.core.intent import reconcile
 from rendezvous.core.model import Worker
-from tests.rendezvous.core.transcript import parse_worker, play, show_effect
+from tests.rendezvous.core.commands import parse_worker
+from tests.rendezvous.core.lines import show_effect
+from tests.rendezvous.core.transcript import play
 
 PLACED = ["policy size=3 failures=1", "tick 0", "hosts a:2 b:1"]
 

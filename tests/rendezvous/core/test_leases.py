@@ -44,7 +44,7 @@ def test_a_host_that_was_never_heard_has_no_lease_that_could_run_out() -> None:
 
 
 def test_a_lease_may_begin_without_a_report() -> None:
-    state = start_leases(placed("report a running a:0", "tick 110"))
+    state = start_leases(placed("report a running a:0", "tick 110"), {"a", "b"})
     assert dict(state.last_heard.items()) == {"a": 100, "b": 110}
 
 

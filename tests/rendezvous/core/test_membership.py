@@ -10,7 +10,8 @@ from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsErro
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase
-from tests.rendezvous.core.transcript import parse_event, play
+from tests.rendezvous.core.commands import parse_event
+from tests.rendezvous.core.transcript import play
 
 PLACED = ("policy size=2", "tick 10", "hosts a:1 b:1")
 BEFORE = {

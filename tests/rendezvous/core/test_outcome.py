@@ -3,7 +3,7 @@
 import pytest
 
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, exit_code, stop, succeed, time_out
-from tests.rendezvous.core.transcript import parse_worker
+from tests.rendezvous.core.commands import parse_worker
 
 WORKER = parse_worker("a:1")
 

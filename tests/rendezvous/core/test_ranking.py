@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from rendezvous.core.model import Host, Slot
 from rendezvous.core.placement import place
 from rendezvous.core.ranking import rank
-from tests.rendezvous.core.transcript import show_assignment
-from tests.rendezvous.core.witness import number_members
+from tests.rendezvous.core.judgement import number_members
+from tests.rendezvous.core.lines import show_assignment
 
 
 def show(*slots: str) -> list[str]:

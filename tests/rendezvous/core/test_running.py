@@ -7,7 +7,8 @@ from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.model import Endpoint
 from rendezvous.core.running import handle
 from rendezvous.core.state import Phase
-from tests.rendezvous.core.transcript import parse_event, play
+from tests.rendezvous.core.commands import parse_event
+from tests.rendezvous.core.transcript import play
 
 RUNNING = ("policy size=2", "tick 0", "hosts a:2", "join a:0", "join a:1")
 

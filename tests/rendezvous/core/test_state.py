@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.core.state import Standing, State
-from tests.rendezvous.core.transcript import parse_worker, play
+from tests.rendezvous.core.commands import parse_worker
+from tests.rendezvous.core.transcript import play
 
 PLACED = play("policy size=3", "tick 5", "hosts a:2 b:1")
 

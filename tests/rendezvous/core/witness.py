@@ -2,38 +2,29 @@
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import Self
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Depart, Effect, Finish, Launch, Publish, Refuse, Terminate
+from rendezvous.core.effects import (
+    Depart,
+    Dismiss,
+    Effect,
+    Finish,
+    Interrupt,
+    Launch,
+    OfferResize,
+    Publish,
+    Refuse,
+    Terminate,
+)
 from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost, Reported, Stopped, Ticked
-from rendezvous.core.model import Assignment, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Ticked
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.outcome import Cause
+from rendezvous.core.reports import Decision, Report, Wish
 from rendezvous.core.state import Phase, Standing, State
-
-
-def number_members(members: Sequence[Slot]) -> tuple[Assignment, ...]:
-    """Every member's numbers, straight from their definitions and with no regard to speed."""
-
-    def local_rank(position: int) -> int:
-        return sum(1 for other in members[:position] if other.host == members[position].host)
-
-    def alike(position: int) -> list[int]:
-        return [other for other in range(len(members)) if local_rank(other) == local_rank(position)]
-
-    return tuple(
-        Assignment(
-            rank=position,
-            size=len(members),
-            local_rank=local_rank(position),
-            local_size=sum(1 for other in members if other.host == slot.host),
-            cross_rank=alike(position).index(position),
-            cross_size=len(alike(position)),
-        )
-        for position, slot in enumerate(members)
-    )
+from tests.rendezvous.core.judgement import check_counts, check_retry, explains, number_members
 
 
 class Witness:
@@ -47,20 +38,35 @@ class Witness:
         self.state = membership.begin(policy)
         self.events: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
+        self.verdicts: Counter[str] = Counter()
+        self.phases: Counter[str] = Counter()
         self.illegal = 0
         self.finish: Finish | None = None
         self._careful = careful
         self._launched: set[Worker] = set()
         self._terminated: set[Worker] = set()
         self._exited: dict[Worker, int] = {}
+        self._gone: set[Worker] = set()  # with their hosts
         self._refused: set[Worker] = set()
         self._departed: set[Worker] = set()
-        self._wishes: set[Worker] = set()  # of members of the next generation, since the last one
-        self._published: list[int] = []
+        self._reports: dict[Worker, tuple[int, Report]] = {}  # of each worker's last join: after which generation
+        self._published: list[Publish] = []
+        self._interrupted: set[int] = set()
+        self._offers: list[OfferResize] = []
+        self._before = self.state
+
+    def fork(self) -> Self:
+        """Another witness of the same history, for a future of its own."""
+        other = copy.copy(self)
+        other._careful = False
+        for name, value in vars(self).items():
+            if isinstance(value, set | dict | list):
+                setattr(other, name, copy.copy(value))
+        return other
 
     def tell(self, event: Event) -> tuple[Effect, ...] | None:
         """Let an event happen; what followed, or None when it was refused."""
-        before = self.state
+        before = self._before = self.state
         known = copy.deepcopy(before) if self._careful else before
         self.events[type(event).__name__] += 1
         try:
@@ -71,6 +77,7 @@ class Witness:
             return None
         assert before == known, "a step has changed the state before it"
         self.state = after
+        self.phases[after.phase] += 1
         self._note_event(event)
         for effect in effects:
             self.effects[type(effect).__name__] += 1
@@ -83,10 +90,12 @@ class Witness:
 
     def end(self) -> None:
         """Every agent falls silent: the job must come to its end by the clock alone."""
-        if not self.state.placement:
+        if not self.state.workers and not self.policy.is_elastic:
             self.tell(HostsChanged((Host("z", self.policy.min_size),)))
         policy = self.policy
         limit = policy.start_timeout_seconds + policy.grace_seconds + 3 * policy.lease_seconds
+        if policy.is_elastic:
+            limit += policy.start_timeout_seconds + policy.recovery.elastic_timeout_seconds + policy.report_seconds
         last = self.state.now + limit
         while self.state.phase is not Phase.FINISHED:
             assert self.state.now <= last, f"the job has not ended {limit:g} s after the last sign of life"
@@ -99,21 +108,18 @@ class Witness:
         match event:
             case Exited(worker, returncode) if self.finish is None:
                 self._exited.setdefault(worker, returncode)
-            case Joined(worker, after) if after == (self._published or [0])[-1]:
-                self._wishes.add(worker)
+            case Joined(worker, after, report):
+                record = self._before.workers[worker.slot]
+                if record.worker == worker and (not record.generation or after == self._before.number):
+                    self._reports[worker] = after, report
             case _:
                 pass
 
     def _check_effect(self, effect: Effect) -> None:
         assert self.finish is None or isinstance(effect, Refuse), "after the end there is nothing but refusals"
         match effect:
-            case Launch(worker, assignment):
-                record = self.state.workers[worker.slot]
-                assert record.worker == worker, "only intended workers are launched"
-                assert worker not in self._exited, "a worker that has ended is not launched again"
-                assert self.state.outcome is None
-                assert assignment == number_members(self.state.placement)[assignment.rank]
-                self._launched.add(worker)
+            case Launch():
+                self._check_launch(effect)
             case Terminate(worker, grace_seconds):
                 assert 0 <= grace_seconds <= self.policy.grace_seconds
                 self._terminated.add(worker)
@@ -121,83 +127,140 @@ class Witness:
                 self._check_generation(effect)
             case Refuse(worker):
                 self._refused.add(worker)
-            case Depart(generation, worker, rank):
-                assert self._exited[worker] == 0, "only a worker that has ended well departs"
-                assert self.state.generation is not None
-                assert self.state.generation.number == generation
-                assert self.state.generation.members[rank] == worker
-                assert worker not in self._departed, "nobody departs twice"
-                self._departed.add(worker)
+            case Depart():
+                self._check_departure(effect)
             case Finish():
                 self._check_end(effect)
                 self.finish = effect
+            case Interrupt() | OfferResize() | Dismiss():
+                assert self.policy.is_elastic
+                self._check_recovery(effect)
             case _:
                 pass
 
+    def _check_launch(self, launch: Launch) -> None:
+        worker, assignment = launch.worker, launch.assignment
+        record = self.state.workers[worker.slot]
+        assert record.worker == worker, "only intended workers are launched"
+        assert worker not in self._exited, "a worker that has ended is not launched again"
+        assert self.state.outcome is None
+        assert assignment.rank < assignment.size
+        assert assignment.local_rank < assignment.local_size
+        if not self.policy.is_elastic:
+            assert assignment == number_members(self.state.placement)[assignment.rank]
+        elif worker not in self._launched:
+            host = next(host for host in self.state.offered if host.name == worker.slot.host)
+            assert worker.slot.index < host.slots, "nobody is launched in a slot that is not offered"
+            former = Worker(worker.slot, worker.incarnation - 1)
+            is_gone = former in self._exited or former in self._gone or self._has_ended(former)
+            assert worker.incarnation == 1 or is_gone, "a slot holds one worker at a time"
+            self._check_room()
+        self._launched.add(worker)
+
+    def _has_ended(self, worker: Worker) -> bool:
+        record = self._before.workers.get(worker.slot)
+        return record is not None and record.worker == worker and record.standing is Standing.ENDED
+
+    def _check_room(self) -> None:
+        offered = {Slot(host.name, index) for host in self.state.offered for index in range(host.slots)}
+        alive = [r for r in self.state.alive() if r.standing is not Standing.LEAVING and r.worker.slot in offered]
+        assert len(alive) <= self.policy.max_size, "more workers than the job may have"
+
+    def _check_departure(self, depart: Depart) -> None:
+        assert self._exited[depart.worker] == 0, "only a worker that has ended well departs"
+        assert self.state.generation is not None
+        assert self.state.generation.number == depart.generation
+        assert self.state.generation.members[depart.rank] == depart.worker
+        assert depart.worker not in self._departed, "nobody departs twice"
+        self._departed.add(depart.worker)
+
+    def _check_recovery(self, effect: Interrupt | OfferResize | Dismiss) -> None:
+        match effect:
+            case Interrupt(generation):
+                assert generation == self._published[-1].generation.number, "only the newest generation is interrupted"
+                assert generation not in self._interrupted, "a generation is interrupted once"
+                self._interrupted.add(generation)
+            case OfferResize(generation, number, adds, removes):
+                assert generation == self._published[-1].generation.number
+                assert number == len(self._offers) + 1
+                last = next((offer for offer in reversed(self._offers) if offer.generation == generation), None)
+                assert adds or removes or (last is not None and (last.adds or last.removes)), "nothing to withdraw"
+                self._offers.append(effect)
+            case Dismiss(host):
+                left = [record for record in self.state.alive() if record.worker.slot.host == host]
+                assert all(record.worker not in self._launched for record in left), "a worker is left without an agent"
+                self._gone |= {r.worker for r in self._before.workers.values() if r.worker.slot.host == host}
+
     def _check_generation(self, publish: Publish) -> None:
         number, members = publish.generation.number, publish.generation.members
-        assert self.state.phase is Phase.RUNNING
         assert self.state.generation == publish.generation
-        assert number not in self._published
-        assert number > max(self._published, default=0)
+        assert number == len(self._published) + 1, "each number once, and in order"
         assert self.policy.min_size <= len(members) <= self.policy.max_size
-        assert set(members) <= self._wishes, "nobody is in a generation without having asked for it"
-        assert not self._refused & set(members), "nobody is in a generation who was refused"
-        assert not self._exited.keys() & set(members), "nobody is in a generation who has ended"
+        assert not (self._refused | self._exited.keys()) & set(members), "nobody is in it who was refused or has ended"
         slots = [worker.slot for worker in members]
         assert publish.assignments == number_members(slots)
         hosts = [slot.host for slot in slots]
         assert len(set(hosts)) == 1 + sum(a != b for a, b in pairwise(hosts)), "not adjacent"
-        self._published.append(number)
-        self._wishes.clear()
+        former = self._published[-1].generation.members if self._published else ()
+        for worker in members:
+            after, _ = self._reports[worker]
+            assert after == number - 1 or worker not in former, "nobody is in it without having asked for it"
+        self._check_verdict(publish, former)
+        self._published.append(publish)
+        self.verdicts[publish.verdict.decision] += 1
+
+    def _check_verdict(self, publish: Publish, former: tuple[Worker, ...]) -> None:
+        verdict, members = publish.verdict, publish.generation.members
+        survivors = [worker for worker in former if worker in members]
+        if not former:
+            assert verdict.decision is Decision.BEGIN
+            return
+        blank = {worker for worker in survivors if self._is_blank(worker)}
+        kept = [worker for worker in survivors if worker not in blank]
+        assert [worker for worker in members if worker in kept] == kept, "a survivor keeps its place among survivors"
+        if verdict.decision in {Decision.RESIZE, Decision.RESTORE}:
+            assert members[0] in kept, "rank 0 holds the state that all others copy"
+        reports = {former.index(worker): self._reports[worker][1] for worker in survivors}
+        if verdict.decision is Decision.RETRY:
+            assert [former[rank] for rank in verdict.survivors] == list(members), "a retry has only survivors"
+            check_retry(len(former), reports, verdict)
+        if any(report.wish is Wish.RESTORE for report in reports.values()):
+            assert verdict.decision is Decision.RESTORE
+        if verdict.removed_only:
+            assert set(members) <= set(former)
+        if verdict.decision in {Decision.RETRY, Decision.RESTORE}:
+            assert publish.generation.number - 1 in self._interrupted, "nobody goes on who was not stopped"
+
+    def _is_blank(self, worker: Worker) -> bool:
+        """It has not got the state of the others, as far as anybody knows."""
+        _, report = self._reports[worker]
+        return report.is_blank or (self._before.workers[worker.slot].is_blank and not report.has_state)
 
     def _check_end(self, finish: Finish) -> None:
         assert self.state.phase is Phase.FINISHED
         assert self.state.outcome == finish.outcome
         ended = {record.worker for record in self.state.standing(Standing.ENDED)}
-        assert self._launched <= self._terminated | self._exited.keys() | ended, "a worker was forgotten"
+        assert self._launched <= self._terminated | self._exited.keys() | ended | self._replaced(), "one was forgotten"
+        if finish.outcome.cause is not Cause.SUCCEEDED:
+            return
         last = {worker: self._exited.get(worker) for worker in (r.worker for r in self.state.workers.values())}
-        all_well = bool(last) and all(returncode == 0 for returncode in last.values())
-        if finish.outcome.cause is Cause.SUCCEEDED:
-            assert all_well
+        if self.policy.is_elastic:
+            assert 0 in last.values(), "nobody has succeeded"
+        else:
+            assert last
+            assert all(returncode == 0 for returncode in last.values())
+
+    def _replaced(self) -> set[Worker]:
+        """Those whose host was lost, and whose slot got another."""
+        intended = {record.worker.slot: record.worker.incarnation for record in self.state.workers.values()}
+        return {worker for worker in self._launched if worker.incarnation < intended[worker.slot]}
 
     def _check_outcome(self, before: State, event: Event) -> None:
         outcome = self.state.outcome
-        assert (outcome is None) == (self.state.phase in {Phase.FORMING, Phase.RUNNING})
+        assert (outcome is None) == (self.state.phase in {Phase.FORMING, Phase.RUNNING, Phase.REFORMING})
         assert (self.finish is None) == (self.state.phase is not Phase.FINISHED)
         if before.outcome is not None:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
-            assert explains(outcome, event), f"{event} is not what {outcome} tells of"
-
-
-def explains(outcome: Outcome, event: Event) -> bool:
-    """The outcome that an event has brought about tells of that event."""
-    match event:
-        case Exited(_, 0):
-            return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
-        case Exited(worker, returncode, error):
-            code = returncode if returncode > 0 else 128 - returncode
-            cause = Cause.WORKER_FAILED if error is None else Cause.COMMAND_NOT_STARTED
-            return (outcome.cause, outcome.exit_code, outcome.worker) == (cause, code, worker)
-        case Stopped(code, reason):
-            return (outcome.cause, outcome.exit_code, outcome.reason) == (Cause.STOPPED, code, reason)
-        case Lost(host, reason):
-            return outcome.cause is Cause.HOST_LOST and host in outcome.reason and reason in outcome.reason
-        case Ticked():
-            return (outcome.cause, outcome.exit_code) in {(Cause.HOST_LOST, 75), (Cause.START_TIMED_OUT, 124)}
-        case _:
-            return False
-
-
-def check_counts(state: State) -> None:
-    """What a state counts along equals a recount."""
-    standings = Counter(record.standing for record in state.workers.values())
-    assert state.waiting == standings[Standing.WAITING]
-    assert state.ended == standings[Standing.ENDED]
-    assert (state.waiting > 0) == (state.waiting_since is not None)
-    assert (state.deadline is not None) == (state.phase is Phase.DRAINING)
-    assert state.refusal is None or state.waiting == 0, "nobody waits for what will never be"
-    assert state.phase is not Phase.RUNNING or state.waiting == 0
-    assert tuple(slot for slots in state.hosts.values() for slot in slots) == state.placement == tuple(state.workers)
-    assert not state.placement or state.policy.min_size <= len(state.placement) <= state.policy.max_size
+            is_known = outcome == before.cause
+            assert is_known or explains(outcome, event, is_elastic=self.policy.is_elastic), f"{event}: {outcome}"

@@ -8,13 +8,16 @@ from rendezvous import wire
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
 from rendezvous.credentials import Credential
 from rendezvous.notices import (
     KEY_BYTES,
     Departed,
+    Interrupted,
     Notice,
     Published,
     Refused,
+    ResizeOffered,
     SequencerFailed,
     SequencerOpened,
     StoreOpened,
@@ -57,13 +60,47 @@ workers = st.builds(Worker, st.builds(Slot, names, numbers), st.integers(1, 2**3
 assignments = st.builds(Assignment, st.integers(0, 2**31), st.just(2**31 + 1), numbers, numbers, numbers, numbers)
 endpoints = st.builds(Endpoint, names, st.integers(1, 65_535))
 exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names)
+ranks = st.lists(numbers, min_size=1, max_size=4).map(tuple) | st.integers(1, 9).map(range).map(tuple)
+pending_operations = st.builds(
+    PendingOperation,
+    ranks,
+    texts,
+    texts,
+    number=generations,
+    index=st.none() | generations,
+    root=st.none() | numbers,
+    obstacle=texts,
+)
+completed_operations = st.builds(CompletedOperation, ranks, texts, index=generations, number=generations)
+reports = st.builds(
+    Report,
+    st.sampled_from(Wish),
+    texts,
+    st.booleans(),
+    st.lists(pending_operations, max_size=3).map(tuple),
+    st.lists(completed_operations, max_size=3).map(tuple),
+    st.integers(-1, 2**62),
+    generations,
+    st.booleans(),
+)
+verdicts = st.builds(
+    Verdict,
+    st.sampled_from(Decision),
+    st.lists(numbers, max_size=4).map(tuple),
+    st.lists(st.builds(Done, ranks, generations, texts), max_size=3).map(tuple),
+    st.booleans(),
+    texts,
+)
 notices: st.SearchStrategy[Notice] = st.one_of(
     st.builds(
         Published,
         generations,
         st.lists(st.tuples(workers, assignments), max_size=3).map(tuple),
         st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES),
+        verdicts,
     ),
+    st.builds(Interrupted, generations, texts),
+    st.builds(ResizeOffered, generations, generations, st.booleans(), st.booleans()),
     st.builds(StoreOpened, generations, endpoints),
     st.builds(SequencerOpened, generations, endpoints),
     st.builds(SequencerFailed, generations, texts),

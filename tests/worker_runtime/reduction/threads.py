@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from worker_runtime.collectives import Join, make_neutral
+from worker_runtime.collectives import Commit, Join, make_neutral
 from worker_runtime.core.ordering import Ordering
 from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release
 from worker_runtime.errors import HorovodInternalError, OperationRefusedError
@@ -66,6 +66,7 @@ class ThreadExecutor:
 
     def __init__(self, world: "World", rank: int) -> None:
         self.rank, self.size = rank, world.size
+        self.generation = 1
         self.is_elastic = world.is_elastic
         self.process_sets = ProcessSets(rank, world.size)
         self.asked: list[str] = []
@@ -94,6 +95,10 @@ class ThreadExecutor:
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
         """Ask and wait."""
         return self.submit(operation).wait()
+
+    def commit(self, among: Members) -> None:
+        """As the true one."""
+        self.run(Commit(among))
 
     def progress(self) -> None:
         """Nothing is to be done: answers come by themselves."""

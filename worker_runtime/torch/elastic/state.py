@@ -39,6 +39,10 @@ class StateHandler(ABC):
     def reset(self) -> None:  # noqa: B027 - most objects need not adapt
         """Adapt to another size or rank."""
 
+    def needs_sync(self) -> bool:
+        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        return False
+
     def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
         """Handle another object from now on."""
         self.value = value
@@ -103,6 +107,11 @@ class SamplerStateHandler(StateHandler):
     def reset(self) -> None:
         """Deal out what is left among the workers that there are now."""
         self.value.reset()
+
+    def needs_sync(self) -> bool:
+        """Where no steps are committed, each rank counts for itself."""
+        sampler: ElasticSampler = self.value
+        return sampler.may_differ
 
 
 Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
@@ -187,6 +196,10 @@ class TorchState(ObjectState):
         """Deal samples out anew, for the size and rank of now."""
         for handler in self._handlers.values():
             handler.reset()
+
+    def needs_sync(self) -> bool:
+        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        return any(handler.needs_sync() for handler in self._handlers.values())
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
         if name != "_handlers" and name in self._handlers:

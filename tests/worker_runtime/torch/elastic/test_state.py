@@ -5,6 +5,8 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime import sampler as samplers
+from worker_runtime.errors import HostsUpdatedInterrupt
 from worker_runtime.torch.elastic import state as states
 
 
@@ -194,6 +196,82 @@ def test_a_training_runs_under_elastic_and_joins_anew_when_hosts_change(ranks: R
     assert first == second
     assert calls == ["train", "reset", "train"]
     assert first[1] == 2  # what was dealt out when the job was joined anew: the rest of 4, of two workers
+
+
+def test_samples_are_dealt_out_anew_also_where_the_sync_is_skipped(ranks: RankPool) -> None:
+    """In Horovod only the sync deals: without it, samples go to ranks that are not there any more."""
+
+    def body() -> object:
+        sampler = hvd.elastic.ElasticSampler(range(8), shuffle=False)
+        state = hvd.elastic.TorchState(sampler=sampler)
+        state.sync()
+        for batch in range(2):  # as if steps had been committed
+            samplers.RUNTIME.executor.committed = batch + 1, (0, 1)
+            sampler.record_batch(batch, 1)
+        dealt, syncs, calls = [], [], []
+        handler = state._handlers["sampler"]
+        handler.sync = lambda: syncs.append("sync")
+        state.register_reset_callbacks([lambda: calls.append(list(sampler))])
+
+        @hvd.elastic.run
+        def train(state: hvd.elastic.TorchState) -> None:
+            dealt.append(list(state.sampler))
+            if len(dealt) == 1:
+                raise HostsUpdatedInterrupt(skip_sync=True)
+
+        train(state)
+        return dealt, len(syncs), calls
+
+    assert ranks.run(body) == [
+        ([[0, 2, 4, 6], [4, 6]], 1, [[4, 6]]),
+        ([[1, 3, 5, 7], [5, 7]], 1, [[5, 7]]),
+    ]
+
+
+def test_a_sync_is_skipped_only_where_all_ranks_know_the_same(ranks: RankPool) -> None:
+    def body() -> object:
+        model, _ = make_training(0, 0.1)
+        sampler = hvd.elastic.ElasticSampler(range(8), shuffle=False)
+        state = hvd.elastic.TorchState(model, sampler=sampler)
+        needs = [state.needs_sync()]
+        sampler.record_batch(0, 1)  # of no step: each rank counts who is there when it comes here
+        needs.append(state.needs_sync())
+        state.on_reset()
+        return [*needs, state.needs_sync()]
+
+    assert ranks.run(body) == [[False, True, False]] * 2
+
+
+def test_a_distributed_optimizer_still_averages_after_it_was_restored(ranks: RankPool) -> None:
+    def body() -> object:
+        model, plain = make_training(0, 0.1)
+        optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
+        state = hvd.elastic.TorchState(model, optimizer)
+        take_step(model, optimizer)
+        state.restore()
+        state.sync()
+        state.restore()
+        (model[0].weight.sum() * (hvd.rank() + 1)).backward()
+        optimizer.step()
+        return describe(model, optimizer), model[0].weight.grad.tolist()
+
+    (first, gradient), (second, _) = ranks.run(body)
+    assert first[0]["0.weight"] == second[0]["0.weight"]
+    assert gradient == [[1.5, 1.5]] * 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_copies_lie_in_the_hosts_memory() -> None:
+    """In Horovod they stay on the device, and cost as much memory there as the training itself."""
+    model, optimizer = make_training(0, 0.1)
+    model.cuda()
+    model(torch.ones(2, 2, device="cuda")).sum().backward()
+    optimizer.step()
+    kept = [states.ModelStateHandler(model)._saved.values()]
+    kept += [values.values() for values in states.OptimizerStateHandler(optimizer)._saved["state"].values()]
+    devices = {value.device.type for values in kept for value in values if isinstance(value, torch.Tensor)}
+    assert devices == {"cpu"}
 
 
 @pytest.mark.parametrize("name", ["generator", "model"])

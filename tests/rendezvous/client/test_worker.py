@@ -1,4 +1,4 @@
-"""A worker's and an agent's way to the rendezvous: what they are told, and how long they wait.
+"""A worker's way to the rendezvous: what it is told, and how long it waits.
 
 Long because each thing that can go wrong on the way has a story of its own.
 """
@@ -9,35 +9,36 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from functools import partial
-from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
 
-import grpc
 import psutil
 import pytest
 
-import rendezvous.client
-from rendezvous.authority import Authority
-from rendezvous.client import AgentClient, WorkerClient
-from rendezvous.core.events import Exited, Joined, Stopped
-from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Slot, Worker
-from rendezvous.errors import CallRefusedError, JoinRefusedError, SequencerStartError, UnreachableError
-from rendezvous.notices import KEY_BYTES, Published
-from rendezvous.server import Server
+import rendezvous.client.worker
+from rendezvous.boards import Boards
+from rendezvous.client import WorkerClient
+from rendezvous.core.events import Exited, Stopped
+from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
+from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
+from rendezvous.errors import (
+    CallRefusedError,
+    GenerationInterruptedError,
+    JoinRefusedError,
+    SequencerStartError,
+    UnreachableError,
+)
+from rendezvous.notices import KEY_BYTES, Interrupted, Published, ResizeOffered
 from tests.rendezvous.stage import (
     A0,
     A1,
     LIMIT_SECONDS,
     LOOPBACK,
     Stage,
-    find_sockets,
     happen,
     in_thread,
     make_bootstrap,
-    open_network,
     open_stage,
     open_worker,
     run,
@@ -59,13 +60,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Server, "_make_key", lambda *_: KEY)
+    monkeypatch.setattr(Boards, "_make_key", lambda *_: KEY)
 
 
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers give up early."""
-    monkeypatch.setattr(rendezvous.client, "_MARGIN_SECONDS", 0.0)
+    monkeypatch.setattr(rendezvous.client.worker, "_MARGIN_SECONDS", 0.0)
 
 
 def assert_gives_up(call: Callable[[], object], limit_seconds: float) -> UnreachableError:
@@ -252,7 +253,7 @@ def test_an_agent_that_is_not_there_is_given_up_within_the_limit(path: Path) -> 
 
 
 def test_a_store_cannot_be_announced_to_nobody(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous.client, "CALL_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(rendezvous.client.worker, "CALL_SECONDS", PATIENCE_SECONDS)
     with closing(WorkerClient(make_bootstrap(path, A0))) as client:
         assert_gives_up(lambda: client.open_store(1, STORE), PATIENCE_SECONDS)
 
@@ -330,19 +331,6 @@ def test_a_workers_client_that_is_closed_leaves_neither_thread_nor_connection(pa
     run(story())
 
 
-def test_an_agents_client_that_is_closed_leaves_no_connection() -> None:
-    async def story() -> None:
-        async with open_stage(LONE) as stage:
-            sockets = find_sockets()
-            async with stage.agent("a") as client:
-                await client.report(1, [A0], [], LIMIT_SECONDS)
-                assert find_sockets() - sockets
-            await happen(lambda: not find_sockets() - sockets)
-            del client  # only now, see above
-
-    run(story())
-
-
 def test_a_generation_that_the_worker_has_left_is_not_told_again(path: Path) -> None:
     async def story() -> None:
         async with (
@@ -369,145 +357,131 @@ def _working(before: set[threading.Thread]) -> list[threading.Thread]:
     return [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio_")]
 
 
-def test_a_server_that_is_not_there_is_given_up_within_the_limit() -> None:
-    async def story() -> None:
-        with closing(socket.create_server((LOOPBACK, 0))) as mute:  # accepts, and says nothing
-            port = mute.getsockname()[1]
-            await expect_unreachable(port)
-        await expect_unreachable(port)  # refuses
-
-    async def expect_unreachable(port: int) -> None:
-        client = AgentClient(f"{LOOPBACK}:{port}", "a", Authority("job").issue_agent("a"))
-        started = time.monotonic()
-        with pytest.raises(UnreachableError, match=f"{LOOPBACK}:{port}"):
-            await client.report(1, [], [], PATIENCE_SECONDS)
-        assert time.monotonic() - started < PATIENCE_SECONDS + SLACK_SECONDS
-        await client.close()
-
-    run(story())
-
-
-def test_a_proxy_in_the_environment_is_not_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
-        monkeypatch.setenv(name, "http://192.0.2.1:3128")
-
-    async def story() -> None:
-        async with open_stage(LONE) as stage, stage.agent("a") as agent:
-            await agent.report(1, [A0], [], LIMIT_SECONDS)
-            assert stage.server.state.last_heard["a"] is not None
-
-    run(story())
-
-
-def test_a_report_goes_through_once_the_network_is_mended() -> None:
-    async def story() -> None:
-        async with (
-            open_stage(LONE) as stage,
-            open_network(stage.port) as network,
-            stage.agent("a", address=network.address) as agent,
-        ):
-            await agent.report(1, [A0], [], LIMIT_SECONDS)
-            await network.cut()
-            with pytest.raises(UnreachableError):
-                await agent.report(2, [A0], [Exited(A0, 0)], PATIENCE_SECONDS)
-            await network.mend()
-            number = 2
-            async with asyncio.timeout(LIMIT_SECONDS):
-                while not stage.server.state.ended:
-                    number += 1
-                    try:
-                        await agent.report(number, [], [Exited(A0, 0)], PATIENCE_SECONDS)
-                    except UnreachableError:
-                        await asyncio.sleep(rendezvous.client.RETRY_SECONDS)
-            assert network.made > 1
-
-    run(story())
-
-
-def test_a_watch_that_is_refused_says_so() -> None:
-    async def story() -> None:
-        async with open_stage(LONE) as stage:
-            client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
-            with pytest.raises(CallRefusedError, match=stage.address):
-                async with asyncio.timeout(LIMIT_SECONDS), aclosing(client.watch()) as notices:
-                    await anext(notices)
-            await client.close()
-
-    run(story())
-
-
-LEASE_SECONDS = 5.0
-
-
-def test_a_connection_that_was_forgotten_in_silence_is_replaced_while_the_lease_runs() -> None:
-    async def story() -> None:
-        async with (
-            open_stage(LONE) as stage,
-            open_network(stage.port) as network,
-            make_agent(stage, network.address, LEASE_SECONDS) as agent,
-            aclosing(agent.watch()) as notices,
-        ):
-            watching = asyncio.ensure_future(anext(notices))  # as an agent does; else nobody would miss the connection
-            await agent.report(1, [A0], [], LIMIT_SECONDS)
-            network.forget()
-            started = time.monotonic()
-            async with asyncio.timeout(LIMIT_SECONDS):
-                await report_until_heard(agent, LEASE_SECONDS)
-            assert time.monotonic() - started < LEASE_SECONDS
-            stage.server.tell(Joined(A0))  # the watch has come back as well
-            async with asyncio.timeout(LIMIT_SECONDS):
-                assert isinstance(await watching, Published)
-
-    run(story())
+ELASTIC = Policy.elastic(1, 4, 2, lease_seconds=LIMIT_SECONDS)
+PROMPT_SECONDS = 0.25  # from the server to a worker's thread: a millisecond or so, on a machine that is not busy
 
 
 @asynccontextmanager
-async def make_agent(stage: Stage, address: str, lease_seconds: float) -> AsyncIterator[AgentClient]:
-    client = AgentClient(address, "a", stage.authority.issue_agent("a"), lease_seconds)
-    try:
-        yield client
-    finally:
-        await client.close()
+async def open_pair(path: Path) -> AsyncIterator[tuple[Stage, WorkerClient, WorkerClient]]:
+    """Two workers that are members of the first generation of an elastic job."""
+    async with (
+        open_stage(PAIR, ELASTIC) as stage,
+        stage.relay("a", path),
+        open_worker(path, A0) as first,
+        open_worker(path, A1) as second,
+    ):
+        await asyncio.gather(*(in_thread(partial(each.join, 0, Report())) for each in (first, second)))
+        yield stage, first, second
 
 
-async def report_until_heard(agent: AgentClient, lease_seconds: float) -> None:
-    for number in count(2):
-        try:
-            await agent.report(number, [A0], [], lease_seconds / 6)
-        except UnreachableError:
-            await asyncio.sleep(rendezvous.client.RETRY_SECONDS)
-        else:
-            break
-
-
-@pytest.mark.parametrize(
-    ("code", "is_final"),
-    [
-        (grpc.StatusCode.UNAVAILABLE, False),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, False),
-        (grpc.StatusCode.CANCELLED, False),
-        (grpc.StatusCode.INTERNAL, True),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, True),
-        (grpc.StatusCode.PERMISSION_DENIED, True),
-        (grpc.StatusCode.UNIMPLEMENTED, True),
-    ],
-)
-def test_only_a_broken_way_is_tried_again(path: Path, code: grpc.StatusCode, *, is_final: bool) -> None:
-    answers = [(code, "not in the mood"), (grpc.StatusCode.FAILED_PRECONDITION, "enough")]
-
-    async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
-        await context.abort(*answers.pop(0))
-
+def test_an_interruption_is_heard_at_once_reported_on_and_decided(path: Path) -> None:
     async def story() -> None:
-        server = grpc.aio.server()
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Join": grpc.unary_unary_rpc_method_handler(answer)}
-        service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
-        server.add_generic_rpc_handlers((service,))
-        server.add_insecure_port(rendezvous.client.name_socket(path))
-        await server.start()
-        async with open_worker(path, A0) as client:
-            with pytest.raises(CallRefusedError, match="not in the mood" if is_final else "enough"):
-                await in_thread(lambda: client.join(0))
-        await server.stop(None)
+        async with open_pair(path) as (stage, client, _):
+            heard: list[tuple[float, Interrupted | ResizeOffered]] = []
+
+            def follow() -> None:
+                heard.extend((time.monotonic(), notice) for notice in client.follow())
+
+            following = asyncio.create_task(asyncio.to_thread(follow))
+            await happen(lambda: bool(client._reading._followers))
+            told = time.monotonic()
+            stage.server.tell(Exited(A1, -9))
+            await happen(lambda: bool(heard))
+            assert heard[0][1] == Interrupted(1, "rank 1 (a:1) was killed by signal 9")
+            assert heard[0][0] - told < PROMPT_SECONDS
+            pending = PendingOperation((0, 1), "commit.1", "the commit", 7)
+            report = Report(Wish.CONTINUE, has_state=True, pending=(pending,))
+            membership = await in_thread(partial(client.join, 1, report))
+            assert membership.assignment == Assignment(0, 1, 0, 1, 0, 1)
+            assert membership.verdict.decision is Decision.RETRY
+            assert membership.verdict.survivors == (0,)
+            assert membership.verdict.done == (Done((0, 1), 7),)
+            await in_thread(client.close)
+            await following
+
+    run(story())
+
+
+def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> None:
+    async def story() -> None:
+        async with open_pair(path) as (stage, client, _):
+            stage.server.tell(Exited(A1, 1))
+            async with open_worker(path, A0) as late:
+                notices = late.follow()
+                assert await in_thread(lambda: next(notices)) == Interrupted(1, "rank 1 (a:1) failed with exit code 1")
+                with pytest.raises(GenerationInterruptedError, match="generation 1 was interrupted: rank 1"):
+                    await in_thread(partial(client.await_store, 1))
+
+    run(story())
+
+
+def test_a_worker_s_trouble_interrupts_the_others_and_its_wish_to_restore_is_met(path: Path) -> None:
+    async def story() -> None:
+        async with open_pair(path) as (_, first, second):
+            for client in (first, second):
+                await in_thread(client.declare)
+            troubled = Report(Wish.RESTORE, "the shapes differ", has_state=True)
+            joining = asyncio.create_task(in_thread(partial(first.join, 1, troubled)))
+            notices = second.follow()
+            assert await in_thread(lambda: next(notices)) == Interrupted(1, "the shapes differ")
+            other = await in_thread(partial(second.join, 1, Report(Wish.CONTINUE, has_state=True)))
+            one = await joining
+            assert one.verdict == other.verdict
+            assert one.verdict.decision is Decision.RESTORE
+            assert (one.generation, one.assignment.rank, other.assignment.rank) == (2, 0, 1)
+
+    run(story())
+
+
+def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_refused(path: Path) -> None:
+    async def story() -> None:
+        async with open_pair(path) as (stage, first, second):
+            await in_thread(first.declare)
+            await in_thread(second.declare)
+            stage.server.tell(Exited(A1, 1))
+            assert (await in_thread(partial(first.join, 1, Report(Wish.CONTINUE, has_state=True)))).generation == 2
+            replacement = Worker(A1.slot, 2)
+            async with open_worker(path, replacement) as newcomer:
+                joining = asyncio.create_task(in_thread(partial(newcomer.join, 0, Report())))
+                notices = first.follow()
+                assert await in_thread(lambda: next(notices)) == ResizeOffered(2, 1, adds=True, removes=False)
+                membership = await in_thread(partial(first.join, 2, Report(Wish.RESIZE, has_state=True)))
+                assert (await joining).verdict == membership.verdict
+                assert membership.verdict.decision is Decision.RESIZE
+                assert membership.assignment.size == 2
+                await in_thread(partial(newcomer.declare, is_blank=True))
+                assert stage.server.state.workers[A1.slot].is_blank
+                await in_thread(newcomer.declare)
+                assert not stage.server.state.workers[A1.slot].is_blank
+            with pytest.raises(JoinRefusedError, match="a:1 was replaced by incarnation 2"):
+                await in_thread(partial(second.join, 1, Report(Wish.CONTINUE)))
+
+    run(story())
+
+
+def test_a_report_of_a_stale_generation_is_answered_by_what_holds_now(path: Path) -> None:
+    async def story() -> None:
+        async with open_pair(path) as (stage, client, _):
+            stage.server.tell(Exited(A1, 1))
+            now = await in_thread(partial(client.join, 1, Report(Wish.CONTINUE)))
+            assert await in_thread(partial(client.join, 1, Report(Wish.CONTINUE, "late"))) == now
+            assert await in_thread(partial(client.join, 0, Report(Wish.FORM))) == now
+            assert stage.server.state.number == 2
+
+    run(story())
+
+
+def test_a_client_that_is_closed_while_it_joins_says_so_at_once(path: Path) -> None:
+    async def story() -> None:
+        async with open_stage(PAIR, ELASTIC) as stage, stage.relay("a", path), open_worker(path, A0) as client:
+            joining = asyncio.create_task(in_thread(partial(client.join, 0, Report())))
+            await happen(lambda: stage.server.state.waiting == 1)
+            started = time.monotonic()
+            await in_thread(client.close)
+            with pytest.raises(UnreachableError, match="the client was closed"):
+                await joining
+            assert time.monotonic() - started < 1.0
+            with pytest.raises(UnreachableError):
+                await in_thread(client.declare)
 
     run(story())

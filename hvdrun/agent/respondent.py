@@ -1,0 +1,83 @@
+"""Takes part in surveys while the job runs: whenever another host is to join, it must reach this one, and be reached.
+
+The listeners of a survey are closed some time after its last question; nobody says that it is over, since a launcher
+that has gone could not.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from rendezvous.orders import Look, Probe, Telling
+
+if TYPE_CHECKING:
+    from hvdrun.network.participant import Participant
+
+LISTEN_SECONDS = 60.0  # after the last question: longer than a launcher waits for the answers of all hosts
+
+
+class Respondent:
+    """Answers one survey after the other, beside all else; belongs to one event loop.
+
+    tell: takes the answers.
+    """
+
+    def __init__(
+        self, tell: Callable[[Telling], None], *, listen_seconds: float = LISTEN_SECONDS, loopback: bool = False
+    ) -> None:
+        self._tell = tell
+        self._listen_seconds = listen_seconds
+        self._loopback = loopback
+        self._participant: Participant | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, question: Look | Probe) -> None:
+        """Answer this question, without waiting; a Look begins another survey."""
+        match question:
+            case Look(token, host):
+                from hvdrun.network.participant import Participant  # noqa: PLC0415 - most jobs need no later survey
+
+                self._leave()
+                self._participant = Participant(token, host, loopback=self._loopback)
+                self._begin(self._look(self._participant))
+            case Probe() if self._participant is not None:
+                self._begin(self._probe(self._participant, question))
+            case Probe():
+                pass  # of a survey that is over
+
+    async def close(self) -> None:
+        """Answer no more."""
+        self._leave()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(self._listen_seconds, self._leave)
+        task = asyncio.create_task(answering)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(self, participant: "Participant") -> None:
+        found = await participant.look()
+        if participant is self._participant:
+            self._tell(found)
+        else:  # another survey has begun meanwhile
+            participant.close()
+
+    async def _probe(self, participant: "Participant", question: Probe) -> None:
+        probed = await participant.probe(question.targets)
+        if participant is self._participant:
+            self._tell(probed)
+
+    def _leave(self) -> None:
+        """Listen no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._participant is not None:
+            self._participant.close()
+            self._participant = None

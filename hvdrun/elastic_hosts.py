@@ -1,0 +1,198 @@
+"""The hosts of an elastic job, as they come, go, are lost and come back."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hvdrun.briefing import Briefing
+from hvdrun.command import Surroundings
+from hvdrun.discovery_script import open_script
+from hvdrun.errors import HostLostEarlyError, HvdrunError, LaunchError, raise_failures
+from hvdrun.fleet import Fleet
+from hvdrun.hosts import HostList
+from hvdrun.jobspec import JobSpec
+from hvdrun.lookout import Lookout
+from hvdrun.narrator import Narrator
+from hvdrun.preparation import take_in
+from hvdrun.recruiter import Recruiter
+from hvdrun.route_map import RouteMap
+from hvdrun.routes import Route
+from hvdrun.transport import reach
+from hvdrun.transport.reach import reach_all
+from hvdrun.transport.ssh.threads import in_thread
+from hvdrun.transport.transport import MAX_AT_ONCE, Transport
+from rendezvous.core.errors import IllegalEventError
+from rendezvous.core.events import Begun, HostsChanged, Lost
+
+if TYPE_CHECKING:
+    from rendezvous.server import Server
+
+_LOOKUPS = 32  # at once: a name that no server knows takes seconds
+
+
+class ElasticHosts:
+    """Finds hosts, has agents started on those that are wanted, and tells the rendezvous what became of them.
+
+    notice: takes a sentence for every user, verbose: one for whoever asked for more.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        fleet: Fleet,
+        server: "Server",
+        briefing: Briefing,
+        narrator: Narrator,
+        *,
+        notice: Callable[[str], None],
+        verbose: Callable[[str], None],
+    ) -> None:
+        self._spec = spec
+        self._fleet = fleet
+        self._server = server
+        self._briefing = briefing
+        self._narrator = narrator
+        self._notice = notice
+        self._routes = RouteMap(fleet, server, verbose)
+        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
+        self._recruiter = Recruiter(
+            fleet,
+            self._routes,
+            look=lambda: self._spec,
+            reach=self._reach,
+            begin=self._begin,
+            fail=self._fail,
+        )
+        self._found: asyncio.Queue[HostList] = asyncio.Queue()
+        self._is_local: dict[str, bool] = {}  # the names that were looked up
+        self._has_begun = False  # some host has been told of the job
+        self._failures: dict[str, LaunchError] = {}  # while none has
+        self._impossible: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Find and bring in hosts until cancelled.
+
+        Raises:
+            HvdrunError: the job cannot begin: its script cannot be run, or none of its fixed hosts can be used.
+        """
+        await self._routes.open()
+        parts = [self._recruiter.run(), self._await_impossible()]
+        if self._spec.discovers:
+            lookout = Lookout(open_script(self._spec), self._found.put_nowait, self._notice)
+            parts += [lookout.run(), self._take_in_found()]
+        self._server.tell(HostsChanged(self._spec.hosts))
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def want(self, host: str) -> bool:
+        """A worker is to be started there; whether its agent takes orders, now or later."""
+        return self._recruiter.want(host)
+
+    def lose(self, host: str, how: str) -> None:
+        """The agent there has ended."""
+        error = None if self._fleet.has_begun(host) else HostLostEarlyError(host, how)
+        self._forget(host)
+        self._tell_lost(host, how if error is None else str(error))
+
+    def dismiss(self, host: str) -> None:
+        """The job has no workers there any more; let the agent go, if there is one.
+
+        Of a host that is still offered it was lost, and is given up: what may be left of it must end soon.
+        """
+        if host not in self._fleet.hosts:
+            return
+        if any(offer.name == host for offer in self._spec.hosts):
+            self._forget(host)
+        else:
+            self._recruiter.forget(host)
+            self._routes.forget(host)
+            self._fleet.retire(host)
+
+    def _reach(self, host: str) -> Transport:
+        return reach_all((host,), self._spec, self._gate)[host]
+
+    def _begin(self, host: str, route: Route) -> None:
+        self._has_begun = True
+        number = self._server.number_agent(host)
+        self._fleet.begin(host, self._briefing.write(host, route, None, number))
+        if self._spec.is_remote(host):
+            self._server.tell(Begun(host))
+
+    def _fail(self, host: str, error: LaunchError) -> None:
+        """A host could not be brought in; where hosts never change, and none could be, that ends the job."""
+        self._forget(host)
+        if not self._has_begun and not self._spec.discovers:
+            self._failures[host] = error
+            if not self._fleet.hosts and not self._impossible.done():
+                self._impossible.set_exception(_collect(self._failures))
+                return
+        self._tell_lost(host, str(error))
+
+    def _tell_lost(self, host: str, sentence: str) -> None:
+        """Later, since this may be a part of what follows from another event."""
+
+        def tell() -> None:
+            with suppress(IllegalEventError):  # meanwhile the job has left the host
+                self._server.tell(Lost(host, sentence))
+
+        asyncio.get_running_loop().call_soon(tell)
+
+    def _forget(self, host: str) -> None:
+        self._recruiter.forget(host)
+        self._routes.forget(host)
+        if host in self._fleet.hosts:
+            self._fleet.abandon(host)
+
+    async def _await_impossible(self) -> None:
+        await self._impossible
+
+    async def _take_in_found(self) -> None:
+        """Tell the rendezvous of each new answer of the script, unless something is wrong with it.
+
+        Raises:
+            HvdrunError: something is, before the job has begun anywhere.
+        """
+        around = Surroundings(self._spec.directory, os.environ.get("PATH"), sys.executable)
+        while True:
+            found = await self._found.get()
+            await self._look_up(found)
+            try:
+                self._spec = take_in(self._spec, found, around, self._is_local.__getitem__)
+            except HvdrunError as error:
+                if not self._has_begun:
+                    raise
+                self._notice(f"what the script names now is not taken: {error}")
+                continue
+            self._briefing.update(self._spec)
+            self._narrator.note_hosts(self._spec.hosts)
+            self._server.tell(HostsChanged(self._spec.hosts))
+
+    async def _look_up(self, found: HostList) -> None:
+        """Find out which of the hosts are this machine, beside the loop; each name once."""
+        places = asyncio.Semaphore(_LOOKUPS)
+
+        async def look_up(name: str) -> None:
+            async with places:
+                self._is_local[name] = await in_thread(lambda: reach.is_local(name))
+
+        names = [host.name for host in found.hosts if host.name not in self._is_local]
+        await asyncio.gather(*map(look_up, names))
+
+
+def _collect(failures: dict[str, LaunchError]) -> LaunchError:
+    """All of them in one."""
+    try:
+        raise_failures(list(failures.values()), len(failures))
+    except LaunchError as error:
+        return error
+    raise AssertionError("there are failures")

@@ -1,0 +1,83 @@
+"""Looks about once a second which hosts there are, and tells what has changed; the last good answer stands."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from hvdrun.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError
+from hvdrun.hosts import HostList
+
+PERIOD_SECONDS = 1.0
+
+
+class Source(Protocol):
+    """Who knows the hosts (`hvdrun.discovery_script.DiscoveryScript`)."""
+
+    async def ask(self) -> HostList:
+        """The hosts there are now.
+
+        Raises:
+            DiscoveryFailedError: nobody knows.
+        """
+
+    def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
+        """What to raise where there is no use in asking again."""
+
+
+class Lookout:
+    """Asks one source again and again; belongs to one event loop.
+
+    found: takes each answer that is not the one before.
+    complain: takes a sentence when the answers begin to fail, fail for another reason, or come again.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        found: Callable[[HostList], None],
+        complain: Callable[[str], None],
+        *,
+        period_seconds: float = PERIOD_SECONDS,
+    ) -> None:
+        self._source = source
+        self._found = found
+        self._complain = complain
+        self._period_seconds = period_seconds
+        self._last: HostList | None = None
+        self._complaint = ""
+
+    async def run(self) -> None:
+        """Look until cancelled.
+
+        Raises:
+            DiscoveryImpossibleError: the source cannot be asked at all, as its first answer shows.
+        """
+        is_first = True
+        while True:
+            began = time.monotonic()
+            try:
+                hosts = await self._source.ask()
+            except DiscoveryFailedError as failure:
+                if is_first and failure.is_hopeless:
+                    raise self._source.refuse(failure) from failure
+                self._note_failure(str(failure))
+            else:
+                self._note_answer(hosts)
+            is_first = False
+            await asyncio.sleep(max(0.0, began + self._period_seconds - time.monotonic()))
+
+    def _note_failure(self, reason: str) -> None:
+        if reason == self._complaint:
+            return
+        self._complaint = reason
+        waits = "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
+        self._complain(f"the host discovery script failed: {reason}; {waits}.")
+
+    def _note_answer(self, hosts: HostList) -> None:
+        if self._complaint:
+            self._complaint = ""
+            self._complain("the host discovery script names hosts again.")
+        if hosts != self._last:
+            self._last = hosts
+            self._found(hosts)

@@ -1,0 +1,30 @@
+"""The rendezvous server of a job whose changes are told to a person."""
+
+from collections.abc import Callable
+
+from hvdrun.narrator import Narrator
+from rendezvous.core.effects import Effect
+from rendezvous.core.events import Event
+from rendezvous.core.model import Policy
+from rendezvous.credentials import Credential
+from rendezvous.server import Server
+
+
+class NarratedServer(Server):
+    """Shows every event to its narrator, before it happens, and then the state that it led to."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        carry_out: Callable[[Effect], None],
+        credential: Credential,
+        narrator: Narrator,
+    ) -> None:
+        super().__init__(policy, carry_out, credential)
+        self._narrator = narrator
+
+    def tell(self, event: Event) -> None:
+        """Let an event happen; see `Server`."""
+        self._narrator.note_event(event, self.state)
+        super().tell(event)
+        self._narrator.note_state(self.state)

@@ -1,0 +1,183 @@
+"""Tells a person what becomes of a job: a line for each change of an elastic one, and why it did not end well."""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from hvdrun.console import Console, Page
+from hvdrun.console.page import describe_returncode
+from hvdrun.jobspec import JobSpec
+from hvdrun.rank_book import RankBook
+from rendezvous.core.effects import Dismiss, Launch
+from rendezvous.core.events import Event, Exited, Lost
+from rendezvous.core.model import Host, Slot, Worker
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
+from rendezvous.core.state import Standing, State
+
+_OUT = frozenset({Standing.LEAVING, Standing.ENDED})
+_REMEMBERED = 5  # losses that the last page names
+
+
+class Narrator:
+    """The one voice that speaks of the job's fate.
+
+    ranks: which rank each worker has.
+    """
+
+    def __init__(self, spec: JobSpec, console: Console, ranks: RankBook) -> None:
+        self._is_elastic = spec.is_elastic
+        self._size = spec.size
+        self._timeout_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
+        self._console = console
+        self._ranks = ranks
+        self._started = time.monotonic()
+        self._decided: float | None = None  # when it was decided how the job ends
+        self._ended_ranks: set[int] = set()
+        self._hosts = spec.hosts
+        self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
+        self._generation = 0  # the last that was spoken of
+        self._losses: deque[str] = deque(maxlen=_REMEMBERED)
+        self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
+
+    def start(self) -> None:
+        """The job begins now."""
+        self._started = time.monotonic()
+
+    def decide(self) -> None:
+        """From now on it is only a matter of time until the job ends."""
+        self._decided = self._decided or time.monotonic()
+
+    def note_end_ordered(self, worker: Worker) -> None:
+        """This worker is to be ended because of how the job ends."""
+        self._ended_ranks.add(self._ranks.rank_of(worker))
+
+    def note_launch(self, launch: Launch) -> None:
+        """A worker is to be started; an order may come again, and is told once."""
+        worker = launch.worker
+        self._console.verbose(f"launch {worker}: {launch.reason}")
+        self._lost.discard(worker.slot.host)
+        if worker.incarnation > self._incarnations.get(worker.slot, 1):
+            self._incarnations[worker.slot] = worker.incarnation
+            self._console.notice(f"the worker in the slot {worker.slot} is started again.")
+
+    def note_dismissal(self, dismiss: Dismiss) -> None:
+        """A host's agent is let go, or was lost."""
+        if dismiss.host in self._lost or all(host.name != dismiss.host for host in self._hosts):
+            self._console.verbose(f"the agent on {dismiss.host} is let go: {dismiss.reason}")
+        else:
+            self._lose_host(dismiss.host, dismiss.reason)
+
+    def note_event(self, event: Event, state: State) -> None:
+        """This is about to happen, in this state; what is no news in it is told to nobody."""
+        if not self._is_elastic or state.outcome is not None:
+            return
+        match event:
+            case Exited(worker, returncode, error) if returncode != 0 and _is_at_work(worker, state):
+                how = error or describe_returncode(returncode)
+                self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
+            case Lost(host, reason) if host in state.hosts:
+                self._lose_host(host, f"the host {host} was lost: {reason}")
+            case _:
+                pass
+
+    def note_state(self, state: State) -> None:
+        """This is what has become of the job: whether it goes on in another generation."""
+        generation = state.generation
+        if generation is None or generation.number <= self._generation:
+            return
+        if self._generation and self._is_elastic:
+            count = len(generation.members)
+            self._console.notice(f"the job goes on with {count} worker{'' if count == 1 else 's'}.")
+        self._generation = generation.number
+
+    def note_hosts(self, hosts: Sequence[Host]) -> None:
+        """The script names these hosts from now on."""
+        if not self._hosts:
+            self._tell_shortage(sum(host.slots for host in hosts))
+        else:
+            for change in describe_changes(self._hosts, hosts):
+                self._console.notice(f"{change}.")
+        self._hosts = tuple(hosts)
+
+    def explain(self, outcome: Outcome, hosts: int) -> None:
+        """Say why the job did not end well; `hosts` have workers."""
+        if outcome.cause is Cause.WORKER_FAILED and outcome.worker is not None and outcome.rank is not None:
+            self._show_page(outcome, outcome.worker, outcome.rank)
+            return
+        if outcome.cause is Cause.SUCCEEDED:
+            return
+        place = ""
+        if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:
+            place = f"on the host {outcome.worker.slot.host!r}, "
+        if self._is_elastic and outcome.exit_code == TEMPORARY_FAILURE:
+            self._show_hopeless(outcome)
+        else:
+            self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
+
+    def _lose_host(self, host: str, sentence: str) -> None:
+        self._lost.add(host)
+        self._lose(sentence.rstrip("."))
+
+    def _lose(self, sentence: str) -> None:
+        self._losses.append(sentence)
+        self._console.notice(f"{sentence}.")
+
+    def _tell_shortage(self, slots: int) -> None:
+        if slots < self._size:
+            self._console.notice(
+                f"the hosts offer {slots} of the {self._size} slots that the job starts with: it waits for more, up to "
+                f"{self._timeout_seconds:g} s (--elastic-timeout)."
+            )
+
+    def _show_hopeless(self, outcome: Outcome) -> None:
+        """The job could not go on with those that were left."""
+        lost = [f"Lost before: {sentence}." for sentence in self._losses]
+        self._console.page(
+            Page(
+                reason=outcome.reason,
+                last_lines=() if outcome.worker is None else self._console.output.tail(outcome.worker),
+                ended_ranks=tuple(sorted(self._ended_ranks)),
+                notes=(*lost, f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again."),
+            )
+        )
+
+    def _show_page(self, outcome: Outcome, worker: Worker, rank: int) -> None:
+        self._console.page(
+            Page(
+                rank=rank,
+                host=worker.slot.host,
+                slot=worker.slot.index,
+                returncode=outcome.returncode,
+                seconds=(self._decided or time.monotonic()) - self._started,
+                last_lines=self._console.output.tail(worker),
+                ended_ranks=tuple(sorted(self._ended_ranks)),
+            )
+        )
+
+
+def _is_at_work(worker: Worker, state: State) -> bool:
+    """Its end is news, and not what it was told to do."""
+    record = state.workers.get(worker.slot)
+    return record is not None and record.worker == worker and record.standing not in _OUT
+
+
+def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[str]:
+    """What has become of the hosts, in at most three sentences without a full stop."""
+    former, present = ({host.name: host.slots for host in hosts} for hosts in (before, now))
+    came = [f"{host.name} ({_count_slots(host.slots)})" for host in now if host.name not in former]
+    gone = [host.name for host in before if host.name not in present]
+    others = [
+        f"{host.name} ({_count_slots(host.slots)}, before {former[host.name]})"
+        for host in now
+        if former.get(host.name, host.slots) != host.slots
+    ]
+    if came:
+        yield f"the script names new hosts: {', '.join(came)}"
+    if gone:
+        yield f"the script does not name these hosts any more: {', '.join(gone)}"
+    if others:
+        yield f"the script names other numbers of slots: {', '.join(others)}"
+
+
+def _count_slots(slots: int) -> str:
+    return f"{slots} slot{'' if slots == 1 else 's'}"

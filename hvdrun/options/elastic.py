@@ -1,0 +1,105 @@
+"""The options of elastic jobs, and the lease, whose default depends on whether a job is one."""
+
+from hvdrun.elasticity import (
+    COOLDOWN_BOUNDS_SECONDS,
+    DEFAULT_COOLDOWN_SECONDS,
+    DEFAULT_LEASE_SECONDS,
+    DEFAULT_TIMEOUT_SECONDS,
+)
+from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
+from hvdrun.options.option import Group, Option
+from hvdrun.options.values import (
+    MAX_WORKERS,
+    parse_cooldown,
+    parse_count,
+    parse_limit,
+    parse_shell_command,
+    parse_slots,
+    parse_whole_number,
+)
+
+_LEAST_SECONDS, _MOST_SECONDS = COOLDOWN_BOUNDS_SECONDS
+
+ELASTIC = (
+    Option(
+        flags=("--min-np", "--min-num-proc"),
+        dest="min_size",
+        group=Group.ELASTIC,
+        help="With how few workers the job goes on when others are lost. Without it: -np.",
+        parse=parse_count,
+        metavar="N",
+        wanted=f"a number of workers from 1 to {MAX_WORKERS}, as in --min-np 1",
+    ),
+    Option(
+        flags=("--max-np", "--max-num-proc"),
+        dest="max_size",
+        group=Group.ELASTIC,
+        help="To how many workers the job may grow. Without it: to all slots of the hosts.",
+        parse=parse_count,
+        metavar="N",
+        wanted=f"a number of workers from 1 to {MAX_WORKERS}, as in --max-np 8",
+    ),
+    Option(
+        flags=("--host-discovery-script",),
+        dest="script",
+        group=Group.ELASTIC,
+        help="A command of the shell, run about once a second, that names the hosts in place of -H: one a line, "
+        "server1:4 or server1. When it fails or names none, the hosts stay as they are.",
+        parse=parse_shell_command,
+        metavar="COMMAND",
+        wanted="a command for the shell, as in --host-discovery-script ./discover.sh",
+    ),
+    Option(
+        flags=("--slots-per-host",),
+        dest="slots_per_host",
+        group=Group.ELASTIC,
+        help="What a host offers that the script names without slots. Without it: 1.",
+        parse=parse_slots,
+        metavar="N",
+        wanted=f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}, as in --slots-per-host 4",
+    ),
+    Option(
+        flags=("--elastic-timeout",),
+        dest="elastic_timeout_seconds",
+        group=Group.ELASTIC,
+        help="How long the job waits for hosts with enough slots, at the start and after losses.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --elastic-timeout 10m",
+        default=f"{DEFAULT_TIMEOUT_SECONDS:g}s",
+        environment="HOROVOD_ELASTIC_TIMEOUT",
+    ),
+    Option(
+        flags=("--reset-limit",),
+        dest="reset_limit",
+        group=Group.ELASTIC,
+        help="How often the workers may be put together anew. Without it: as often as it takes.",
+        parse=parse_whole_number,
+        metavar="N",
+        wanted=f"a number from 0 to {MAX_WORKERS}, as in --reset-limit 10",
+    ),
+    Option(
+        flags=("--blacklist-cooldown-range",),
+        dest="cooldown_seconds",
+        group=Group.ELASTIC,
+        help="For how long a host is left alone after it failed: at first MIN, then longer each time, up to MAX.",
+        parse=parse_cooldown,
+        words=2,
+        metavar="MIN MAX",
+        wanted=f"two times from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} s, the shorter first, as in "
+        "--blacklist-cooldown-range 10 100",
+        default=" ".join(f"{seconds:g}" for seconds in DEFAULT_COOLDOWN_SECONDS),
+    ),
+)
+
+LEASE = Option(
+    flags=("--lease",),
+    dest="lease_seconds",
+    group=Group.TIME,
+    help="How long a host may be silent, or a worker of an elastic job be stopped, before it counts as lost. Without "
+    f"it: {DEFAULT_LEASE_SECONDS:g}s in elastic jobs, {STATIC_LEASE_SECONDS:g}s in others.",
+    parse=parse_limit,
+    metavar="TIME",
+    wanted="a time longer than 0, as in --lease 30s",
+)

@@ -1,0 +1,133 @@
+"""Brings a host into an elastic job when its first worker is to be started: an agent, a way, the news of the job.
+
+Nothing here waits for a host that the others could go on without: agents are started beside each other, and those that
+are there are brought in together. What fails is told as the loss of that host.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.fleet import Fleet
+from hvdrun.jobspec import JobSpec
+from hvdrun.route_map import Answer
+from hvdrun.routes import Route, check_version
+from hvdrun.transport.transport import Transport
+
+FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all will be needed
+GATHER_SECONDS = 1.0  # the same later: hosts that come together are surveyed together
+
+
+class Ways(Protocol):
+    """Finds the ways of newcomers (`hvdrun.route_map.RouteMap`)."""
+
+    async def extend(self, spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
+        """See `RouteMap.extend`."""
+
+
+class Recruiter:
+    """Starts agents and brings them in; belongs to one event loop.
+
+    look: the job as it is known now.
+    reach: the transport to a host.
+    begin: takes a host that is connected, with its ways, to be told of the job.
+    fail: takes a host that could not be brought in, and why.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        ways: Ways,
+        *,
+        look: Callable[[], JobSpec],
+        reach: Callable[[str], Transport],
+        begin: Callable[[str, Route], None],
+        fail: Callable[[str, LaunchError], None],
+    ) -> None:
+        self._fleet = fleet
+        self._ways = ways
+        self._look = look
+        self._reach = reach
+        self._begin = begin
+        self._fail = fail
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._ready: list[str] = []
+        self._changed = asyncio.Event()
+        self._patience_seconds = FIRST_SECONDS
+
+    def want(self, host: str) -> bool:
+        """See to it that the host has an agent; whether there is one, or will be, that takes orders."""
+        if host in self._fleet.hosts:
+            return True
+        try:
+            transport = self._reach(host)
+        except LaunchError as error:
+            self._fail(host, error)
+            return False
+        self._fleet.add(host, transport)
+        self._opening[host] = asyncio.create_task(self._open(host))
+        return True
+
+    def forget(self, host: str) -> None:
+        """The host is not wanted any more."""
+        opening = self._opening.pop(host, None)
+        if opening is not None:
+            opening.cancel()
+        if host in self._ready:
+            self._ready.remove(host)
+
+    async def run(self) -> None:
+        """Bring in whoever is ready, until cancelled; whoever is being started then is called off."""
+        try:
+            while True:
+                await self._changed.wait()
+                self._changed.clear()
+                if self._ready:
+                    await self._gather()
+                    await self._bring_in()
+        finally:
+            openings = tuple(self._opening.values())
+            for opening in openings:
+                opening.cancel()
+            await asyncio.gather(*openings, return_exceptions=True)
+
+    async def _open(self, host: str) -> None:
+        spec = self._look()
+        try:
+            async with asyncio.timeout(spec.start_timeout_seconds):
+                await self._fleet.open_one(host)
+                if spec.is_remote(host):
+                    await check_version(spec, self._fleet, host)
+        except TimeoutError:
+            self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
+        except LaunchError as error:
+            self._give_up(host, error)
+        else:
+            del self._opening[host]
+            self._ready.append(host)
+        self._changed.set()
+
+    def _give_up(self, host: str, error: LaunchError) -> None:
+        del self._opening[host]
+        self._fail(host, error)
+
+    async def _gather(self) -> None:
+        """Wait for those who are on their way, but not for long."""
+        deadline = time.monotonic() + self._patience_seconds
+        while self._opening and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(self._opening.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)
+
+    async def _bring_in(self) -> None:
+        batch, self._ready = self._ready, []
+        answers = await self._ways.extend(self._look(), batch)
+        for host, answer in answers.items():
+            if host not in self._fleet.hosts or host in self._opening or self._fleet.has_begun(host):
+                continue  # it was left meanwhile, or is another agent's now
+            if isinstance(answer, LaunchError):
+                self._fail(host, answer)
+            else:
+                self._patience_seconds = GATHER_SECONDS
+                self._begin(host, answer)

@@ -1,0 +1,102 @@
+"""An agent's calls, to the server.
+
+Its connection is asked for a sign of life all the time: where a network is cut without a word, or forgets the
+connection (a firewall, a laptop that slept), a new one is made while the lease still runs.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+import grpc
+
+from protos import rendezvous_pb2 as pb
+from protos import rendezvous_pb2_grpc as pb_grpc
+from rendezvous import wire
+from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, raise_final
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Worker
+from rendezvous.credentials import SERVER_NAME, Credential
+from rendezvous.errors import UnreachableError
+from rendezvous.notices import Notice
+
+_LEASE_SECONDS = 30.0
+_SILENCE_SHARE = 0.2  # of a lease: when a silent connection is asked, and how long it has for its answer, but
+_LEAST_SILENCE_SECONDS = 1.0  # a busy peer may take that long
+_CONNECT_SHARE = 0.25  # of a lease: how long one try to connect may take, within these limits
+_CONNECT_LIMITS_SECONDS = (1.0, 5.0)  # a handshake with a busy launcher on a slow line; the lease of most jobs
+
+
+class AgentClient:
+    """An agent's way to the server, over mutual TLS; asynchronous.
+
+    A connection that has died in silence is replaced so early that the rest of the lease is left for the new one.
+    """
+
+    def __init__(self, server: str, host: str, credential: Credential, lease_seconds: float = _LEASE_SECONDS) -> None:
+        self._server = server
+        self._host = host
+        credentials = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
+        options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
+        self._channel = grpc.aio.secure_channel(server, credentials, options=options)
+        self._stub = pb_grpc.RendezvousStub(self._channel)
+
+    async def report(
+        self, number: int, running: Sequence[Worker], ended: Sequence[Exited], limit_seconds: float
+    ) -> None:
+        """Report once.
+
+        Raises:
+            UnreachableError: no acknowledgement came within the limit.
+            CallRefusedError: the server refused it.
+        """
+        report = pb.AgentReport(
+            host=self._host,
+            number=number,
+            running=[wire.encode_worker(worker) for worker in running],
+            ended=[wire.encode_exited(event) for event in ended],
+        )
+        try:
+            await self._stub.Report(report, timeout=limit_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise_final(error, self._server)
+            raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
+
+    async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Pass a worker's wish on."""
+        return await self._stub.Join(request, timeout=CALL_SECONDS)
+
+    async def open_store(self, request: pb.OpenStoreRequest) -> pb.OpenStoreReply:
+        """Pass on where a worker's store listens."""
+        return await self._stub.OpenStore(request, timeout=CALL_SECONDS)
+
+    async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
+        """Pass on that a worker has state."""
+        return await self._stub.Declare(request, timeout=CALL_SECONDS)
+
+    async def watch(self) -> AsyncGenerator[Notice, None]:
+        """What the server's board holds for this host, through broken connections, until cancelled."""
+        while True:
+            try:
+                async for message in self._stub.Watch(pb.WatchRequest(host=self._host)):
+                    yield wire.decode_notice(message)
+            except grpc.aio.AioRpcError as error:
+                raise_final(error, self._server)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        await self._channel.close()
+
+
+def _liveness(lease_seconds: float) -> tuple[tuple[str, int], ...]:
+    """Options for a connection that is known to be alive, in milliseconds."""
+    silence = int(1000 * max(_LEAST_SILENCE_SECONDS, _SILENCE_SHARE * lease_seconds))
+    least, most = _CONNECT_LIMITS_SECONDS
+    return (
+        ("grpc.keepalive_time_ms", silence),
+        ("grpc.keepalive_timeout_ms", silence),
+        ("grpc.http2.ping_timeout_ms", silence),  # 60 s, else, and the former changes nothing while a ping is under way
+        ("grpc.http2.max_pings_without_data", 0),  # as many as it takes: the watch may be silent for days
+        # Despite its name, this is how long one try to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(1000 * min(most, max(least, _CONNECT_SHARE * lease_seconds)))),
+    )

@@ -1,0 +1,122 @@
+"""Losses: a worker or a host is gone, and the job goes on without it, or ends.
+
+A member's loss stops its generation: whoever is left is interrupted, reports, and is in the next one. Before the first
+generation, and for one that is in none yet, only its slot is staffed again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rendezvous.core import draining
+from rendezvous.core.composition import find_offered
+from rendezvous.core.effects import Dismiss, Effect, Interrupt, Terminate
+from rendezvous.core.model import Slot
+from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_report
+from rendezvous.core.publication import chain, move_on, publish_when_complete
+from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.staffing import staff
+from rendezvous.core.state import Phase, State
+
+
+def lose_worker(
+    state: State, former: WorkerRecord, outcome: Outcome, *, was_started: bool
+) -> tuple[State, tuple[Effect, ...]]:
+    """A worker has failed, and has ended: state is that without it, former what it was.
+
+    was_started: else its command could not be started, which trying again does not mend.
+    """
+    state = replace(state, failures=state.failures + 1)
+    if not _may_go_on(state):
+        return draining.enter(state, outcome)
+    weight = 1 if was_started else state.policy.recovery.failures_per_slot
+    return _go_on(_blame(state, former.worker.slot, weight), [former], outcome)
+
+
+def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
+    """A host is gone with its workers."""
+    former = [record for record in state.on(host) if record.standing is not Standing.ENDED]
+    outcome = blame_host(host, reason)
+    if not _may_go_on(replace(state, failures=state.failures + 1)):
+        return draining.enter(state.with_host_ended(host), outcome)
+    blame = state.blame.close_host(host, state.clock, state.policy.recovery)
+    state = replace(state.with_host_ended(host, -SIGKILL).without_host(host), failures=state.failures + 1, blame=blame)
+    state, effects = _go_on(state, former, outcome)
+    return state, (Dismiss(host, outcome.reason), *effects)
+
+
+def lose_silent(
+    state: State, records: Sequence[WorkerRecord], limit_seconds: float
+) -> tuple[State, tuple[Effect, ...]]:
+    """These members have not reported in time: they are ended, and count as lost from now on."""
+    effects: list[Effect] = []
+    outcome: Outcome | None = None
+    for record in records:
+        own = fail_to_report(record.worker, record.assignment.rank, limit_seconds)
+        outcome = outcome or own
+        leaving = replace(record, standing=Standing.LEAVING, report=None, reason=own.reason, leaves_by=state.clock)
+        state = _blame(replace(state.with_records([leaving]), failures=state.failures + 1), record.worker.slot)
+        effects.append(Terminate(record.worker, 0.0, own.reason))
+    if outcome is None:
+        return state, ()
+    if not _may_go_on(state):
+        return draining.enter(state, outcome)
+    state, more = _go_on(state, records, outcome)
+    return state, (*effects, *more)
+
+
+def interrupt(state: State, reason: str) -> tuple[State, tuple[Effect, ...]]:
+    """Stop the newest generation, if it has not been stopped yet: its members have to report by a deadline."""
+    if not state.number or state.phase is Phase.REFORMING:
+        return state, ()
+    state = replace(state, phase=Phase.REFORMING, deadline=state.now + state.policy.report_seconds)
+    return state, (Interrupt(state.number, reason),)
+
+
+def _may_go_on(state: State) -> bool:
+    """Once somebody has ended well, nobody else may fail: one worker's success does not hide another's failure.
+
+    Before the first generation no more may fail than it takes to close every slot.
+    """
+    most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, len(find_offered(state.offered)))
+    starts = state.number > 0 or state.failures <= most
+    return starts and state.refusal is None and state.policy.allows(state.failures)
+
+
+def _blame(state: State, slot: Slot, weight: int = 1) -> State:
+    offered = next((host for host in state.offered if host.name == slot.host), None)
+    blame = state.blame.blame_slot(slot, offered, state.clock, state.policy.recovery, weight)
+    return replace(state, blame=blame)
+
+
+def _go_on(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:
+    """Go on without these: state is that without them."""
+    if not state.number:
+        state = replace(state, cause=state.cause or outcome)
+        return chain(state, _staff_or_end, publish_when_complete)
+    if not any(record.generation == state.number for record in former):
+        return move_on(state)
+    state = replace(state, cause=state.cause or outcome)
+    return chain(
+        state,
+        _end_without_survivors,
+        lambda state: interrupt(state, outcome.reason),
+        move_on,
+    )
+
+
+def _staff_or_end(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Before the first generation: when too few slots are left because the others have failed, that is how it ends.
+
+    When too few are offered at all, hosts may still come.
+    """
+    needed = state.policy.min_size
+    staffed, effects = staff(state)
+    is_hopeless = len(staffed.alive()) < needed <= len(find_offered(state.offered))
+    return draining.enter(state, state.cause) if state.cause is not None and is_hopeless else (staffed, effects)
+
+
+def _end_without_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """With the last member the state of the training is gone: the first failure decides how the job ends."""
+    if state.cause is None or state.survivors():
+        return state, ()
+    return draining.enter(state, state.cause)

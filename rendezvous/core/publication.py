@@ -1,0 +1,157 @@
+"""Publication: when everybody has joined who can, the verdict is passed and the next generation published."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from rendezvous.core import draining
+from rendezvous.core.composition import Composition, arrange, compose, find_offered
+from rendezvous.core.effects import Effect, Publish
+from rendezvous.core.growth import offer_resize
+from rendezvous.core.leases import start_leases
+from rendezvous.core.model import Generation, Worker
+from rendezvous.core.outcome import exhaust_resets, give_up
+from rendezvous.core.ranking import rank
+from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.reports import Decision, Report, Verdict, Wish
+from rendezvous.core.staffing import explain_removal, retire, staff
+from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.verdict import End, Situation, Wait, decide
+
+Step: TypeAlias = Callable[[State], tuple[State, tuple[Effect, ...]]]
+
+_TAKEN_IN = frozenset({Decision.RESIZE, Decision.RESTORE})  # whoever is new has yet to copy the others' state
+
+
+def chain(state: State, *steps: Step) -> tuple[State, tuple[Effect, ...]]:
+    """One step after the other, until the job's end is decided."""
+    effects: list[Effect] = []
+    for step in steps:
+        if state.outcome is not None:
+            break
+        state, more = step(state)
+        effects += more
+    return state, tuple(effects)
+
+
+def move_on(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Do what has become possible: form the next generation, start workers, offer a resize.
+
+    Before the first generation a slot that is free is staffed first, and waited for; later nobody waits for newcomers.
+    """
+    steps = (publish_when_complete, staff) if state.number else (staff, publish_when_complete)
+    return chain(state, *steps, offer_resize)
+
+
+def publish_when_complete(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Pass the verdict and publish the next generation, if nobody is missing."""
+    if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
+        return state, ()
+    if state.number:
+        return (state, ()) if state.count(Standing.MEMBER) else _judge(state)
+    is_complete = not state.count(Standing.INTENDED) and state.waiting >= state.policy.min_size
+    return publish_first(state) if is_complete else (state, ())
+
+
+def publish_first(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Those who have joined are the first generation."""
+    hosts = [host.name for host in state.offered]
+    members = arrange((), state.standing(Standing.WAITING), hosts)
+    started = len(members) + state.count(Standing.INTENDED)
+    who = f"all {started}" if len(members) == started else f"{len(members)} of {started}"
+    reason = f"{who} workers have joined"
+    return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
+
+
+def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Every survivor of the newest generation has reported."""
+    generation = state.generation
+    if generation is None:
+        raise ValueError("there is no generation to survive")
+    survivors = state.survivors()
+    ranks = {worker: rank for rank, worker in enumerate(generation.members)}
+    reports = {ranks[record.worker]: _complete(record) for record in survivors}
+    repetition = state.repetition.note(generation.members, tuple(reports.values()))
+    if repetition.is_hopeless:
+        reason = (
+            f"{repetition.trouble}; the same has happened {repetition.count} times in a row, with no step in between"
+        )
+        return draining.enter(state, give_up(reason, state.cause))
+    offered = find_offered(state.offered)
+    newcomers = sum(record.worker.slot in offered for record in state.standing(Standing.READY))
+    cause = _explain(state, reports.values())
+    minimum = state.policy.min_size
+    situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause)
+    match decide(situation):
+        case End(reason):
+            return draining.enter(state, give_up(reason, state.cause))
+        case Wait():
+            since = state.clock if state.short_since is None else state.short_since
+            return replace(state, phase=Phase.REFORMING, deadline=None, short_since=since), ()
+        case Verdict() as verdict:
+            return _publish_next(replace(state, repetition=repetition), verdict, survivors, ranks)
+
+
+def _complete(record: WorkerRecord) -> Report:
+    """A survivor's report, with what it may not know of itself."""
+    report = record.report or Report()
+    return replace(report, is_blank=record.is_blank)
+
+
+def _explain(state: State, reports: Iterable[Report]) -> str:
+    """What has interrupted the generation, in one sentence; "" where nothing has."""
+    if state.cause is not None:
+        return state.cause.reason
+    return next((report.trouble for report in reports if report.trouble and report.wish is Wish.CONTINUE), "")
+
+
+def _publish_next(
+    state: State, verdict: Verdict, survivors: tuple[WorkerRecord, ...], ranks: Mapping[Worker, int]
+) -> tuple[State, tuple[Effect, ...]]:
+    composition = compose(state, verdict.decision, survivors)
+    if verdict.decision is Decision.RETRY:
+        verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
+    if any(record.report is not None and record.report.wish is not Wish.BEGIN for record in survivors):
+        if not state.may_form_anew:
+            return draining.enter(state, exhaust_resets(state.resets, verdict.reason, state.cause))
+        state = replace(state, resets=state.resets + 1)
+    reason = verdict.reason or f"all {len(composition.members)} workers have joined"
+    return _publish(state, verdict, composition, reason)
+
+
+def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> tuple[State, tuple[Effect, ...]]:
+    number = state.number + 1
+    members = composition.members
+    assignments = rank([record.worker.slot for record in members])
+    added = {record.worker for record in composition.added}
+    records = tuple(
+        replace(
+            record,
+            standing=Standing.MEMBER,
+            assignment=assignment,
+            generation=number,
+            report=None,
+            is_blank=verdict.decision in _TAKEN_IN and (record.is_blank or record.worker in added),
+        )
+        for record, assignment in zip(members, assignments, strict=True)
+    )
+    generation = Generation(number, tuple(record.worker for record in records))
+    former = state
+    state = start_leases(state.with_records(records), {worker.slot.host for worker in generation.members})
+    state = replace(
+        state,
+        phase=Phase.RUNNING,
+        generation=generation,
+        verdict=verdict,
+        cause=None,
+        deadline=None,
+        short_since=None,
+        gathering_since=None,
+        offer=Offer(state.offer.number),
+    )
+    effects: tuple[Effect, ...] = (Publish(generation, assignments, reason, verdict),)
+    for record in composition.removed:
+        state, more = retire(state, [record], explain_removal(former, record.worker.slot))
+        effects += more
+    state, more = chain(state, staff, offer_resize)
+    return state, effects + more

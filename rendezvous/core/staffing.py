@@ -1,0 +1,140 @@
+"""Staffing: which slots get a worker, which workers are wanted no more, which agents may go.
+
+Before the first generation there is a worker in every slot that is offered, up to the most that the job may have, once
+enough slots are offered to start with. Later a worker is started only to be taken in at a commit: so only when all
+members can begin again, or none of what they do could make use of it. As a rule that means the slot of a lost worker;
+but any open slot will do.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rendezvous.core.composition import find_offered, foresee
+from rendezvous.core.effects import Dismiss, Effect, Launch, Refuse, Terminate
+from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.core.placement import list_slots
+from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.state import State
+
+_UNKNOWN = Assignment(0, 1, 0, 1, 0, 1)
+_JOINED = frozenset({Standing.WAITING, Standing.READY, Standing.MEMBER})
+
+
+def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Retire who is wanted no more, dismiss agents without workers, and launch where there is room."""
+    if state.outcome is not None or state.refusal is not None:
+        return state, ()
+    if not state.policy.is_elastic and state.workers:
+        return state, ()  # the placement of a static job is fixed
+    state, retired = _retire_unwanted(state)
+    state, dismissed = _dismiss_idle(state)
+    state, launched = _launch(state)
+    return state, retired + dismissed + launched
+
+
+def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
+    """End these workers, which are intended no more; their slots are free when they have ended."""
+    leaves_by = state.clock + state.policy.grace_seconds
+    listed = tuple(records)
+    effects: list[Effect] = []
+    for record in listed:
+        if record.standing in _JOINED:
+            effects.append(Refuse(record.worker, reason))
+        effects.append(Terminate(record.worker, state.policy.grace_seconds, reason))
+    leaving = (
+        replace(record, standing=Standing.LEAVING, report=None, reason=reason, leaves_by=leaves_by) for record in listed
+    )
+    return state.with_records(leaving), tuple(effects)
+
+
+def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
+    """Those who have been started, and are in no generation yet; before the first one, all."""
+    waiting = {Standing.INTENDED, Standing.READY} | (set() if state.number else {Standing.WAITING})
+    return state.standing(*waiting)
+
+
+def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Newcomers on slots that are no longer offered, and those for which there is no room any more."""
+    offered = find_offered(state.offered)
+    newcomers = find_newcomers(state)
+    if not newcomers:
+        return state, ()
+    if state.number and not state.may_form_anew:
+        return retire(state, newcomers, "the job may not be formed anew any more (--reset-limit)")
+    effects: tuple[Effect, ...] = ()
+    for record in newcomers:
+        if record.worker.slot not in offered:
+            state, more = retire(state, [record], explain_removal(state, record.worker.slot))
+            effects += more
+    wanted = [record for record in newcomers if record.worker.slot in offered]
+    stay = sum(record.worker.slot in offered for record in state.survivors())
+    room = max(0, state.policy.max_size - stay)
+    state, more = retire(state, wanted[room:], f"the job has {state.policy.max_size} workers without it (--max-np)")
+    return state, effects + more
+
+
+def explain_removal(state: State, slot: Slot) -> str:
+    """Why a slot cannot be used any more, in one sentence."""
+    is_listed = any(host.name == slot.host for host in state.offered)
+    return f"host {slot.host} offers fewer slots now" if is_listed else f"host {slot.host} is no longer listed"
+
+
+def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
+    listed = {host.name for host in state.offered}
+    effects: list[Effect] = []
+    for host in tuple(state.hosts):
+        if host not in listed and all(record.standing is Standing.ENDED for record in state.on(host)):
+            state = state.without_host(host)
+            effects.append(Dismiss(host, f"host {host} is no longer listed"))
+    return state, tuple(effects)
+
+
+def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
+    is_first = not state.workers
+    slots = _find_vacant(state)
+    if is_first and len(slots) < state.policy.slots_to_start:
+        return state, ()
+    survivors = state.survivors()
+    if not slots or (state.number and not (state.may_form_anew and _can_take_in(survivors))):
+        return state, ()
+    offered = find_offered(state.offered)
+    newcomers = find_newcomers(state)
+    stay = sum(record.worker.slot in offered for record in survivors)
+    slots = slots[: max(0, state.policy.max_size - stay - len(newcomers))]
+    former = {slot: state.workers.get(slot) for slot in slots}
+    new = [
+        WorkerRecord(Worker(slot, 1 if known is None else known.worker.incarnation + 1), _UNKNOWN, since=state.clock)
+        for slot, known in former.items()
+    ]
+    numbers = foresee(state, (*newcomers, *new))
+    records = [replace(record, assignment=numbers[record.worker.slot]) for record in new]
+    effects = tuple(
+        Launch(record.worker, record.assignment, _explain_launch(former[record.worker.slot], is_first=is_first))
+        for record in records
+    )
+    return replace(state.with_slots(records), short_since=None) if is_first else state.with_slots(records), effects
+
+
+def _can_take_in(survivors: tuple[WorkerRecord, ...]) -> bool:
+    """A newcomer would be of use: all can begin again, and somebody has said so."""
+    return all(record.may_begin_again for record in survivors) and any(record.has_state for record in survivors)
+
+
+def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
+    if is_first:
+        return "placed"
+    return "there is room for it" if former is None else f"in place of {former.worker}"
+
+
+def _find_vacant(state: State) -> list[Slot]:
+    """The slots in which a worker may be started, in the order offered."""
+
+    def is_vacant(slot: Slot) -> bool:
+        record = state.workers.get(slot)
+        return record is None or (record.standing is Standing.ENDED and not record.is_done)
+
+    return [
+        slot
+        for slot in list_slots(state.offered)
+        if is_vacant(slot) and state.blame.is_open(slot, state.clock, state.policy.recovery)
+    ]

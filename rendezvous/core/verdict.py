@@ -1,0 +1,180 @@
+"""The verdict: one decision for all survivors of a generation, from what each of them has reported.
+
+`decide` goes through these, in this order:
+
+1. All have called `init()` (again): BEGIN. If only some have, nobody can be right: the job ends. If all were
+   interrupted before they were connected, nothing has happened since the last verdict, and it stands.
+2. A survivor that has returned to its last commit, or an operation that cannot be run again (`obstacles.py`): RESTORE.
+3. A survivor that has begun again at a commit, because a resize was offered: RESIZE. All have seen that offer at the
+   same place; who has not come back yet is still in the operation that told of it.
+4. Else RETRY: the survivors go on where they stand. This never takes anybody in, since a newcomer stands elsewhere.
+
+Two things can be in the way. Whoever restores needs a state to go back to, and somebody must hold the state that all
+others copy: else the job ends. A survivor that has done nothing in this generation yet has nothing to go back from: it
+may restore as it is. And a job needs its least number of workers: with fewer it waits for newcomers, and takes them in
+with a RESTORE, whatever the survivors could have done alone.
+
+Commit rounds decide what is done. A step's reductions may be thrown away until its round is committed, so a round that
+some survivor has not even asked for is not done, and all make the step anew; one that every survivor has asked for is
+done, with the lost worker's share in it. One that somebody has seen committed was asked for by all: if a survivor does
+not know of it, the reports contradict each other, and the job ends rather than guess.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rendezvous.core.obstacles import find_contradiction, find_done, find_obstacle
+from rendezvous.core.reports import Decision, Report, Verdict, Wish
+from rendezvous.core.survivors import Survivors
+
+_RESIZED = "hosts have come or gone"
+_REPEATING = (
+    "To survive this, decorate the training function with hvd.elastic.run, which begins again at the last commit, or "
+    "use operations that can be repeated, such as hvd.allreduce in place of hvd.allreduce_"
+)
+_REPLACING = (
+    "Others can take the place of the lost where the training function is decorated with hvd.elastic.run, and every "
+    "worker has entered it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What there is to decide on.
+
+    size: of the interrupted generation.
+    reports: of its survivors, by their ranks in it; at least one.
+    min_size: how many workers the job needs.
+    newcomers: how many wait to be taken in.
+    former: the verdict with which the interrupted generation began.
+    cause: what has interrupted it, as one sentence without a full stop; "" when nothing has.
+    """
+
+    size: int
+    reports: Mapping[int, Report]
+    min_size: int = 1
+    newcomers: int = 0
+    former: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """There are too few workers; newcomers may change that."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The job cannot go on, for this reason: one sentence, or two."""
+
+    reason: str
+
+
+Answer: TypeAlias = Verdict | Wait | End
+
+
+def decide(situation: Situation) -> Answer:
+    """What all survivors do now. The answer does not depend on the order in which they have reported."""
+    if (mixture := _find_mixture(situation.reports)) is not None:
+        return End(mixture)
+    wishes = {report.wish for report in situation.reports.values()}
+    if wishes == {Wish.BEGIN}:
+        return _begin(situation)
+    if wishes == {Wish.FORM} and situation.former.decision is not Decision.RETRY:
+        return _begin_as_before(situation)
+    survivors = Survivors(situation.size, situation.reports)
+    if (contradiction := find_contradiction(survivors)) is not None:
+        return End(_join_sentences(situation.cause, contradiction))
+    obstacle = find_obstacle(survivors) or _find_restored(situation.reports)
+    if obstacle is not None:
+        return _restore(situation, obstacle, _REPEATING)
+    if Wish.RESIZE in wishes:
+        return _take_in(
+            situation, Verdict(Decision.RESIZE, removed_only=_is_removal(situation, wishes), reason=_RESIZED)
+        )
+    if len(situation.reports) < situation.min_size:
+        return _restore(situation, _explain_shortage(situation), _REPLACING)
+    done = find_done(survivors)
+    reason = _join_sentences(situation.cause, f"{len(situation.reports)} of {situation.size} go on where they stand")
+    return Verdict(Decision.RETRY, tuple(sorted(situation.reports)), done, reason=reason)
+
+
+def _find_mixture(reports: Mapping[int, Report]) -> str | None:
+    """Why there is no sense in what they wish together, if there is none."""
+    begun = [rank for rank, report in sorted(reports.items()) if report.wish is Wish.BEGIN]
+    others = [rank for rank, report in sorted(reports.items()) if report.wish is not Wish.BEGIN]
+    if not begun or not others:
+        return None
+    return (
+        f"rank {begun[0]} called hvd.shutdown() and hvd.init() again while rank {others[0]} had not; "
+        "every worker must call them as often as the others"
+    )
+
+
+def _begin(situation: Situation) -> Answer:
+    """All have called `init()`; nobody has anything to lose, nor a state to have others copy."""
+    if len(situation.reports) + situation.newcomers < situation.min_size:
+        return End(f"{_join_sentences(situation.cause, _explain_shortage(situation))}. {_REPLACING}")
+    count = len(situation.reports) + situation.newcomers
+    return Verdict(Decision.BEGIN, reason=situation.cause and f"{situation.cause}; {count} begin")
+
+
+def _begin_as_before(situation: Situation) -> Answer:
+    """Nobody was connected: the last verdict stands, but who was taken in by it may not be the only ones left."""
+    former = situation.former
+    if former.decision is Decision.BEGIN:
+        return _begin(situation)
+    is_removal = former.removed_only and not situation.newcomers
+    return _take_in(situation, Verdict(former.decision, removed_only=is_removal, reason=former.reason))
+
+
+def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
+    """Go back to the last commit, where everybody can; the remedy is for when somebody cannot."""
+    reason = _join_sentences(situation.cause, reason)
+    stateless = sorted(rank for rank, report in situation.reports.items() if not may_begin_again(report))
+    if stateless or not any(report.has_state for report in situation.reports.values()):
+        return End(f"{reason}. {remedy}")
+    return _take_in(situation, Verdict(Decision.RESTORE, reason=reason))
+
+
+def _take_in(situation: Situation, verdict: Verdict) -> Answer:
+    """Newcomers are a part of the next generation, if somebody is left whom they can copy."""
+    if not any(report.has_state and not report.is_blank for report in situation.reports.values()):
+        lost = (
+            "nobody who is left holds the state of the training: those who did are gone, and the others had not got it"
+        )
+        return End(_join_sentences(situation.cause, lost))
+    if len(situation.reports) + situation.newcomers < situation.min_size:
+        return Wait(_explain_shortage(situation))
+    return verdict
+
+
+def may_begin_again(report: Report) -> bool:
+    """It has a state to go back to, or has done nothing yet from which it would have to go back."""
+    is_untouched = report.wish is Wish.CONTINUE and not (report.pending or report.completed)
+    return report.has_state or report.wish is Wish.FORM or is_untouched
+
+
+def _find_restored(reports: Mapping[int, Report]) -> str | None:
+    restored = [(rank, report) for rank, report in sorted(reports.items()) if report.wish is Wish.RESTORE]
+    if not restored:
+        return None
+    rank, report = next((each for each in restored if each[1].trouble), restored[0])
+    return f"rank {rank} has returned to its last commit{f': {report.trouble}' if report.trouble else ''}"
+
+
+def _is_removal(situation: Situation, wishes: set[Wish]) -> bool:
+    """All stand at the same place and nobody comes: there is nothing to copy."""
+    return wishes == {Wish.RESIZE} and not situation.newcomers
+
+
+def _explain_shortage(situation: Situation) -> str:
+    count = len(situation.reports)
+    return f"only {count} of at least {situation.min_size} workers (--min-np) {'is' if count == 1 else 'are'} left"
+
+
+def _join_sentences(*sentences: str) -> str:
+    return "; ".join(filter(None, sentences))

@@ -1,0 +1,86 @@
+"""Workers that stand still for longer than the lease are ended; all others are left alone."""
+
+from collections.abc import Callable
+
+from hvdrun.agent.processes import Process
+from hvdrun.agent.standstill import Standstill
+from rendezvous.core.model import Slot, Worker
+
+LEASE_SECONDS = 5.0
+ONE, TWO = (Worker(Slot("a", index), 1) for index in range(2))
+
+
+class Bench:
+    """Workers whose states the test sets, and a clock that it moves."""
+
+    def __init__(self) -> None:
+        self.states = {11: "S", 22: "R"}
+        self.put: dict[Worker, str] = {}
+        self.now = 100.0
+        self.standstill = Standstill(self, LEASE_SECONDS, look=self._look, clock=lambda: self.now)
+
+    def list_living(self) -> tuple[tuple[Worker, int], ...]:
+        """See `Workers`."""
+        return tuple((worker, pid) for worker, pid in ((ONE, 11), (TWO, 22)) if worker not in self.put)
+
+    def put_down(self, worker: Worker, error: str) -> None:
+        """See `Workers`."""
+        self.put[worker] = error
+
+    def pass_time(self, seconds: float, before: Callable[[], None] = lambda: None) -> None:
+        """Look four times a second for so long."""
+        for _ in range(round(4 * seconds)):
+            self.now += 0.25
+            before()
+            self.standstill.look()
+
+    def _look(self, pid: int) -> Process | None:
+        return Process(pid, self.states[pid], 1, pid, 1) if pid in self.states else None
+
+
+def test_a_worker_that_is_stopped_for_the_lease_is_ended() -> None:
+    bench = Bench()
+    bench.pass_time(60)
+    bench.states[11] = "T"
+    bench.pass_time(LEASE_SECONDS)
+    assert not bench.put
+    bench.pass_time(0.5)
+    assert bench.put == {ONE: "the worker a:0 was stopped for longer than the lease of 5 s (--lease)"}
+
+
+def test_so_is_one_of_which_only_threads_are_left() -> None:
+    bench = Bench()
+    bench.states[22] = "Z"
+    bench.pass_time(LEASE_SECONDS + 0.5)
+    assert "main thread of the worker a:1" in bench.put[TWO]
+
+
+def test_a_worker_that_goes_on_in_time_starts_anew() -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.states[11] = "T"
+        bench.pass_time(LEASE_SECONDS - 1)
+        bench.states[11] = "S"
+        bench.pass_time(0.25)
+    assert not bench.put
+
+
+def test_a_debugger_and_a_busy_disk_are_no_reasons() -> None:
+    bench = Bench()
+    bench.states = {11: "t", 22: "D"}
+    bench.pass_time(10 * LEASE_SECONDS)
+    del bench.states[11]
+    bench.pass_time(1)
+    assert not bench.put
+
+
+def test_while_nobody_looked_nobody_stood_still() -> None:
+    bench = Bench()
+    bench.states[11] = "T"
+    bench.pass_time(1)
+    bench.now += 3600.0
+    bench.standstill.look()
+    bench.pass_time(LEASE_SECONDS - 0.5)
+    assert not bench.put
+    bench.pass_time(1)
+    assert ONE in bench.put

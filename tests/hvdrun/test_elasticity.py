@@ -1,0 +1,35 @@
+"""The bounds of an elastic job: what contradicts itself, or the rest of the job, is refused."""
+
+import pytest
+
+from hvdrun.elasticity import Elasticity
+from hvdrun.errors import UsageError
+from rendezvous.core.model import Recovery
+
+
+def test_what_fits_is_accepted() -> None:
+    Elasticity(1).check(1, 5.0)
+    Elasticity(2, max_size=2, timeout_seconds=5.0, cooldown_seconds=(1.0, 3600.0)).check(2, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("elasticity", "sentence"),
+    [
+        (Elasticity(0), "--min-np 0 .* -np 2"),
+        (Elasticity(3), "--min-np 3 .* -np 2"),
+        (Elasticity(1, max_size=1), "--max-np 1 .* -np 2"),
+        (Elasticity(1, timeout_seconds=4.9), r"--elastic-timeout 4.9s .* lease of 5 s \(--lease\)"),
+        (Elasticity(1, timeout_seconds=float("inf")), "--elastic-timeout"),
+        (Elasticity(1, cooldown_seconds=(10.0, 9.0)), "--blacklist-cooldown-range 10 9"),
+        (Elasticity(1, cooldown_seconds=(0.5, 9.0)), "--blacklist-cooldown-range 0.5 9"),
+        (Elasticity(1, cooldown_seconds=(1.0, 3601.0)), "--blacklist-cooldown-range 1 3601"),
+    ],
+)
+def test_a_contradiction_is_one_sentence(elasticity: Elasticity, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        elasticity.check(2, 5.0)
+
+
+def test_the_rendezvous_is_told_of_it() -> None:
+    recovery = Elasticity(1, reset_limit=0, timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0)).recovery()
+    assert recovery == Recovery(reset_limit=0, elastic_timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0))

@@ -1,0 +1,92 @@
+"""Looking again and again: only changes are told."""
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from hvdrun.discovery_script import DiscoveryFailedError, DiscoveryImpossibleError
+from hvdrun.hosts import HostList
+from hvdrun.lookout import Lookout
+from rendezvous.core.model import Host
+
+A = HostList((Host("a", 1),), {})
+AB = HostList((Host("a", 1), Host("b", 2)), {})
+BA = HostList((Host("b", 2), Host("a", 1)), {})
+FAILS = DiscoveryFailedError("exit code 1")
+LATE = DiscoveryFailedError("it took longer than 30 s")
+HOPELESS = DiscoveryFailedError("exit code 127: not found", is_hopeless=True)
+LIMIT_SECONDS = 10.0
+
+
+class Script:
+    """Gives these answers, and then says that there are no more."""
+
+    def __init__(self, answers: Iterable[HostList | DiscoveryFailedError]) -> None:
+        self._answers = iter(answers)
+        self.is_over = asyncio.Event()
+
+    async def ask(self) -> HostList:
+        """See `Source`."""
+        answer = next(self._answers, None)
+        if answer is None:
+            self.is_over.set()
+            await asyncio.Event().wait()
+        if isinstance(answer, DiscoveryFailedError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
+        """See `Source`."""
+        return DiscoveryImpossibleError("./x", str(failure))
+
+
+def look(*answers: HostList | DiscoveryFailedError) -> tuple[list[HostList], list[str]]:
+    """What is found and what is complained of."""
+    found: list[HostList] = []
+    complaints: list[str] = []
+
+    async def scenario() -> None:
+        script = Script(answers)
+        lookout = asyncio.create_task(Lookout(script, found.append, complaints.append, period_seconds=0).run())
+        over = asyncio.create_task(script.is_over.wait())
+        await asyncio.wait({lookout, over}, return_when=asyncio.FIRST_COMPLETED)
+        over.cancel()
+        lookout.cancel()
+        await asyncio.wait({lookout})
+        if not lookout.cancelled():
+            lookout.result()
+
+    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
+    return found, complaints
+
+
+def test_only_changes_are_told_and_the_order_is_one() -> None:
+    assert look(A, A, AB, AB, BA, A) == ([A, AB, BA, A], [])
+
+
+def test_a_failure_is_told_once_and_so_is_its_end() -> None:
+    found, complaints = look(A, FAILS, FAILS, LATE, FAILS, A, A, FAILS, AB)
+    assert found == [A, AB]
+    assert complaints == [
+        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
+        "the host discovery script failed: it took longer than 30 s; the hosts that it named last stay.",
+        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
+        "the host discovery script names hosts again.",
+        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
+        "the host discovery script names hosts again.",
+    ]
+
+
+def test_the_first_answer_may_fail_and_is_waited_for() -> None:
+    found, complaints = look(FAILS, A)
+    assert found == [A]
+    assert complaints[0].endswith("exit code 1; the job waits for its answer.")
+
+
+def test_a_script_that_cannot_be_started_is_refused_at_once_but_not_later() -> None:
+    with pytest.raises(DiscoveryImpossibleError, match=r"'./x'.*exit code 127: not found"):
+        look(HOPELESS, A)
+    found, complaints = look(A, HOPELESS, AB)
+    assert (found, len(complaints)) == ([A, AB], 2)

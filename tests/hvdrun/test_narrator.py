@@ -1,0 +1,185 @@
+"""What a person is told of an elastic job: each change in one line, and in the end why it did not go on."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hvdrun.console import Console, Page
+from hvdrun.elasticity import Elasticity
+from hvdrun.jobspec import JobSpec
+from hvdrun.narrator import Narrator, describe_changes
+from hvdrun.rank_book import RankBook
+from rendezvous.core import membership
+from rendezvous.core.effects import Dismiss, Launch
+from rendezvous.core.events import Exited, HostsChanged, Lost
+from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
+from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, succeed
+from rendezvous.core.state import Standing, State
+
+ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
+ELASTIC = JobSpec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
+
+
+class Paper:
+    """A console that keeps what is said."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+        self.details: list[str] = []
+        self.pages: list[Page] = []
+        self.output = self
+
+    def notice(self, text: str) -> None:
+        """See `Console`."""
+        self.notices.append(text)
+
+    def verbose(self, text: str) -> None:
+        """See `Console`."""
+        self.details.append(text)
+
+    def page(self, page: Page) -> None:
+        """See `Console`."""
+        self.pages.append(page)
+
+    def tail(self, worker: Worker) -> tuple[str, ...]:
+        """See `OutputPrinter`."""
+        return (f"last words of {worker}",)
+
+
+@pytest.fixture
+def paper() -> Paper:
+    return Paper()
+
+
+def make_narrator(paper: Paper, spec: JobSpec = ELASTIC) -> Narrator:
+    ranks = RankBook(lambda: Generation(1, (ONE, TWO)))
+    return Narrator(spec, cast("Console", paper), ranks)
+
+
+def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
+    """Both workers are members of a generation of this number."""
+    state, _ = membership.step(membership.begin(spec.policy()), HostsChanged(spec.hosts))
+    return replace(state, generation=Generation(number, (ONE, TWO)))
+
+
+def test_losses_and_how_the_job_goes_on_are_a_line_each(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_state(make_state())
+    narrator.note_event(Exited(TWO, -9), make_state())
+    narrator.note_event(Lost("b", "its ssh connection was lost."), make_state())
+    narrator.note_state(make_state(number=2))
+    narrator.note_state(make_state(number=2))
+    assert paper.notices == [
+        "rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
+        "the host b was lost: its ssh connection was lost.",
+        "the job goes on with 2 workers.",
+    ]
+
+
+def test_an_end_with_a_reason_of_its_own_is_told_with_that(paper: Paper) -> None:
+    make_narrator(paper).note_event(
+        Exited(TWO, -9, "the worker b:0 was stopped for longer than the lease"), make_state()
+    )
+    assert paper.notices == ["rank 1 (b:0) was lost: the worker b:0 was stopped for longer than the lease."]
+
+
+def test_whose_end_is_no_loss_is_not_told(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_event(Exited(TWO, 0), make_state())
+    narrator.note_event(Exited(ONE, -15), replace(make_state(), outcome=succeed()))
+    narrator.note_event(Exited(Worker(TWO.slot, 2), 1), make_state())
+    leaving = replace(make_state().workers[TWO.slot], standing=Standing.LEAVING)
+    narrator.note_event(Exited(TWO, -15), make_state().with_records([leaving]))
+    narrator.note_event(Lost("c", "nobody knows it"), make_state())
+    assert paper.notices == []
+
+
+def test_of_a_static_job_nothing_is_told_but_its_end(paper: Paper) -> None:
+    static = replace(ELASTIC, elasticity=None)
+    narrator = make_narrator(paper, static)
+    narrator.note_event(Exited(TWO, 3), make_state(static))
+    for number in (1, 2):
+        narrator.note_state(make_state(static, number))
+    assert paper.notices == []
+
+
+def test_a_worker_that_is_started_again_is_told(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    for incarnation in (1, 2, 2, 3):  # an order may be repeated
+        worker = Worker(TWO.slot, incarnation)
+        narrator.note_launch(Launch(worker, Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    assert paper.notices == 2 * ["the worker in the slot b:0 is started again."]
+    assert len(paper.details) == 4
+
+
+def test_a_lost_host_is_told_once_and_one_that_is_not_named_any_more_was_told_already(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_event(Lost("b", "gone"), make_state())
+    narrator.note_dismissal(Dismiss("b", "it was lost"))
+    narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)"))
+    narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
+    assert paper.notices == ["the host b was lost: gone.", "host a was lost: its agent was silent for 5 s (--lease)."]
+
+
+def test_hosts_that_come_and_go_are_told() -> None:
+    before = (Host("a", 2), Host("b", 1), Host("c", 1))
+    now = (Host("c", 4), Host("d", 1), Host("a", 2))
+    assert list(describe_changes(before, now)) == [
+        "the script names new hosts: d (1 slot)",
+        "the script does not name these hosts any more: b",
+        "the script names other numbers of slots: c (4 slots, before 1)",
+    ]
+    assert list(describe_changes(before, tuple(reversed(before)))) == []
+
+
+def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
+    narrator = make_narrator(paper, replace(ELASTIC, hosts=(), elasticity=Elasticity(2, script="./hosts")))
+    narrator.note_hosts((Host("a", 1),))
+    narrator.note_hosts((Host("a", 1), Host("b", 2)))
+    assert paper.notices[0].startswith("the hosts offer 1 of the 2 slots that the job starts with")
+    assert "600 s (--elastic-timeout)" in paper.notices[0]
+    assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
+
+
+def test_exit_code_75_is_explained_with_what_was_lost(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_event(Lost("b", "gone"), make_state())
+    narrator.explain(Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there", TWO), 2)
+    (page,) = paper.pages
+    assert page.reason == "only 1 of at least 2 workers were there"
+    assert page.last_lines == ("last words of b:0",)
+    assert page.notes == (
+        "Lost before: the host b was lost: gone.",
+        "Exit code 75: it may go on when it is started again.",
+    )
+
+
+def test_a_static_job_that_loses_a_host_has_its_one_sentence(paper: Paper) -> None:
+    make_narrator(paper, replace(ELASTIC, elasticity=None)).explain(blame_host("b", "gone"), 2)
+    assert paper.notices == ["host b was lost: gone."]
+
+
+def test_a_worker_that_decides_how_the_job_ends_has_its_page(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.start()
+    narrator.decide()
+    narrator.note_end_ordered(ONE)
+    narrator.explain(blame_worker(TWO, 1, 3, None), 2)
+    (page,) = paper.pages
+    assert (page.rank, page.host, page.returncode, page.ended_ranks) == (1, "b", 3, (0,))
+    assert page.last_lines == ("last words of b:0",)
+    assert page.seconds is not None
+    assert page.seconds < 60
+
+
+def test_where_a_command_could_not_be_started_is_told_among_several_hosts(paper: Paper) -> None:
+    outcome = blame_worker(TWO, 1, 127, "the command 'x' was not found")
+    make_narrator(paper).explain(outcome, 2)
+    make_narrator(paper).explain(outcome, 1)
+    make_narrator(paper).explain(succeed(), 2)
+    assert paper.notices == [
+        "on the host 'b', the command 'x' was not found.",
+        "the command 'x' was not found.",
+    ]

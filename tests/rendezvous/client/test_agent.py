@@ -1,0 +1,157 @@
+"""An agent's way to the server: what it is told, and how it goes on when the network does not."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing
+from itertools import count
+
+import pytest
+
+from rendezvous.authority import Authority
+from rendezvous.client import AgentClient
+from rendezvous.client.calls import RETRY_SECONDS
+from rendezvous.core.events import Exited, Joined
+from rendezvous.core.model import Host
+from rendezvous.errors import CallRefusedError, UnreachableError
+from rendezvous.notices import Published
+from tests.rendezvous.stage import (
+    A0,
+    LIMIT_SECONDS,
+    LOOPBACK,
+    Stage,
+    find_sockets,
+    happen,
+    open_network,
+    open_stage,
+    run,
+)
+
+PATIENCE_SECONDS = 0.4
+SLACK_SECONDS = 2.0  # for a busy machine
+LONE = [Host("a", 1)]
+
+
+def test_an_agents_client_that_is_closed_leaves_no_connection() -> None:
+    async def story() -> None:
+        async with open_stage(LONE) as stage:
+            sockets = find_sockets()
+            async with stage.agent("a") as client:
+                await client.report(1, [A0], [], LIMIT_SECONDS)
+                assert find_sockets() - sockets
+            await happen(lambda: not find_sockets() - sockets)
+            del client  # only now, see above
+
+    run(story())
+
+
+def test_a_server_that_is_not_there_is_given_up_within_the_limit() -> None:
+    async def story() -> None:
+        with closing(socket.create_server((LOOPBACK, 0))) as mute:  # accepts, and says nothing
+            port = mute.getsockname()[1]
+            await expect_unreachable(port)
+        await expect_unreachable(port)  # refuses
+
+    async def expect_unreachable(port: int) -> None:
+        client = AgentClient(f"{LOOPBACK}:{port}", "a", Authority("job").issue_agent("a"))
+        started = time.monotonic()
+        with pytest.raises(UnreachableError, match=f"{LOOPBACK}:{port}"):
+            await client.report(1, [], [], PATIENCE_SECONDS)
+        assert time.monotonic() - started < PATIENCE_SECONDS + SLACK_SECONDS
+        await client.close()
+
+    run(story())
+
+
+def test_a_proxy_in_the_environment_is_not_for_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://192.0.2.1:3128")
+
+    async def story() -> None:
+        async with open_stage(LONE) as stage, stage.agent("a") as agent:
+            await agent.report(1, [A0], [], LIMIT_SECONDS)
+            assert stage.server.state.last_heard["a"] is not None
+
+    run(story())
+
+
+def test_a_report_goes_through_once_the_network_is_mended() -> None:
+    async def story() -> None:
+        async with (
+            open_stage(LONE) as stage,
+            open_network(stage.port) as network,
+            stage.agent("a", address=network.address) as agent,
+        ):
+            await agent.report(1, [A0], [], LIMIT_SECONDS)
+            await network.cut()
+            with pytest.raises(UnreachableError):
+                await agent.report(2, [A0], [Exited(A0, 0)], PATIENCE_SECONDS)
+            await network.mend()
+            number = 2
+            async with asyncio.timeout(LIMIT_SECONDS):
+                while not stage.server.state.ended:
+                    number += 1
+                    try:
+                        await agent.report(number, [], [Exited(A0, 0)], PATIENCE_SECONDS)
+                    except UnreachableError:
+                        await asyncio.sleep(RETRY_SECONDS)
+            assert network.made > 1
+
+    run(story())
+
+
+def test_a_watch_that_is_refused_says_so() -> None:
+    async def story() -> None:
+        async with open_stage(LONE) as stage:
+            client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
+            with pytest.raises(CallRefusedError, match=stage.address):
+                async with asyncio.timeout(LIMIT_SECONDS), aclosing(client.watch()) as notices:
+                    await anext(notices)
+            await client.close()
+
+    run(story())
+
+
+LEASE_SECONDS = 5.0
+
+
+def test_a_connection_that_was_forgotten_in_silence_is_replaced_while_the_lease_runs() -> None:
+    async def story() -> None:
+        async with (
+            open_stage(LONE) as stage,
+            open_network(stage.port) as network,
+            make_agent(stage, network.address, LEASE_SECONDS) as agent,
+            aclosing(agent.watch()) as notices,
+        ):
+            watching = asyncio.ensure_future(anext(notices))  # as an agent does; else nobody would miss the connection
+            await agent.report(1, [A0], [], LIMIT_SECONDS)
+            network.forget()
+            started = time.monotonic()
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await report_until_heard(agent, LEASE_SECONDS)
+            assert time.monotonic() - started < LEASE_SECONDS
+            stage.server.tell(Joined(A0))  # the watch has come back as well
+            async with asyncio.timeout(LIMIT_SECONDS):
+                assert isinstance(await watching, Published)
+
+    run(story())
+
+
+@asynccontextmanager
+async def make_agent(stage: Stage, address: str, lease_seconds: float) -> AsyncIterator[AgentClient]:
+    client = AgentClient(address, "a", stage.authority.issue_agent("a"), lease_seconds)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def report_until_heard(agent: AgentClient, lease_seconds: float) -> None:
+    for number in count(2):
+        try:
+            await agent.report(number, [A0], [], lease_seconds / 6)
+        except UnreachableError:
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            break

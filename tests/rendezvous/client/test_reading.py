@@ -1,0 +1,180 @@
+"""One thread reads what the board holds; whoever waits or follows hears it, until the client is closed."""
+
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from protos import rendezvous_pb2 as pb
+from protos import rendezvous_pb2_grpc as pb_grpc
+from rendezvous import wire
+from rendezvous.client.calls import name_socket
+from rendezvous.client.reading import Reading
+from rendezvous.errors import CallRefusedError, UnreachableError, WireError
+from rendezvous.notices import Board, Interrupted, Notice, Refused
+from tests.rendezvous.stage import A0, LIMIT_SECONDS, happen, in_thread, run
+
+BROKEN, BURNT = Interrupted(1, "it broke"), Interrupted(2, "it burnt")
+CLOSE_SECONDS = 1.0
+
+
+class Agent:
+    """Tells what hangs on a board, or refuses to, or talks nonsense."""
+
+    def __init__(self) -> None:
+        self.board = Board()
+        self.refuses = False
+        self.babbles = False
+        self.watches = 0
+
+    async def watch(
+        self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
+    ) -> AsyncIterator[pb.Notice]:
+        """See rendezvous.proto, Watch."""
+        assert wire.decode_worker(request.worker) == A0
+        self.watches += 1
+        if self.refuses:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not for you")
+        if self.babbles:
+            yield pb.Notice()
+        async for notice in self.board.follow():
+            yield wire.encode_notice(notice)
+
+
+async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
+    server = grpc.aio.server()
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "Watch": grpc.unary_stream_rpc_method_handler(
+            agent.watch,
+            request_deserializer=pb.WatchRequest.FromString,
+            response_serializer=pb.Notice.SerializeToString,
+        )
+    }
+    service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
+    server.add_generic_rpc_handlers((service,))
+    server.add_insecure_port(name_socket(path))
+    await server.start()
+    return server
+
+
+@contextmanager
+def open_reading(path: Path) -> Iterator[Reading]:
+    with grpc.insecure_channel(name_socket(path)) as channel:
+        reading = Reading(pb_grpc.RendezvousStub(channel), A0, str(path))
+        with closing(reading):
+            yield reading
+
+
+def find(notice: Notice) -> str | None:
+    return notice.reason if isinstance(notice, Interrupted) else None
+
+
+def soon() -> float:
+    return time.monotonic() + LIMIT_SECONDS
+
+
+def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent()
+        server = await serve(agent, tmp_path / "s")
+        agent.board.post(Refused(A0, "another matter"))
+        with open_reading(tmp_path / "s") as reading:
+            assert await in_thread(lambda: reading.wait(find, time.monotonic() + 0.1)) is None
+            agent.board.post(BROKEN)
+            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+            assert agent.watches == 1
+            await in_thread(reading.close)
+        await server.stop(None)
+
+    run(story())
+
+
+def test_many_may_follow_and_each_hears_everything_once_through_broken_connections(tmp_path: Path) -> None:
+    async def story() -> None:
+        agent = Agent()
+        server = await serve(agent, tmp_path / "s")
+        with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
+            heard: list[list[Notice]] = [[], []]
+
+            def follow(notices: list[Notice]) -> None:
+                notices.extend(reading.follow())
+
+            following = [pool.submit(follow, notices) for notices in heard]
+            await happen(lambda: len(reading._followers) == 2)
+            agent.board.post(BROKEN)
+            await happen(lambda: list(reading._bulletin) == [BROKEN])
+            await server.stop(None)
+            server = await serve(agent, tmp_path / "s")
+            await happen(lambda: agent.watches > 1)
+            agent.board.post(BURNT)
+            await happen(lambda: list(reading._bulletin) == [BURNT])
+            await in_thread(reading.close)
+            for each in following:
+                await in_thread(each.result)
+            assert heard == [[BROKEN, BURNT]] * 2
+        await server.stop(None)
+
+    run(story())
+
+
+def test_closing_ends_whoever_waits_or_follows_at_once(tmp_path: Path) -> None:
+    async def story() -> None:
+        server = await serve(Agent(), tmp_path / "s")
+        with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(reading.wait, find, float("inf"))
+            following = pool.submit(list, reading.follow())
+            await happen(lambda: len(reading._followers) == 1 and reading._call is not None)
+            started = time.monotonic()
+            await in_thread(reading.close)
+            with pytest.raises(UnreachableError, match="the client was closed"):
+                await in_thread(waiting.result)
+            assert await in_thread(following.result) == []
+            assert time.monotonic() - started < CLOSE_SECONDS
+            assert not [thread for thread in threading.enumerate() if thread.name == "hvdrun-notices"]
+            with pytest.raises(UnreachableError, match="the client was closed"):
+                reading.wait(find, soon())
+            assert list(reading.follow()) == []
+        await server.stop(None)
+
+    run(story())
+
+
+def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) -> None:
+    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reading.wait, find, float("inf"))
+        while reading._call is None:
+            time.sleep(0.01)
+        started = time.monotonic()
+        reading.close()
+        with pytest.raises(UnreachableError):
+            waiting.result(LIMIT_SECONDS)
+        assert time.monotonic() - started < CLOSE_SECONDS
+
+
+@pytest.mark.parametrize(("fault", "error"), [("refuses", CallRefusedError), ("babbles", WireError)])
+def test_a_refusal_or_nonsense_ends_it_and_the_next_one_tries_anew(
+    tmp_path: Path, fault: str, error: type[Exception]
+) -> None:
+    async def story() -> None:
+        agent = Agent()
+        setattr(agent, fault, True)
+        server = await serve(agent, tmp_path / "s")
+        with open_reading(tmp_path / "s") as reading:
+            with pytest.raises(error):
+                await in_thread(lambda: reading.wait(find, soon()))
+            with pytest.raises(error):
+                await in_thread(lambda: list(reading.follow()))
+            setattr(agent, fault, False)
+            agent.board.post(BROKEN)
+            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+            await in_thread(reading.close)
+        await server.stop(None)
+
+    run(story())

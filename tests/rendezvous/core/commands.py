@@ -1,0 +1,160 @@
+"""Commands of transcripts: what a line of text tells the core."""
+
+import re
+import shlex
+
+from rendezvous.core.events import (
+    Begun,
+    Declared,
+    Event,
+    Exited,
+    HostsChanged,
+    Joined,
+    Lost,
+    Reported,
+    Stopped,
+    StoreOpened,
+    Ticked,
+)
+from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
+from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
+
+
+def parse_policy(limits: list[str]) -> Policy:
+    """Read `size=4` or `min=2 max=4`, and the limits that are given."""
+    given = dict(limit.split("=") for limit in limits)
+    size = given.pop("size", None)
+    names = {"lease": "lease_seconds", "grace": "grace_seconds", "start": "start_timeout_seconds"}
+    seconds = {names[key]: float(given.pop(key)) for key in tuple(given) if key in names}
+    least, most = (size, size) if size is not None else (given.pop("min"), given.pop("max"))
+    failures = given.pop("failures", "0")
+    start = given.pop("np", None)
+    recovery = parse_recovery(given)
+    assert not given, f"unknown limits: {given}"
+    return Policy(
+        int(least),
+        int(most),
+        None if failures == "any" else int(failures),
+        **seconds,
+        start_size=None if start is None else int(start),
+        recovery=recovery,
+    )
+
+
+def parse_recovery(given: dict[str, str]) -> Recovery:
+    """Take out of the limits what concerns recovery."""
+    reset = given.pop("reset", None)
+    least, _, most = given.pop("cooldown", "10-100").partition("-")
+    return Recovery(
+        reset_limit=None if reset is None else int(reset),
+        elastic_timeout_seconds=float(given.pop("elastic", "600")),
+        cooldown_seconds=(float(least), float(most)),
+        failures_per_slot=int(given.pop("per_slot", "3")),
+        forgiveness_seconds=float(given.pop("forgive", "600")),
+        gathering_seconds=float(given.pop("gather", "5")),
+    )
+
+
+def parse_report(words: list[str], size: int) -> Report:
+    """Read what a worker tells of itself."""
+    facts: dict[str, str] = {}
+    pending: list[PendingOperation] = []
+    completed: list[CompletedOperation] = []
+    flags: set[str] = set()
+    for word in words:
+        name, separator, value = word.partition("=")
+        match name:
+            case "pending":
+                pending.append(parse_pending(value, size))
+            case "done":
+                done = parse_pending(value, size)
+                assert done.index is not None
+                completed.append(CompletedOperation(done.ranks, done.name, done.index, done.number))
+            case _ if separator:
+                facts[name] = value
+            case _:
+                flags.add(name)
+    wishes = flags & {wish.value for wish in Wish}
+    report = Report(
+        wish=Wish(wishes.pop()) if wishes else Wish.BEGIN,
+        trouble=facts.pop("trouble", ""),
+        has_state="state" in flags,
+        pending=tuple(pending),
+        completed=tuple(completed),
+        seen=int(facts.pop("seen", "-1")),
+        floor=int(facts.pop("floor", "0")),
+        is_blank="blank" in flags,
+    )
+    assert not facts, f"unknown facts: {facts}"
+    assert flags <= {"state", "blank", report.wish.value}, f"unknown words: {flags}"
+    return report
+
+
+_OPERATION = re.compile(r"([^#@{^!]+)(?:#(\d+))?(?:@(\d+))?(?:\{([\d,]+)\})?(?:\^(\d+))?(?:!(.*))?")
+
+
+def parse_pending(text: str, size: int) -> PendingOperation:
+    """Read an operation; without ranks it is everybody's."""
+    matched = _OPERATION.fullmatch(text)
+    assert matched is not None, f"no operation: {text}"
+    name, number, index, ranks, root, obstacle = matched.groups()
+    kind, _, own = name.partition(".")
+    return PendingOperation(
+        ranks=tuple(range(size)) if ranks is None else tuple(int(rank) for rank in ranks.split(",")),
+        name=name,
+        title=f"{kind} '{own}'",
+        number=int(number or 0),
+        index=None if index is None else int(index),
+        root=None if root is None else int(root),
+        obstacle=obstacle or "",
+    )
+
+
+def parse_event(words: list[str], size: int = 0) -> Event:
+    """Read a command that tells of an event; size: of the newest generation."""
+    match words:
+        case ["begin" | "report" | "lost" | "hosts", *_]:
+            return parse_event_of_hosts(words)
+        case ["join", worker, after, *report] if after.startswith("after="):
+            return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
+        case ["join", worker]:
+            return Joined(parse_worker(worker))
+        case ["declare", worker, *blank]:
+            assert blank in ([], ["blank"]), blank
+            return Declared(parse_worker(worker), is_blank=bool(blank))
+        case ["store", worker, generation, "at", endpoint]:
+            address, _, port = endpoint.rpartition(":")
+            number = int(generation.removeprefix("generation="))
+            return StoreOpened(parse_worker(worker), number, Endpoint(address, int(port)))
+        case ["exit", worker, returncode, *error]:
+            return Exited(parse_worker(worker), int(returncode), *error)
+        case ["stop", code, reason, *at_once]:
+            assert at_once in ([], ["at", "once"]), at_once
+            return Stopped(int(code), reason, at_once=bool(at_once))
+        case ["tick", now]:
+            return Ticked(float(now))
+        case _:
+            raise ValueError(f"no such command: {shlex.join(words)}")
+
+
+def parse_event_of_hosts(words: list[str]) -> Event:
+    """Read a command that tells of hosts and their agents."""
+    match words:
+        case ["hosts", *hosts]:
+            offers = (host.rpartition(":") for host in hosts)
+            return HostsChanged(tuple(Host(name, int(slots)) for name, _, slots in offers))
+        case ["begin", host]:
+            return Begun(host)
+        case ["report", host, *running]:
+            assert running[:1] in ([], ["running"]), running
+            return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
+        case ["lost", host, reason]:
+            return Lost(host, reason)
+        case _:
+            raise ValueError(f"no such command: {shlex.join(words)}")
+
+
+def parse_worker(text: str) -> Worker:
+    """Read `a:0`, or `a:0#2` for the second incarnation."""
+    slot, _, incarnation = text.partition("#")
+    return Worker(Slot.parse(slot), int(incarnation or "1"))

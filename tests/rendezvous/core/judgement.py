@@ -1,0 +1,119 @@
+"""What a verdict or an outcome may say, in the words of the laws and not of the code that is judged by them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rendezvous.core.events import Event, Exited, Joined, Lost, Stopped, Ticked
+from rendezvous.core.model import Assignment, Slot
+from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
+from rendezvous.core.state import Phase, State
+
+GIVEN_UP = frozenset({Cause.NOT_RECOVERED, Cause.RESETS_EXHAUSTED, Cause.TOO_FEW_WORKERS, Cause.WORKER_FAILED})
+
+
+def number_members(members: Sequence[Slot]) -> tuple[Assignment, ...]:
+    """Every member's numbers, straight from their definitions and with no regard to speed."""
+
+    def local_rank(position: int) -> int:
+        return sum(1 for other in members[:position] if other.host == members[position].host)
+
+    def alike(position: int) -> list[int]:
+        return [other for other in range(len(members)) if local_rank(other) == local_rank(position)]
+
+    return tuple(
+        Assignment(
+            rank=position,
+            size=len(members),
+            local_rank=local_rank(position),
+            local_size=sum(1 for other in members if other.host == slot.host),
+            cross_rank=alike(position).index(position),
+            cross_size=len(alike(position)),
+        )
+        for position, slot in enumerate(members)
+    )
+
+
+def check_retry(size: int, reports: Mapping[int, Report], verdict: Verdict) -> None:
+    """Every pending operation of every survivor is decided once: it is done, or run again by all who were in it."""
+    assert all(report.wish in {Wish.CONTINUE, Wish.FORM} for report in reports.values())
+    for rank, report in reports.items():
+        for operation in report.pending:
+            done = Done(operation.ranks, operation.number, "" if operation.number else operation.name)
+            others = {other: known for other, known in reports.items() if other in operation.ranks and other != rank}
+            if done in verdict.done:
+                assert is_known_to_all(operation, others), "what somebody has not even asked for is called done"
+            else:
+                assert not operation.obstacle
+                assert operation.root is None or operation.root in reports
+                assert len(operation.ranks) == size or all(member in reports for member in operation.ranks)
+                assert not any(is_done(operation, report.seen, known) for known in others.values()), (
+                    "what somebody has done is run again"
+                )
+
+
+def is_known_to_all(operation: PendingOperation, others: Mapping[int, Report]) -> bool:
+    """Every other member has asked for this commit round; of a barrier, somebody has passed it."""
+    if not operation.number:
+        return any(each.name == operation.name for known in others.values() for each in known.completed)
+    return all(
+        any(ranks == operation.ranks and number >= operation.number for ranks, number in list_rounds(known))
+        for known in others.values()
+    )
+
+
+def list_rounds(report: Report) -> list[tuple[tuple[int, ...], int]]:
+    """The sets and numbers of the commit rounds that somebody has asked for."""
+    pending = [(each.ranks, each.number) for each in report.pending]
+    return pending + [(each.ranks, each.number) for each in report.completed]
+
+
+def is_done(operation: PendingOperation, seen: int, known: Report) -> bool:
+    """Another has done this very operation."""
+    return any(
+        (each.ranks, each.name, each.number) == (operation.ranks, operation.name, operation.number)
+        and (each.index == operation.index if operation.index is not None else each.index > seen)
+        for each in known.completed
+    )
+
+
+def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
+    """The outcome that an event has brought about tells of that event."""
+    if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
+        return True
+    match event:
+        case Exited(_, 0):
+            return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
+        case Exited() if is_elastic and outcome.cause is Cause.SUCCEEDED:
+            return outcome.exit_code == 0  # a newcomer who was not needed any more was the last one
+        case Exited(worker, returncode, error):
+            code = returncode if returncode > 0 else 128 - returncode
+            cause = Cause.WORKER_FAILED if error is None else Cause.COMMAND_NOT_STARTED
+            return (outcome.cause, outcome.exit_code, outcome.worker) == (cause, code, worker)
+        case Stopped(code, reason):
+            return (outcome.cause, outcome.exit_code, outcome.reason) == (Cause.STOPPED, code, reason)
+        case Lost(host, reason):
+            return outcome.cause is Cause.HOST_LOST and host in outcome.reason and reason in outcome.reason
+        case Ticked():
+            return (outcome.cause, outcome.exit_code) in {(Cause.HOST_LOST, 75), (Cause.START_TIMED_OUT, 124)}
+        case Joined():
+            return (outcome.cause, outcome.exit_code) == (Cause.NOT_RECOVERED, 75)
+        case _:
+            return False
+
+
+def check_counts(state: State) -> None:
+    """What a state counts along equals a recount."""
+    standings = Counter(record.standing for record in state.workers.values())
+    assert standings == Counter(state.counts)
+    assert (state.waiting > 0) == (state.waiting_since is not None)
+    assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING}
+    assert state.phase is not Phase.DRAINING or state.deadline is not None
+    assert state.refusal is None or state.waiting == 0, "nobody waits for what will never be"
+    assert state.phase is not Phase.RUNNING or state.waiting == 0
+    used = [slot for slots in state.hosts.values() for slot in slots]
+    assert sorted(used) == sorted(slot for slot in state.workers if slot.host in state.hosts)
+    assert tuple(state.hosts) == tuple(state.last_heard)
+    if not state.policy.is_elastic:
+        assert tuple(used) == state.placement
+        assert not used or state.policy.min_size <= len(used) <= state.policy.max_size

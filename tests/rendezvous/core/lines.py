@@ -1,0 +1,119 @@
+"""Lines of transcripts: what followed from a command, in text."""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from rendezvous.core.effects import (
+    Announce,
+    Depart,
+    Dismiss,
+    Effect,
+    Finish,
+    Interrupt,
+    Launch,
+    OfferResize,
+    Publish,
+    Refuse,
+    Terminate,
+)
+from rendezvous.core.model import Assignment
+from rendezvous.core.outcome import Outcome
+from rendezvous.core.reports import Decision, Done, Verdict
+from rendezvous.core.state import Standing, State, WorkerRecord
+
+
+def show_effect(effect: Effect) -> Iterator[str]:
+    """An effect in one line; a Publish has one more for each member."""
+    match effect:
+        case Launch() | Terminate() | Dismiss() | Finish():
+            yield show_order(effect)
+        case Publish(generation, assignments, reason, verdict):
+            yield f"publish {generation.number}{show_verdict(verdict)}  ({reason})"
+            for worker, assignment in zip(generation.members, assignments, strict=True):
+                yield f"  {worker} {show_assignment(assignment)}"
+        case Announce(generation, endpoint):
+            yield f"announce {generation} at {endpoint.address}:{endpoint.port}"
+        case Interrupt(generation, reason):
+            yield f"interrupt {generation}  ({reason})"
+        case OfferResize(generation, number, adds, removes):
+            what = " and ".join(word for word, is_so in (("adds", adds), ("removes", removes)) if is_so)
+            yield f"offer {number} to generation {generation}: {what or 'nothing any more'}"
+        case Refuse(worker, reason):
+            yield f"refuse {worker}  ({reason})"
+        case Depart(generation, worker, rank):
+            yield f"depart {worker} rank={rank} generation={generation}"
+        case _:
+            assert_never(effect)
+
+
+def show_order(effect: Launch | Terminate | Dismiss | Finish) -> str:
+    """What the launcher carries out, in one line."""
+    match effect:
+        case Launch(worker, assignment, reason):
+            return f"launch {worker} {show_assignment(assignment)}  ({reason})"
+        case Terminate(worker, grace_seconds, reason):
+            return f"terminate {worker} grace={grace_seconds:g}  ({reason})"
+        case Dismiss(host, reason):
+            return f"dismiss {host}  ({reason})"
+        case Finish(outcome):
+            return f"finish {show_outcome(outcome)}"
+
+
+def show_verdict(verdict: Verdict) -> str:
+    """What all do, where that is more than to begin."""
+    if verdict.decision is Decision.BEGIN:
+        return ""
+    survivors = f" survivors={','.join(map(str, verdict.survivors))}" if verdict.survivors else ""
+    done = "".join(f" done={show_done(done)}" for done in verdict.done)
+    return f" {verdict.decision}{survivors}{done}{' removed_only' if verdict.removed_only else ''}"
+
+
+def show_done(done: Done) -> str:
+    """A commit round or a barrier."""
+    what = done.name or f"commit#{done.number}"
+    return f"{what}{{{','.join(map(str, done.ranks))}}}"
+
+
+def show_assignment(assignment: Assignment) -> str:
+    """A worker's numbers: each rank, and of how many."""
+    return (
+        f"rank={assignment.rank}/{assignment.size} local={assignment.local_rank}/{assignment.local_size} "
+        f"cross={assignment.cross_rank}/{assignment.cross_size}"
+    )
+
+
+def show_outcome(outcome: Outcome) -> str:
+    """How a job ended."""
+    blamed = "" if outcome.worker is None else f" {outcome.worker} rank={outcome.rank} returncode={outcome.returncode}"
+    return f"{outcome.exit_code} {outcome.cause}{blamed}  ({outcome.reason})"
+
+
+def show_state(state: State) -> Iterator[str]:
+    """What matters of a state: the job in one line, then its outcome, then its hosts."""
+    facts = {
+        "generation": state.number or None,
+        "waiting": state.waiting or None,
+        "ready": state.count(Standing.READY) or None,
+        "since": state.waiting_since,
+        "ended": state.ended or None,
+        "failures": state.failures or None,
+        "resets": state.resets or None,
+        "short since": state.short_since,
+        "deadline": state.deadline,
+    }
+    known = (f"{name}={value:g}" for name, value in facts.items() if value is not None)
+    yield " ".join([state.phase, *known])
+    if state.outcome is not None:
+        yield f"outcome {show_outcome(state.outcome)}"
+    for host, left_seconds in state.blame.find_closed(state.clock).items():
+        yield f"{host} is closed for {left_seconds:g} s more"
+    for host in state.hosts:
+        heard = state.last_heard[host]
+        sign = "never heard" if heard is None else f"heard at {heard:g}"
+        yield f"{host} {sign}: {', '.join(show_record(record) for record in state.on(host))}"
+
+
+def show_record(record: WorkerRecord) -> str:
+    """A worker's standing, and how it ended."""
+    returncode = "" if record.returncode is None else f" {record.returncode}"
+    return f"{record.worker} {record.standing}{returncode}"

@@ -1,0 +1,34 @@
+"""The same trouble at the same place is counted, and anything else begins the count anew."""
+
+from rendezvous.core.model import Slot, Worker
+from rendezvous.core.repetition import MOST_REPETITIONS, Repetition
+from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
+
+MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))
+
+
+def report(trouble: str = "", *, asked: int = 0, done: int = 0) -> Report:
+    pending = (PendingOperation((0, 1), "commit.1", "commit", asked),)
+    return Report(trouble=trouble, pending=pending, completed=(CompletedOperation((0, 1), "commit.1", 0, done),))
+
+
+def test_the_same_again_and_again_is_hopeless() -> None:
+    repetition = Repetition()
+    for count in range(1, MOST_REPETITIONS + 1):
+        assert not repetition.is_hopeless
+        repetition = repetition.note(MEMBERS, (report(), report("it broke", asked=7)))
+        assert repetition.count == count
+    assert repetition.is_hopeless
+
+
+def test_a_step_another_trouble_other_members_or_a_loss_begin_anew() -> None:
+    twice = Repetition("it broke", MEMBERS, 7, 2)
+    assert twice.note(MEMBERS, (report("it broke", asked=8), report())).count == 1
+    assert twice.note(MEMBERS, (report("it burnt", asked=7), report())).count == 1
+    assert twice.note(MEMBERS[::-1], (report("it broke", asked=7), report())).count == 1
+    assert twice.note(MEMBERS, (report("it broke", asked=7),)).count == 0
+    assert twice.note(MEMBERS, (report(), report())).count == 0
+
+
+def test_rounds_that_are_counted_anew_after_a_restore_are_no_progress() -> None:
+    assert Repetition("it broke", MEMBERS, 7, 1).note(MEMBERS, (report("it broke", done=2), report())).count == 2

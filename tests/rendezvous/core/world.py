@@ -1,0 +1,258 @@
+"""A world for an elastic job: agents that do as they are told, workers that train and tell the truth.
+
+All workers of a generation go through the same operations, one by one: something eager, a barrier, a commit round, and
+so on. Each has done so many, and may have asked for the next; nobody has done what another has not asked for.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from rendezvous.core.effects import Dismiss, Effect, Interrupt, Launch, OfferResize, Publish, Refuse, Terminate
+from rendezvous.core.events import Declared, Event, Exited, Joined, Lost, Reported, Ticked
+from rendezvous.core.model import Worker
+from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
+from tests.rendezvous.core.witness import Witness
+
+KINDS = ("allreduce.x", "barrier.e", "commit.1")
+
+
+@dataclass
+class Trainee:
+    """One worker as it is.
+
+    generation: the last one it was a member of; rank and size: of it. joined: it waits for a newer one.
+    done: how many operations it has done since the function began, and base: how many before this generation.
+    is_told: to end.
+    """
+
+    worker: Worker
+    generation: int = 0
+    rank: int = 0
+    size: int = 0
+    joined: bool = False
+    has_state: bool = False
+    is_blank: bool = False
+    is_connected: bool = False
+    done: int = 0
+    base: int = 0
+    pending: bool = False
+    is_told: bool = False
+
+
+@dataclass
+class World:
+    """What there is outside the core."""
+
+    witness: Witness
+    chance: random.Random
+    obstacles: float = 0.0  # how often an eager operation cannot be repeated
+    has_states: bool = True  # the script is an elastic one
+    alive: dict[Worker, Trainee] = field(default_factory=dict)
+    interrupted: int = 0
+    offered: OfferResize | None = None
+    members: tuple[Worker, ...] = ()
+    generation: int = 0
+
+    def tell(self, event: Event) -> None:
+        """Let an event happen, and what follows from it."""
+        for effect in self.witness.tell(event) or ():
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Launch(worker):
+                self.alive.setdefault(worker, Trainee(worker))
+            case Terminate(worker):
+                if worker in self.alive:
+                    self.alive[worker].is_told = True
+            case Refuse(worker):
+                if worker in self.alive:
+                    self.alive[worker].joined = False
+            case Interrupt(generation):
+                self.interrupted = generation
+            case OfferResize():
+                self.offered = effect
+            case Publish():
+                self._publish(effect)
+            case Dismiss(host):
+                self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
+            case _:
+                pass
+
+    def _publish(self, publish: Publish) -> None:
+        """Every member takes part at once, except that it may not be connected yet."""
+        verdict, self.members = publish.verdict, publish.generation.members
+        self.generation, self.offered = publish.generation.number, None
+        for rank, worker in enumerate(self.members):
+            each = self.alive.get(worker)
+            if each is None:
+                continue  # it has ended, and nobody knows yet
+            is_new = each.generation != self.generation - 1
+            self._apply(each, verdict, is_new=is_new)
+            each.generation, each.rank, each.size = self.generation, rank, len(self.members)
+            each.joined = each.is_connected = False
+        if verdict.decision is Decision.RETRY:
+            done = {each.done for worker in self.members if (each := self.alive.get(worker)) is not None}
+            assert len(done) <= 1, "after a retry all stand at the same place"
+
+    def _apply(self, each: Trainee, verdict: Verdict, *, is_new: bool) -> None:
+        if verdict.decision is not Decision.RETRY:
+            each.done = each.base = 0
+            each.pending = False
+            each.is_blank = is_new and verdict.decision in {Decision.RESIZE, Decision.RESTORE}
+            return
+        if each.pending and self._describe_done(each) in verdict.done:
+            each.done += 1
+            each.pending = False
+        each.base = each.done
+
+    def _describe_done(self, each: Trainee) -> Done:
+        kind, number = self._name(each.done)
+        return Done(tuple(range(each.size)), number, "" if number else kind)
+
+    def _name(self, position: int) -> tuple[str, int]:
+        kind = KINDS[position % len(KINDS)]
+        return kind, position // len(KINDS) + 1 if kind.startswith("commit") else 0
+
+    def train(self) -> None:
+        """Let the newest generation get on, if it lives; nobody is ahead of what all have asked for."""
+        trainees = self.list_members()
+        if self.interrupted == self.generation or not trainees or any(each.joined for each in trainees):
+            return
+        if len(trainees) < len(self.members):
+            for each in trainees:  # somebody is dead: nothing more is done, but all come to the next operation
+                each.is_connected = True
+                each.pending = each.pending or self.chance.random() < 0.5
+            return
+        steps = self.chance.choice([0, 1, 1, 2, 3, 5])
+        place = max(each.done for each in trainees) + steps
+        ahead = self.chance.random() < 0.4
+        for each in trainees:
+            each.is_connected = True
+            is_blank = each.is_blank and place < 1
+            each.is_blank = is_blank
+            each.done = place
+            each.pending = ahead or self.chance.random() < 0.5
+        if ahead:  # some have done it already
+            for each in trainees:
+                if self.chance.random() < 0.5:
+                    each.done, each.pending = place + 1, self.chance.random() < 0.5
+
+    def report_of(self, each: Trainee, wish: Wish, trouble: str = "") -> Report:
+        """The truth about this worker."""
+        if wish is Wish.BEGIN:
+            return Report()
+        if not each.is_connected:
+            return Report(Wish.FORM, has_state=each.has_state, is_blank=each.is_blank)
+        ranks = tuple(range(each.size))
+        completed = [
+            CompletedOperation(ranks, *self._locate(position, each)) for position in range(each.base, each.done)
+        ]
+        pending = (self._describe_pending(each, ranks),) if each.pending and wish is Wish.CONTINUE else ()
+        heard = each.done - each.base - 1
+        if pending and pending[0].index is not None:
+            heard = pending[0].index
+        return Report(wish, trouble, each.has_state, pending, tuple(completed), heard, 0, each.is_blank)
+
+    def _locate(self, position: int, each: Trainee) -> tuple[str, int, int]:
+        kind, number = self._name(position)
+        return kind, position - each.base, number
+
+    def _describe_pending(self, each: Trainee, ranks: tuple[int, ...]) -> PendingOperation:
+        kind, number = self._name(each.done)
+        is_released = all(other.pending or other.done > each.done for other in self.list_members())
+        is_heard = is_released and self.chance.random() < 0.5
+        is_stuck = not number and kind.startswith("allreduce") and self.chance.random() < self.obstacles
+        return PendingOperation(
+            ranks=ranks,
+            name=kind,
+            title=kind,
+            number=number,
+            index=each.done - each.base if is_heard else None,
+            obstacle="it was changed in place" if is_stuck else "",
+        )
+
+    def list_members(self) -> list[Trainee]:
+        """The members of the newest generation that live."""
+        return [self.alive[worker] for worker in self.members if worker in self.alive]
+
+    def join(self, each: Trainee) -> None:
+        """What this worker has to say now, if it has anything to say."""
+        if each.generation != self.generation or not self.generation:
+            if not each.joined:
+                each.joined = True
+                self.tell(Joined(each.worker, each.generation))
+        elif self.interrupted == self.generation and not each.joined:
+            each.joined = True
+            wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.1 else Wish.CONTINUE
+            self.tell(Joined(each.worker, each.generation, self.report_of(each, wish)))
+
+    def resize(self) -> None:
+        """All have come to a commit, and have seen the offer there."""
+        members = self.list_members()
+        if self.offered is None or self.interrupted == self.generation or len(members) < len(self.members):
+            return
+        if any(each.joined for each in members) or not all(each.has_state for each in members):
+            return
+        place = max(each.done for each in members) // len(KINDS) * len(KINDS) + len(KINDS)
+        for each in members:
+            each.done, each.pending, each.is_blank, each.is_connected = place, False, False, True
+        for each in self.chance.sample(members, self.chance.randint(1, len(members))):
+            if self.interrupted != self.generation and self.generation == each.generation and not each.joined:
+                each.joined = True
+                self.tell(Joined(each.worker, each.generation, self.report_of(each, Wish.RESIZE)))
+
+    def begin_again(self) -> None:
+        """All call `shutdown()` and `init()` again; some are slow."""
+        members = self.list_members()
+        if self.interrupted == self.generation or any(each.joined for each in members):
+            return
+        for each in self.chance.sample(members, self.chance.randint(0, len(members))):
+            if self.generation == each.generation and self.interrupted != self.generation:
+                each.joined = True
+                self.tell(Joined(each.worker, each.generation))
+
+    def declare(self, each: Trainee) -> None:
+        """Enter the function that begins again, or have got the others' state in it."""
+        if each.generation and each.generation == self.generation and self.has_states:
+            if each.has_state:
+                each.is_blank = False
+            each.has_state = True
+            self.tell(Declared(each.worker, each.is_blank))
+
+    def trouble(self) -> None:
+        """A member notices by itself that the generation cannot go on."""
+        members = [each for each in self.list_members() if not each.joined]
+        if members and self.interrupted != self.generation:
+            each = self.chance.choice(members)
+            each.joined = True
+            reason = self.chance.choice(["the sequencer has gone", "a connection broke"])
+            wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.4 else Wish.CONTINUE
+            self.tell(Joined(each.worker, each.generation, self.report_of(each, wish, reason)))
+
+    def end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
+        """A worker has ended."""
+        if self.alive.pop(worker, None) is not None:
+            self.tell(Exited(worker, returncode, error))
+
+    def end_the_told(self) -> None:
+        """Whoever was told to end does."""
+        for each in list(self.alive.values()):
+            if each.is_told:
+                self.end(each.worker, self.chance.choice([-15, -9, 0, 1]))
+
+    def report(self, host: str) -> None:
+        """An agent tells which workers it has; it starts none of which it was not told."""
+        self.tell(Reported(host, tuple(worker for worker in self.alive if worker.slot.host == host)))
+
+    def lose(self, host: str) -> None:
+        """A host is gone, and all that ran there."""
+        self.alive = {worker: each for worker, each in self.alive.items() if worker.slot.host != host}
+        self.tell(Lost(host, "its order channel closed"))
+
+    def pass_time(self, seconds: float) -> None:
+        """Agents report in time, so that nothing is lost."""
+        self.tell(Ticked(self.witness.state.now + seconds))
+        for host in list(self.witness.state.hosts):
+            if host in self.witness.state.hosts:
+                self.report(host)

@@ -1,0 +1,206 @@
+"""A simulated job whose workers each have a sampler, and what they have really processed."""
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from worker_runtime.sampler import ElasticSampler
+
+
+@dataclass
+class Seat:
+    """What a sampler sees of a worker's executor."""
+
+    origin: int
+    lineage: tuple[int, ...]
+    committed: tuple[int, tuple[int, ...]]
+
+    @classmethod
+    def take(cls, rank: int, size: int) -> "Seat":
+        """Of a worker that has just entered a job."""
+        return cls(rank, tuple(range(size)), (0, tuple(range(size))))
+
+    def commit(self, *lost: int) -> None:
+        """A step is committed, by those who are there but for the lost ones."""
+        self.lineage = tuple(member for member in self.lineage if member not in lost)
+        self.committed = self.committed[0] + 1, self.lineage
+
+
+@dataclass
+class Player:
+    """A worker of a simulated job."""
+
+    seat: Seat
+    sampler: ElasticSampler
+    rows: int = 0  # of the present deal that it has used
+    saved: dict[str, object] = field(default_factory=dict)
+
+
+class Job:
+    """Workers that each have a sampler, and what they have really processed in committed steps."""
+
+    def __init__(self, chance: random.Random, runtime: SimpleNamespace) -> None:
+        self.chance = chance
+        self.runtime = runtime
+        self.count = chance.choice([0, 1, 3, 10, 60])
+        self.batch = chance.randint(1, 6)
+        self.passes = chance.choice([1, 1, 2, 3])
+        self.is_calm = False
+        self.counts = Counter[str]()
+        self.seen: set[int] = set()  # in committed steps of this epoch, padding included
+        self.own: set[int] = set()  # without it
+        self.saved: tuple[set[int], set[int]] = set(), set()
+        self.players: list[Player] = []
+        self.enter(chance.randint(1, 5))
+
+    def act(self, player: Player) -> ElasticSampler:
+        """Be this worker."""
+        self.runtime.executor = player.seat
+        return player.sampler
+
+    def enter(self, newcomers: int, *, is_synced: bool = True) -> None:
+        """All begin again, with others; some may be lost right away, which not all hear of at once."""
+        size = len(self.players) + newcomers
+        for rank in range(size):
+            seat = Seat.take(rank, size)
+            if rank < len(self.players):
+                player = self.players[rank]
+                player.seat, player.rows = seat, 0
+                self.act(player).reset()
+            else:
+                self.runtime.executor = seat
+                self.players.append(Player(seat, ElasticSampler(range(self.count), seed=1)))
+        lost = self.lose(0.1, spared=1)  # who holds the state
+        if is_synced:
+            state = self.act(self.players[0]).state_dict()
+            for player in self.players:
+                if self.chance.random() < 0.5:
+                    self.tell(player, lost)
+                self.act(player).load_state_dict(state)
+                self.tell(player, lost)
+            self.save()
+        for player in self.players:
+            self.tell(player, lost)
+        self.counts["joined"] += newcomers > 0
+        self.check()
+
+    def check(self) -> None:
+        """All deal alike what was not processed."""
+        first = self.players[0].sampler
+        for player in self.players:
+            sampler = player.sampler
+            assert sampler.remaining_indices == first.remaining_indices
+            assert (sampler.num_replicas, len(sampler)) == (first.num_replicas, len(first))
+        assert sorted(first.remaining_indices) == [sample for sample in range(self.count) if sample not in self.seen]
+        assert len({player.sampler.rank for player in self.players}) == len(self.players)
+
+    def step(self) -> bool:
+        """One step of all, of some passes; False where no data is left."""
+        rows = len(self.players[0].sampler)
+        taken = []
+        while len(taken) < self.passes and (left := rows - self.players[0].rows - sum(taken)) > 0:
+            taken.append(min(self.batch, left))
+        if not taken:
+            return False
+        for _ in taken[:-1]:
+            for player in self.players:
+                self.act(player).record_batch(0, self.batch)
+        lost = self.lose(0.15)
+        self.counts["lost before"] += len(lost)
+        for player in self.players:
+            self.tell(player, lost)
+            if len(self.players) > 1:
+                player.seat.commit()
+            self.use(player, sum(taken))
+        self.counts["alone"] += len(self.players) == 1
+        lost = self.lose(0.05)
+        self.counts["lost after"] += len(lost)
+        for player in self.players:
+            is_told = self.chance.random() < 0.5
+            if is_told:
+                self.tell(player, lost)
+            self.act(player).record_batch(0, self.batch)
+            self.tell(player, lost)
+        return True
+
+    def use(self, player: Player, rows: int) -> None:
+        """The worker's next samples are in the model; only padding may be there already."""
+        sampler = player.sampler
+        mine = list(sampler)
+        for row in range(player.rows, player.rows + rows):
+            is_padding = row * sampler.num_replicas + sampler.rank >= len(sampler.remaining_indices)
+            self.counts["padding"] += is_padding
+            if not is_padding:
+                assert mine[row] not in self.own
+                self.own.add(mine[row])
+            self.seen.add(mine[row])
+        player.rows += rows
+
+    def lose(self, probability: float, spared: int = 0) -> list[int]:
+        """Some die, but one, and not the first ones; their names in the lineage."""
+        lost = []
+        while not self.is_calm and len(self.players) > 1 and self.chance.random() < probability:
+            lost.append(self.players.pop(self.chance.randrange(spared, len(self.players))).seat.origin)
+        return lost
+
+    def tell(self, player: Player, lost: list[int]) -> None:
+        """The worker's executor has gone on without them."""
+        seat = player.seat
+        seat.lineage = tuple(member for member in seat.lineage if member not in lost)
+
+    def save(self) -> None:
+        """All commit their state."""
+        self.saved = self.seen.copy(), self.own.copy()
+        for player in self.players:
+            player.saved = self.act(player).state_dict()
+        assert all(player.saved == self.players[0].saved for player in self.players)
+
+    def restore(self) -> None:
+        """All return to what was saved."""
+        self.seen, self.own = (some.copy() for some in self.saved)
+        for player in self.players:
+            self.act(player).load_state_dict(player.saved)
+
+
+def play_job(job: Job, epochs: int) -> None:
+    """Whole epochs, the last steps of each without a further loss."""
+    for epoch in range(epochs):
+        job.is_calm = False
+        job.seen, job.own = set(), set()
+        for player in job.players:
+            job.act(player).set_epoch(epoch)
+            player.rows = 0
+        job.check()
+        job.save()
+        for _ in range(12):
+            play_turn(job)
+        job.is_calm = True
+        while True:
+            while job.step():
+                pass
+            job.enter(0)
+            if not job.players[0].sampler.remaining_indices:
+                break
+        assert job.seen == set(range(job.count))
+        assert job.players[0].sampler.processed_num == job.count
+
+
+def play_turn(job: Job) -> None:
+    """A step, or what may come between two."""
+    event = job.chance.random()
+    if event < 0.6:
+        job.step()
+    elif event < 0.7:
+        job.save()
+    elif event < 0.8:
+        job.enter(job.chance.randint(0, 2))
+    elif event < 0.9:
+        differ = {player.sampler.may_differ for player in job.players}
+        assert len(differ) == 1
+        job.enter(0, is_synced=differ == {True})
+        job.counts["unsynced"] += differ == {False}
+    else:
+        job.restore()
+        job.enter(job.chance.randint(0, 2))
+        job.counts["restored"] += 1

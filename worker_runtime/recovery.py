@@ -1,0 +1,339 @@
+"""What a worker does between the loss of a member and the next generation, whatever its program is doing meanwhile.
+
+A thread in the background hears that the generation was interrupted, or of trouble that this worker has noticed by
+itself. It suspends the executor, tells the rendezvous what is pending, and waits for the next generation and its
+verdict, the same for all:
+
+- RETRY: what is pending runs again with the ranks that are left, and the program notices nothing.
+- RESTORE, RESIZE: what is pending raises. Under `elastic.run` the function begins again: the program comes back here
+  (`enter`) and takes the generation, whose members are being connected in the meantime.
+
+Each try is a `Formation`. What is lost while it is under way makes it worthless, and another begins: pending operations
+and kept gradients belong to the process, and outlive any number of tries.
+"""
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from typing import Protocol, TypeAlias
+
+from worker_runtime.backends.choice import Choice
+from worker_runtime.elastic_executor import ElasticExecutor
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.formation import Formation, JoiningClient
+from worker_runtime.membership import (
+    Assignment,
+    Bootstrap,
+    Decision,
+    Interrupted,
+    Membership,
+    RendezvousError,
+    Report,
+    ResizeOffered,
+    Verdict,
+    Wish,
+)
+
+# What it says at the level DEBUG, and when, tells how long each part of a recovery takes (benchmarks/recovery.py).
+_LOG = logging.getLogger("hvd.recovery")
+
+_JOIN_SECONDS = 5.0  # for a thread of ours to end
+_LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is woken, so this is a second chance
+
+
+class FollowingClient(JoiningClient, Protocol):
+    """What recovery needs of the rendezvous (`rendezvous.client.WorkerClient`); for any thread."""
+
+    def follow(self) -> Iterator[Interrupted | ResizeOffered]:
+        """What concerns the newest generation, until `close()`."""
+
+    def declare(self) -> None:
+        """This worker has state to begin again with."""
+
+    def close(self) -> None:
+        """End the connection to the agent, and whoever waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """This worker has noticed that the generation cannot go on."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    formation: Formation
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    formation: Formation
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    formation: Formation
+    error: Exception
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    pass
+
+
+_News: TypeAlias = Trouble | Interrupted | ResizeOffered | _Joined | _Connected | _Failed | _Closed
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A generation as the program enters it."""
+
+    assignment: Assignment
+    executor: ElasticExecutor
+    verdict: Verdict
+
+
+class Recovery:
+    """Keeps this worker a member of an elastic job; `close` ends its threads.
+
+    Args:
+        bootstrap: how to reach the rendezvous.
+        connect: makes a client of it.
+        choice: through which backends tensors travel.
+        after: the last generation that this process was a member of.
+        note_assignment: is told of this worker's new numbers when the program goes on without having noticed.
+        note_offer: is told that hosts have come or gone: a growing number, whether some come, whether some go.
+    """
+
+    def __init__(  # noqa: PLR0917 - as Formation's
+        self,
+        bootstrap: Bootstrap,
+        connect: Callable[[Bootstrap], FollowingClient],
+        choice: Choice,
+        after: int,
+        note_assignment: Callable[[Assignment], None],
+        note_offer: Callable[[ResizeOffered], None],
+    ) -> None:
+        self._address = bootstrap.address
+        self._choice = choice
+        self._note_assignment = note_assignment
+        self._note_offer = note_offer
+        self._generation = after  # the newest that this worker knows to be a member of
+        self._left = after  # the newest that it does not go on with
+        self._interrupted = Interrupted(0, "")  # the newest that was
+        self._executor: ElasticExecutor | None = None  # while its operations may be resumed
+        self._formation: Formation | None = None  # that is under way, or waits to be taken
+        self._end: Exception | None = None
+        self._states = 0  # functions under way that begin again after an exception
+        self._changed = threading.Condition()
+        self._news: SimpleQueue[_News] = SimpleQueue()
+        self._client = connect(bootstrap)
+        self._threads = [
+            threading.Thread(target=target, name=name, daemon=True)
+            for target, name in ((self._control, "hvd-recovery"), (self._listen, "hvd-notices"))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def generation(self) -> int:
+        """The newest that this worker was a member of."""
+        return self._generation
+
+    def enter(self, wish: Wish) -> Entry:
+        """Become a member of the next generation, in the program's own time; waits for it.
+
+        Args:
+            wish: BEGIN, RESIZE or RESTORE.
+
+        Raises:
+            RendezvousError, InitializationError: there will be none for this worker.
+        """
+        executor = self._executor
+        with self._changed:
+            if self._formation is None and self._end is None:
+                self._executor = None
+                self._left = self._generation
+                self._begin(Report(wish, has_state=bool(self._states)))
+        if executor is not None:
+            executor.close()
+        with self._changed:
+            while self._end is None and not (self._formation is not None and self._formation.is_connected):
+                self._changed.wait(_LOOK_SECONDS)
+            if self._end is not None:
+                raise self._end
+            return self._take()
+
+    @contextmanager
+    def declare(self) -> Iterator[None]:
+        """Within it, this worker can begin again after an exception, and lost ones are replaced."""
+        with self._changed:
+            self._states += 1
+        try:
+            if self._states == 1:
+                self._client.declare()
+            yield
+        finally:
+            with self._changed:
+                self._states -= 1
+
+    def close(self) -> None:
+        """End the threads; the executor is its owner's."""
+        self._news.put(_Closed())
+        self._client.close()
+        with self._changed:
+            formation, self._formation = self._formation, None
+            self._executor = None
+        if formation is not None:
+            formation.abandon()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+
+    def abandon(self) -> None:
+        """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+    # For the executor and the formations, in their threads.
+
+    def note_trouble(self, generation: int, reason: str) -> None:
+        """A generation cannot go on."""
+        self._news.put(Trouble(generation, reason))
+
+    def note_joined(self, formation: Formation, membership: Membership) -> None:
+        """See `Follower`."""
+        self._news.put(_Joined(formation, membership))
+
+    def note_connected(self, formation: Formation) -> None:
+        """See `Follower`."""
+        self._news.put(_Connected(formation))
+
+    def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
+        """See `Follower`."""
+        self._news.put(_Failed(formation, error, is_final))
+
+    def _listen(self) -> None:
+        """Hear what the rendezvous has to say, until the client is closed."""
+        try:
+            for notice in self._client.follow():
+                self._news.put(notice)
+        except RendezvousError as error:
+            _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
+
+    def _control(self) -> None:
+        while not isinstance(news := self._news.get(), _Closed):
+            match news:
+                case _Joined(formation) | _Connected(formation) | _Failed(formation):
+                    if formation is self._formation:  # else it was abandoned meanwhile
+                        self._hear_of_formation(news)
+                case ResizeOffered():
+                    self._note_offer(news)
+                case Interrupted(generation, reason):
+                    self._interrupted = max(self._interrupted, news, key=lambda each: each.generation)
+                    self._leave(generation, reason)
+                case Trouble(generation, reason):
+                    self._leave(generation, reason, trouble=reason)
+
+    def _hear_of_formation(self, news: "_Joined | _Connected | _Failed") -> None:
+        match news:
+            case _Joined(_, membership):
+                self._join(membership)
+            case _Connected(formation):
+                self._go_on(formation)
+            case _Failed(_, error, is_final=True):
+                self._give_up(error)
+            case _Failed(_, error):
+                self._leave(self._generation, str(error), trouble=str(error))
+
+    def _leave(self, generation: int, reason: str, trouble: str = "") -> None:
+        """That generation cannot go on: ask for another, unless that was done."""
+        if generation == self._generation > self._left:
+            self._start_over(reason, trouble)
+
+    def _start_over(self, reason: str, trouble: str) -> None:
+        """The present generation cannot go on: ask for another."""
+        executor = self._executor
+        self._left = self._generation
+        _LOG.debug("interrupted: %s", reason)
+        if executor is not None:
+            executor.suspend(reason)
+        with self._changed:
+            if self._executor is not executor:
+                return  # the program has just come for another by itself
+            former, self._formation = self._formation, None
+            report = Report(Wish.FORM) if executor is None else executor.report()
+            self._begin(replace(report, trouble=trouble, has_state=bool(self._states)))
+        if former is not None:
+            former.abandon()
+
+    def _begin(self, report: Report) -> None:
+        """Begin another formation; the caller holds the lock."""
+        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
+        self._formation.start()
+
+    def _join(self, membership: Membership) -> None:
+        """A generation was published: do what its verdict says."""
+        self._generation = membership.generation
+        _LOG.debug("published: generation %d, %s", membership.generation, membership.verdict.decision)
+        executor, verdict, numbers = self._executor, membership.verdict, membership.assignment
+        if executor is not None:
+            if verdict.decision is Decision.RETRY:
+                executor.adopt(membership.generation, numbers.rank, numbers.size, verdict)
+            else:
+                executor.fail_all(_explain(verdict))
+                with self._changed:
+                    self._executor = None  # the program comes for the generation
+        self._leave(self._interrupted.generation, self._interrupted.reason)
+
+    def _go_on(self, formation: Formation) -> None:
+        """The members of the newest generation are connected: go on, or let the program."""
+        _LOG.debug("connected: generation %d", self._generation)
+        executor = self._executor
+        if executor is None:
+            with self._changed:
+                self._changed.notify_all()
+            return
+        with self._changed:
+            self._formation = None
+        try:
+            executor.resume(*formation.take())
+        except HorovodInternalError as error:
+            self._leave(self._generation, str(error), trouble=str(error))
+            return
+        _LOG.debug("resumed: generation %d", self._generation)
+        if formation.membership is not None:
+            self._note_assignment(formation.membership.assignment)
+
+    def _take(self) -> Entry:
+        """Let the program have what was formed; the caller holds the lock."""
+        formation, self._formation = self._formation, None
+        if formation is None or formation.membership is None:
+            raise AssertionError("there is a formation with a membership")
+        numbers = formation.membership.assignment
+        executor = ElasticExecutor(*formation.take(), self.note_trouble, self._generation)
+        self._executor = executor
+        return Entry(numbers, executor, formation.membership.verdict)
+
+    def _give_up(self, error: Exception) -> None:
+        """There will be no further generation for this worker."""
+        with self._changed:
+            self._end = error
+            self._formation = None
+            self._changed.notify_all()
+        if self._executor is not None:
+            self._executor.fail_all(lambda title: HorovodInternalError(f"{title} cannot run any more: {error}"))
+
+
+def _explain(verdict: Verdict) -> Callable[[str], Exception]:
+    """What is raised by an operation that will not run, by its title."""
+    if verdict.decision is Decision.RESIZE:
+        return lambda _: HostsUpdatedInterrupt(skip_sync=verdict.removed_only)
+    return lambda title: HorovodInternalError(f"{title} was interrupted: {verdict.reason}")
