@@ -1135,7 +1135,10 @@ class Launch(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    LATE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
+    late: _builtins.bool
+    """others train already"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     @_builtins.property
@@ -1148,10 +1151,11 @@ class Launch(_message.Message):
         worker: Global___WorkerId | None = ...,
         assignment: Global___Assignment | None = ...,
         reason: _builtins.str = ...,
+        late: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "late", b"late", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

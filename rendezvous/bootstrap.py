@@ -20,6 +20,7 @@ SLOT = "HVD_SLOT"
 INCARNATION = "HVD_INCARNATION"
 ADDRESS = "HVD_ADDRESS"
 START_TIMEOUT = "HVD_START_TIMEOUT"
+LATE = "HVD_LATE"  # "1" or not there
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
 BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
 
@@ -33,6 +34,7 @@ class Bootstrap:
     worker: who this is.
     address: the address on which the members on other hosts reach this host.
     start_timeout_seconds: how long the job waits for all workers to join.
+    is_late: others train already, and take this worker in when it is ready.
     """
 
     job: str
@@ -40,10 +42,12 @@ class Bootstrap:
     worker: Worker
     address: str
     start_timeout_seconds: float
+    is_late: bool = False
 
     def environment(self) -> dict[str, str]:
         """The variables that carry this value."""
         return {
+            **({LATE: "1"} if self.is_late else {}),
             JOB: self.job,
             SOCKET: str(self.socket),
             SLOT: str(self.worker.slot),
@@ -68,6 +72,7 @@ class Bootstrap:
                 worker=Worker(Slot.parse(environment[SLOT]), int(environment[INCARNATION])),
                 address=environment[ADDRESS],
                 start_timeout_seconds=float(environment[START_TIMEOUT]),
+                is_late=environment.get(LATE) == "1",
             )
             bootstrap._check()
         except (KeyError, ValueError) as error:

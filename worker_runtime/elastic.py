@@ -168,6 +168,8 @@ def _run_through(
     def wrapper(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
         try:
+            if RUNTIME.join_late():
+                state.on_reset()
             with RUNTIME.declare_state():
                 return repeat(state, *args, **kwargs)
         finally:

@@ -74,6 +74,7 @@ class Runtime:
         self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
         self._is_registered = False
         self._recovery: Recovery | None = None  # in an elastic job
+        self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised.
@@ -92,7 +93,10 @@ class Runtime:
                 world = None if bootstrap is not None else find_world(environment)
                 is_elastic = environment.get(_ELASTIC) == "1"
                 choice = _choose_backends(read_backend(environment))
-                if bootstrap is not None:
+                if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
+                    assignment, executor = _read_numbers(environment), Executor()
+                    self._late = bootstrap, choice
+                elif bootstrap is not None:
                     assignment, executor = (
                         self._join_elastic(bootstrap, choice) if is_elastic else self._join(bootstrap, choice)
                     )
@@ -130,6 +134,28 @@ class Runtime:
                 raise InitializationError(str(error)) from error
             self._world = _World(entry.assignment, entry.executor)
             return entry.verdict
+
+    def join_late(self) -> bool:
+        """Join the others, where they train already; whether that was still to be done.
+
+        A worker that is started while others train is alone until here, so that they need not wait for what a program
+        does before it can train: it has the numbers that it was started with, and its collectives are its own.
+
+        Raises:
+            InitializationError: there is no generation for this worker.
+        """
+        with self._lock:
+            late, self._late = self._late, None
+            if late is None:
+                return False
+            world, self._world = self._world, None
+            if world is not None:
+                world.executor.close()
+            try:
+                self._world = _World(*self._join_elastic(*late))
+            except RendezvousError as error:
+                raise InitializationError(str(error)) from error
+            return True
 
     def declare_state(self) -> AbstractContextManager[None]:
         """Within it, this worker can begin again after an exception: those that are lost are replaced."""
@@ -248,6 +274,12 @@ class Runtime:
             self._meeting = None
         if world is not None:
             world.executor.abandon()
+
+
+def _read_numbers(environment: Mapping[str, str]) -> Assignment:
+    """The numbers with which the agent has started this worker."""
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    return Assignment(*(int(environment[f"HOROVOD_{name}"]) for name in names))
 
 
 def _choose_backends(wish: Backend | None) -> Choice:

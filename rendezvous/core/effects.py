@@ -9,11 +9,15 @@ from rendezvous.core.reports import Decision, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start this worker, unless this incarnation has been started already."""
+    """Start this worker, unless this incarnation has been started already.
+
+    is_late: others train already: it prepares itself alone, and joins when it enters the function that begins again.
+    """
 
     worker: Worker
     assignment: Assignment  # the first one, for the environment; the generation's is the truth
     reason: str
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
     running = frozenset(event.running)
     intended = {record.worker: record for record in state.on(event.host) if record.standing is not Standing.ENDED}
     missing = tuple(
-        Launch(worker, record.assignment, "the agent does not have it")
+        Launch(worker, record.assignment, "the agent does not have it", is_late=state.number > 0)
         for worker, record in intended.items()
         if worker not in running and record.standing is Standing.INTENDED
     )

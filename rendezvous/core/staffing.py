@@ -109,7 +109,12 @@ def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
     numbers = foresee(state, (*newcomers, *new))
     records = [replace(record, assignment=numbers[record.worker.slot]) for record in new]
     effects = tuple(
-        Launch(record.worker, record.assignment, _explain_launch(former[record.worker.slot], is_first=is_first))
+        Launch(
+            record.worker,
+            record.assignment,
+            _explain_launch(former[record.worker.slot], is_first=is_first),
+            is_late=state.number > 0,
+        )
         for record in records
     )
     return replace(state.with_slots(records), short_since=None) if is_first else state.with_slots(records), effects

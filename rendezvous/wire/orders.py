@@ -26,9 +26,9 @@ def encode_order(order: Order) -> bytes:
     match order:
         case Begin():
             message = pb.Order(begin=_encode_begin(order))
-        case Launch(worker, assignment, reason):
+        case Launch(worker, assignment, reason, is_late):
             numbers = encode_assignment(assignment)
-            launch = pb.Launch(worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason))
+            launch = pb.Launch(worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late)
             message = pb.Order(launch=launch)
         case Terminate(worker, grace_seconds, reason):
             named = encode_worker(worker)
@@ -61,7 +61,9 @@ def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind o
             return _decode_begin(message.begin)
         case "launch":
             launch = message.launch
-            return Launch(decode_worker(launch.worker), decode_assignment(launch.assignment), launch.reason)
+            return Launch(
+                decode_worker(launch.worker), decode_assignment(launch.assignment), launch.reason, launch.late
+            )
         case "terminate":
             terminate = message.terminate
             return Terminate(decode_worker(terminate.worker), terminate.grace_seconds, terminate.reason)
