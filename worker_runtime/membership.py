@@ -64,7 +64,7 @@ _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
 def import_client() -> "type[WorkerClient]":
     """The class of the rendezvous' client; it brings gRPC, which costs 76 ms that a world of one need not pay."""
-    with own_packages():
+    with own_packages(), _without_fork_handlers():
         from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
     return WorkerClient
 
@@ -80,8 +80,10 @@ def _without_fork_handlers() -> Iterator[None]:
     """Within it, gRPC starts without its handlers for fork(), unless the user has asked for them.
 
     They wait, in the process that forks, for threads of gRPC to pause, and now and then wait for ever: a script that
-    forks between `shutdown()` and `init()` hung within twenty rounds. Nobody needs them here, since no call of ours is
-    open while the user's code runs. gRPC reads the variable once, when it starts.
+    forks between `shutdown()` and `init()` hung within twenty rounds. In an elastic job, where a call of ours is always
+    open, they give up at once, and write a line for each process that a `DataLoader` starts. Nobody needs them here: a
+    forked child is no worker, and uses no connection of its parent's. gRPC reads the variable once, while it is
+    imported, or when it starts.
     """
     if _FORK_SUPPORT in os.environ:
         yield

@@ -212,7 +212,9 @@ class WorkerClient:
                 call(min(CALL_SECONDS, max(0.0, deadline - time.monotonic())))
             except grpc.RpcError as error:
                 raise_final(error, str(self._socket))
-                if time.monotonic() > deadline or self._reading.is_closed.wait(RETRY_SECONDS):
+                if self._reading.is_closed.wait(RETRY_SECONDS):
+                    raise UnreachableError("the agent", str(self._socket), CLOSED) from None
+                if time.monotonic() > deadline:
                     raise UnreachableError("the agent", str(self._socket), str(error.details())) from None
             except ValueError:  # gRPC's word for a channel that this client's owner has closed meanwhile
                 if not self._reading.is_closed.is_set():

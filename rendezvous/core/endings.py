@@ -37,6 +37,8 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _change_hosts(state, event, hosts)
         case Declared(worker, is_blank):
             record = state.workers[worker.slot]
+            if record.standing is Standing.WAITING and state.number:
+                return state, ()  # late: what it has reported since is what counts
             return state.with_records([replace(record, has_state=True, is_blank=is_blank)]), ()
         case _:
             return state, ()
@@ -45,7 +47,7 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 def _change_hosts(state: State, event: HostsChanged, hosts: tuple[Host, ...]) -> tuple[State, tuple[Effect, ...]]:
     if state.workers and not state.policy.is_elastic:
         raise IllegalEventError(event, "the placement of this job is fixed")
-    return move_on(replace(state, offered=hosts))
+    return move_on(replace(state, offered=hosts, is_settled=False))
 
 
 def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -57,7 +59,7 @@ def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     for host in unheard_hosts(state):
         if (reason := find_overdue(state, host)) is not None:
             return end_host(state, host, reason)
-    return move_on(state)
+    return (state, ()) if state.is_settled else move_on(state)
 
 
 def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:

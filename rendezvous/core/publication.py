@@ -40,7 +40,17 @@ def move_on(state: State) -> tuple[State, tuple[Effect, ...]]:
     Before the first generation a slot that is free is staffed first, and waited for; later nobody waits for newcomers.
     """
     steps = (publish_when_complete, staff) if state.number else (staff, publish_when_complete)
-    return chain(state, *steps, offer_resize)
+    return chain(state, *steps, offer_resize, _note_settled)
+
+
+def _note_settled(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """Save thousands of workers a look at each of them with every tick."""
+    is_settled = (
+        state.phase is Phase.RUNNING
+        and state.count(Standing.MEMBER) == len(state.workers)
+        and find_offered(state.offered) == frozenset(state.workers)
+    )
+    return (replace(state, is_settled=True) if is_settled else state), ()
 
 
 def publish_when_complete(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -153,5 +163,5 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
     for record in composition.removed:
         state, more = retire(state, [record], explain_removal(former, record.worker.slot))
         effects += more
-    state, more = chain(state, staff, offer_resize)
+    state, more = chain(state, staff, offer_resize, _note_settled)
     return state, effects + more

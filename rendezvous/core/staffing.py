@@ -95,7 +95,7 @@ def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
     if is_first and len(slots) < state.policy.slots_to_start:
         return state, ()
     survivors = state.survivors()
-    if not slots or (state.number and not (state.may_form_anew and _can_take_in(survivors))):
+    if not slots or (state.number and not _can_take_in(state, survivors)):
         return state, ()
     offered = find_offered(state.offered)
     newcomers = find_newcomers(state)
@@ -120,9 +120,10 @@ def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
     return replace(state.with_slots(records), short_since=None) if is_first else state.with_slots(records), effects
 
 
-def _can_take_in(survivors: tuple[WorkerRecord, ...]) -> bool:
-    """A newcomer would be of use: all can begin again, and somebody has said so."""
-    return all(record.may_begin_again for record in survivors) and any(record.has_state for record in survivors)
+def _can_take_in(state: State, survivors: tuple[WorkerRecord, ...]) -> bool:
+    """A newcomer would be of use: all can begin again, somebody has said so, and one fits in beside it."""
+    can_begin_again = all(record.may_begin_again for record in survivors) and any(each.has_state for each in survivors)
+    return can_begin_again and state.may_form_anew and state.policy.max_size > 1
 
 
 def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:

@@ -62,6 +62,7 @@ class State:
     slept_seconds: for how long this machine has slept: so much does the job's own clock lag behind.
     short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
     gathering_since: since when there has been something to offer; the same.
+    is_settled: every slot that is offered has a member, and nothing else: time alone changes nothing.
     """
 
     policy: Policy
@@ -88,6 +89,7 @@ class State:
     blame: Blame = Blame()  # noqa: RUF009 - the same
     repetition: Repetition = Repetition()  # noqa: RUF009 - the same
     resets: int = 0
+    is_settled: bool = False
 
     @property
     def number(self) -> int:
@@ -165,8 +167,14 @@ class State:
             counts[record.standing] += 1
             workers = workers.replace(slot, record)
         since = self.now if self.waiting_since is None else self.waiting_since
-        waits = counts[Standing.WAITING] > 0
-        return replace(self, workers=workers, counts=dict(+counts), waiting_since=since if waits else None)
+        counted = dict(+counts)
+        return replace(
+            self,
+            workers=workers,
+            counts=counted,
+            waiting_since=since if counts[Standing.WAITING] > 0 else None,
+            is_settled=self.is_settled and counted == self.counts,
+        )
 
     def with_slots(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records, also of slots that have had no worker yet; their hosts are in use."""

@@ -28,7 +28,9 @@ def encode_order(order: Order) -> bytes:
             message = pb.Order(begin=_encode_begin(order))
         case Launch(worker, assignment, reason, is_late):
             numbers = encode_assignment(assignment)
-            launch = pb.Launch(worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late)
+            launch = pb.Launch(
+                worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late
+            )
             message = pb.Order(launch=launch)
         case Terminate(worker, grace_seconds, reason):
             named = encode_worker(worker)

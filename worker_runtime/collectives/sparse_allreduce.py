@@ -1,6 +1,7 @@
 """Adding up sparse tensors over the ranks of a set, by gathering their elements."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Self
 
 import torch
 
@@ -39,8 +40,8 @@ class SparseAllreduce(Operation[torch.Tensor]):
         # The public accessors would sort and add up first, which costs more than to send what stands twice.
         indices, values = tensor._indices(), tensor._values()  # noqa: SLF001 - see above
         self._reduction = reduction
-        self._size = among.size
-        self._shape = tensor.shape
+        self.among = among
+        self._tensor = tensor
         self._elements = Allgather(
             [indices.t(), values],
             among,
@@ -53,6 +54,16 @@ class SparseAllreduce(Operation[torch.Tensor]):
         self.question = self._elements.question
         self.extents = self._elements.extents
 
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """It can be run again: its inputs are only read; see `Operation`."""
+        del is_begun
+        return ""
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        del ranks
+        return type(self)(self._tensor, self._reduction, among, self.question.name)
+
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         """Gather indices and values."""
         return self._elements.start(group, terms)
@@ -61,5 +72,5 @@ class SparseAllreduce(Operation[torch.Tensor]):
         """Put the elements of all ranks into one tensor."""
         (indices, _), (values, _) = self._elements.finish(terms, payload)
         if self._reduction is Reduction.AVERAGE:
-            values.div_(self._size)
-        return torch.sparse_coo_tensor(indices.t(), values, self._shape, is_coalesced=False, check_invariants=False)
+            values.div_(self.among.size)
+        return torch.sparse_coo_tensor(indices.t(), values, self._tensor.shape, is_coalesced=False, check_invariants=False)

@@ -1,0 +1,92 @@
+"""Kills workers of a recovery test from outside, in the very part of a step that is asked for."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.system.recording import read_notes
+from tests.system.recovery_scripts.stage import read_place
+
+# What a worker is doing, by the places that it notes.
+PHASES = {
+    "compute": frozenset({"compute", "backward", "end"}),
+    "reduction": frozenset({"reduction"}),
+    "commit round": frozenset({"commit", "asked"}),
+    "between synchronize() and step()": frozenset({"committed", "between"}),
+    "forming": frozenset({"forming"}),
+}
+AIM_SECONDS = 5.0  # for a worker to come to a place where all of them pass all the time
+_START_SECONDS = 40.0
+_STOP_SECONDS = 1.0
+_PAUSE_SECONDS = 0.02
+
+
+class Killer:
+    """Knows the workers that train, and those that it has killed.
+
+    Args:
+        folder: where they write their notes.
+
+    killed: the phase of each, in order.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._dead: set[int] = set()
+        self.killed: list[str] = []
+
+    def await_training(self, size: int, step: int) -> None:
+        """Wait until so many workers have made this step."""
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            notes = read_notes(self._folder)
+            if len({note["pid"] for note in notes if note["what"] == "step" and note["step"] >= step}) >= size:
+                return
+            assert time.monotonic() < deadline, "they do not train"
+            time.sleep(_PAUSE_SECONDS)
+
+    def find_victims(self) -> list[int]:
+        """Those that train, in an order that the job has given them; at least two."""
+        noted = [note["pid"] for note in read_notes(self._folder) if note["what"] == "enter"]
+        return [pid for pid in dict.fromkeys(noted) if pid not in self._dead and _is_alive(pid)]
+
+    def kill(self, phase: str, victims: Iterable[int]) -> bool:
+        """kill -9 the first of these that comes to the phase; False where none does in time."""
+        pids, wanted = list(victims), PHASES[phase]
+        deadline = time.monotonic() + AIM_SECONDS
+        while time.monotonic() < deadline:
+            for pid in pids:
+                if read_place(self._folder, pid) in wanted and self._kill_there(pid, wanted):
+                    self.killed.append(phase)
+                    return True
+        return False
+
+    def _kill_there(self, pid: int, wanted: frozenset[str]) -> bool:
+        """Stop it, so that it goes no further, look again, and end it."""
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            os.kill(pid, signal.SIGSTOP)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while _read_state(pid) != "T" and time.monotonic() < deadline:
+                pass
+            if read_place(self._folder, pid) not in wanted:
+                os.kill(pid, signal.SIGCONT)
+                return False
+            os.kill(pid, signal.SIGKILL)
+            self._dead.add(pid)
+            return True
+        return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return _read_state(pid) not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def _read_state(pid: int) -> str:
+    """The letter that /proc shows: R, S, T, Z and so on."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

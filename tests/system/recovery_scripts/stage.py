@@ -1,0 +1,117 @@
+"""Where a worker stands in its step, for the test to see, and where it is to die.
+
+The place is a byte of a file that is mapped into memory: of a worker that was killed it says where that has hit it.
+"""
+
+import json
+import mmap
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from worker_runtime import formation
+from worker_runtime.backends.choice import Choice
+from worker_runtime.collectives.agreements import Commit
+from worker_runtime.elastic_executor import ElasticExecutor
+from worker_runtime.group import Group, StoreExchange
+from worker_runtime.link import Link
+from worker_runtime.membership import Membership
+from worker_runtime.operation import Members
+
+# "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
+# "committed": it has the answer. "between": it may step. "forming": at any of them, while the group is formed anew.
+PLACES = ("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end")
+_FORMING = 1  # the second byte
+
+
+class Stage:
+    """Notes what this worker does, and ends it where it is told to.
+
+    Args:
+        folder: for the notes, one file of a process.
+        plan: where to die, as "ORIGIN:STEP:PLACE"; each holds once, whoever comes there first.
+    """
+
+    def __init__(self, folder: Path, plan: list[str]) -> None:
+        self.origin = -1
+        self.step = 0
+        self._folder = folder
+        self._plan = [(int(origin), int(step), place) for origin, step, place in (each.split(":") for each in plan)]
+        self._notes = (folder / f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8")
+        path = folder / f"{os.getpid()}.place"
+        path.write_bytes(b"\0\0")
+        with path.open("r+b") as file:
+            self._place = mmap.mmap(file.fileno(), 2)
+        self._watch_runtime()
+
+    def note(self, what: str, **more: object) -> None:
+        """Write something down."""
+        self._notes.write(json.dumps({"what": what, "at": time.monotonic(), "origin": self.origin, **more}) + "\n")
+
+    def come_to(self, place: str) -> None:
+        """The worker stands there now, unless it is killed."""
+        self._place[0] = PLACES.index(place)
+        self._die_at(place)
+
+    def _die_at(self, place: str) -> None:
+        for origin, step, where in self._plan:
+            if (origin, step, where) == (self.origin, self.step, place) and self._is_first(f"{origin}-{step}-{place}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _is_first(self, name: str) -> bool:
+        """Whether this death was not died before."""
+        try:
+            (self._folder / f"{name}.dead").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _watch_runtime(self) -> None:
+        """Hear of what happens inside the runtime."""
+        stage, dies_asked = self, any(place == "asked" for _, _, place in self._plan)
+        suspend, resume, commit = ElasticExecutor.suspend, ElasticExecutor.resume, ElasticExecutor.commit
+        form = formation.form
+
+        def note_suspend(executor: ElasticExecutor, reason: str) -> None:
+            stage._place[_FORMING] = 1  # noqa: SLF001 - its own
+            suspend(executor, reason)
+
+        def note_resume(executor: ElasticExecutor, group: Group | None, link: Link | None) -> None:
+            resume(executor, group, link)
+            stage._place[_FORMING] = 0  # noqa: SLF001 - its own
+
+        def note_commit(executor: ElasticExecutor, among: Members) -> None:
+            stage.come_to("commit")
+            if dies_asked:
+                handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)  # noqa: SLF001 - as Executor.commit
+                stage.come_to("asked")
+                handle.wait()
+            else:
+                commit(executor, among)
+            stage.come_to("committed")
+
+        def note_form(
+            membership: Membership, exchange: StoreExchange, address: str, limit: timedelta, *, choice: Choice
+        ) -> Group | None:
+            if stage.origin >= 0:  # not at first
+                stage._place[_FORMING] = 1  # noqa: SLF001 - its own
+                stage._die_at("forming")  # noqa: SLF001 - its own
+            return form(membership, exchange, address, limit, choice=choice)
+
+        replace: Callable[[object, str, Any], None] = setattr
+        replace(ElasticExecutor, "suspend", note_suspend)
+        replace(ElasticExecutor, "resume", note_resume)
+        replace(ElasticExecutor, "commit", note_commit)
+        replace(formation, "form", note_form)
+
+
+def read_place(folder: Path, pid: int) -> str:
+    """Where a worker stands, or stood when it died."""
+    place, is_forming = (folder / f"{pid}.place").read_bytes()
+    return "forming" if is_forming else PLACES[place]
+
+

@@ -1,0 +1,200 @@
+"""Trains a recipe and writes down every step: what it has used, and who took part.
+
+    train.py FOLDER FEATURES [--steps N | --epochs N | --until FILE] [--kill ORIGIN:STEP:PLACE]... [--children N] [--entries N]
+        [--every N]
+
+With --steps there is no state: the job can only shrink. Else the training is an elastic function, which takes
+its samples from an ElasticSampler.
+"""
+
+import argparse
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+import worker_runtime.torch as hvd
+from tests.system.recovery_scripts.recipe import BATCH, EVERY, LONGEST, SAMPLES, SHORTENING, Part, Recipe
+from tests.system.recovery_scripts.stage import Stage
+from worker_runtime.runtime import RUNTIME
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("features")
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--kill", action="append", default=[])
+    parser.add_argument("--children", type=int, default=0)
+    parser.add_argument("--entries", type=int, default=1, help="go on with more epochs until there were so many")
+    parser.add_argument("--until", type=Path, help="go on with more epochs until this file is there")
+    parser.add_argument("--every", type=int, default=3, help="steps between commits")
+    return parser.parse_args()
+
+
+class Trainer:
+    """Steps all parts of a recipe."""
+
+    def __init__(self, recipe: Recipe, stage: Stage) -> None:
+        self.recipe = recipe
+        self.stage = stage
+        self.optimizers = [self._wrap(part) for part in recipe.parts]
+        self._scaler = torch.amp.GradScaler("cpu") if "scaler" in recipe.features else None
+        self._schedulers = [
+            torch.optim.lr_scheduler.StepLR(optimizer, EVERY, SHORTENING)
+            for optimizer in self.optimizers
+            if "schedule" in recipe.features
+        ]
+
+    def enter(self, step: int) -> None:
+        """A training begins, or begins again, at this step."""
+        executor = RUNTIME.executor
+        self.stage.origin, self.stage.step = executor.origin, step
+        self.stage.note("enter", entry=executor.key.hex(), step=step, size=executor.size)
+
+    def train(self, step: int, samples: Sequence[Sequence[int]], epoch: int = 0) -> None:
+        """Make one step with these samples, for each pass."""
+        stage, entry = self.stage, RUNTIME.executor.key.hex()
+        stage.step = step
+        stage.note("batch", entry=entry, step=step, epoch=epoch, samples=samples)
+        members = []
+        for part, optimizer in zip(self.recipe.parts, self.optimizers, strict=True):
+            before = RUNTIME.executor.committed[0]
+            self._step(part, optimizer, samples)
+            executor = RUNTIME.executor
+            number, participants = executor.committed
+            members.append(participants if number > before else executor.lineage)
+        for scheduler in self._schedulers:
+            scheduler.step()
+        stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
+
+    def _step(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> None:
+        come_to, features = self.stage.come_to, self.recipe.features
+        come_to("compute")
+        optimizer.zero_grad()
+        for some in samples:
+            loss = self.recipe.lose(part, some)
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        come_to("reduction")
+        with ExitStack() as stack:
+            if not part.is_adasum and self._scaler is None:
+                optimizer.synchronize()  # type: ignore[attr-defined]  # of the distributed one
+            elif self._scaler is not None:
+                self._scaler.unscale_(optimizer)
+            if not part.is_adasum:
+                come_to("between")
+                stack.enter_context(optimizer.skip_synchronize())  # type: ignore[attr-defined]  # the same
+                if "clip" in features:
+                    torch.nn.utils.clip_grad_norm_(part.network.list_clipped(), LONGEST)
+            if self._scaler is None:
+                optimizer.step()
+            else:
+                self._scaler.step(optimizer)
+                self._scaler.update()
+        come_to("end")
+
+    def _wrap(self, part: Part) -> torch.optim.Optimizer:
+        part.network.first.weight.register_hook(self._come_to_backward)
+        return hvd.DistributedOptimizer(
+            part.make_optimizer(),
+            part.network.named_parameters(),
+            backward_passes_per_step=self.recipe.passes,
+            op=hvd.Adasum if part.is_adasum else hvd.Average,
+        )
+
+    def _come_to_backward(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradients of the last layer are there, and perhaps on their way."""
+        self.stage.come_to("backward")
+        return gradient
+
+
+def digest(recipe: Recipe) -> str:
+    """Of all parameters, to the last bit."""
+    data = b"".join(parameter.detach().numpy().tobytes() for parameter in recipe.list_parameters())
+    return hashlib.sha256(data).hexdigest()
+
+
+def batch_up(loader: Iterable[torch.Tensor], passes: int) -> Iterator[list[list[int]]]:
+    """The samples of each step; the last one may have fewer passes."""
+    gathered: list[list[int]] = []
+    for samples in loader:
+        gathered.append(samples.tolist())
+        if len(gathered) == passes:
+            yield gathered
+            gathered = []
+    if gathered:
+        yield gathered
+
+
+def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[hvd.elastic.TorchState], None]:
+    """The training as an elastic function."""
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        trainer.enter(state.step)
+        sampler = state.sampler
+        state.entries += 1
+        if state.entries == options.entries and options.until is None:
+            state.last = max(options.epochs - 1, state.epoch)
+        while state.last is None or state.epoch <= state.last:
+            loader: DataLoader[int] = DataLoader(
+                range(SAMPLES),  # type: ignore[arg-type]  # torch asks for no more than len() and []
+                batch_size=BATCH,
+                sampler=sampler,
+                num_workers=options.children,
+            )
+            for samples in batch_up(loader, trainer.recipe.passes):  # type: ignore[arg-type]  # indices become a tensor
+                for some in samples[:-1]:  # as a loop does that steps with every other batch
+                    sampler.record_batch(state.step, len(some))
+                trainer.train(state.step, samples, state.epoch)
+                sampler.record_batch(state.step, len(samples[-1]))
+                state.step += 1
+                if state.step % options.every == 0:
+                    state.commit()
+            sampler.reset()
+            if not len(sampler):  # else somebody was lost with a part of it
+                if options.until is not None and is_there(options.until):
+                    state.last = state.epoch
+                state.epoch += 1
+                sampler.set_epoch(state.epoch)
+                state.commit()
+
+    return train
+
+
+def is_there(path: Path) -> bool:
+    """Whether some rank sees this file; all answer alike."""
+    return bool(hvd.allreduce(torch.tensor(int(path.exists())), op=hvd.Max, name="stop").item())
+
+
+def main() -> None:
+    """Train."""
+    options = parse_arguments()
+    torch.set_num_threads(1)
+    stage = Stage(options.folder, options.kill)
+    hvd.init()
+    recipe = Recipe(options.features)
+    trainer = Trainer(recipe, stage)
+    stage.note("ready")
+    if options.epochs or options.until:
+        named = {f"model_{number}": part.network for number, part in enumerate(recipe.parts)}
+        named |= {f"optimizer_{number}": optimizer for number, optimizer in enumerate(trainer.optimizers)}
+        sampler = hvd.elastic.ElasticSampler(range(SAMPLES), seed=3)
+        make_function(trainer, options)(hvd.elastic.TorchState(**named, sampler=sampler, step=0, epoch=0, entries=0, last=None))
+    else:
+        trainer.enter(0)
+        for step in range(options.steps):
+            trainer.train(step, recipe.draw(RUNTIME.executor.origin, step))
+    torch.save(list(recipe.list_parameters()), options.folder / f"{os.getpid()}.parameters")
+    stage.note("done", digest=digest(recipe), size=hvd.size(), rank=hvd.rank())
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()
