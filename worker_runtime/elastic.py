@@ -156,11 +156,11 @@ def run_fn(
         func: trains, given the state and whatever more.
         reset: joins the job anew.
     """
-    return _run_through(func, lambda _: reset())
+    return _run_through(func, lambda *_: reset())
 
 
 def _run_through(
-    func: Callable[Concatenate[State, Parameters], ResultT], enter: Callable[[Wish], Verdict | None]
+    func: Callable[Concatenate[State, Parameters], ResultT], enter: Callable[[Wish, str], Verdict | None]
 ) -> Callable[Concatenate[State, Parameters], ResultT]:
     """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
 
@@ -179,12 +179,15 @@ def _run_through(
         skip_sync = False
         failures: list[tuple[str, int]] = []
         while True:
+            trouble = ""
             try:
                 if not skip_sync:
                     state.sync()
+                    RUNTIME.note_synced()
                 return func(state, *args, **kwargs)
             except HorovodInternalError as error:
-                failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
+                trouble = str(error)
+                failures.append((trouble, state._commits))  # noqa: SLF001 - of this module
                 if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
                     raise  # nothing has changed: it is the program's own fault
                 state.restore()
@@ -194,7 +197,7 @@ def _run_through(
                 skip_sync = interrupt.skip_sync and not state.needs_sync()
                 wish = Wish.RESIZE
             notification_manager.forget()
-            verdict = enter(wish)
+            verdict = enter(wish, trouble)
             if verdict is not None:
                 is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
                 skip_sync = skip_sync and is_same  # others may have come in the meantime

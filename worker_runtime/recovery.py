@@ -51,8 +51,8 @@ class FollowingClient(JoiningClient, Protocol):
     def follow(self) -> Iterator[Interrupted | ResizeOffered]:
         """What concerns the newest generation, until `close()`."""
 
-    def declare(self) -> None:
-        """This worker has state to begin again with."""
+    def declare(self, *, is_blank: bool = False) -> None:
+        """This worker has state to begin again with; or will have, when others have given it theirs."""
 
     def close(self) -> None:
         """End the connection to the agent, and whoever waits for it."""
@@ -132,6 +132,7 @@ class Recovery:
         self._executor: ElasticExecutor | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
         self._end: Exception | None = None
+        self._is_blank = bootstrap.is_late  # until it has the others' state
         self._states = 0  # functions under way that begin again after an exception
         self._changed = threading.Condition()
         self._news: SimpleQueue[_News] = SimpleQueue()
@@ -148,11 +149,12 @@ class Recovery:
         """The newest that this worker was a member of."""
         return self._generation
 
-    def enter(self, wish: Wish) -> Entry:
+    def enter(self, wish: Wish, trouble: str = "") -> Entry:
         """Become a member of the next generation, in the program's own time; waits for it.
 
         Args:
             wish: BEGIN, RESIZE or RESTORE.
+            trouble: why, of a RESTORE: an error that comes again and again is the program's own.
 
         Raises:
             RendezvousError, InitializationError: there will be none for this worker.
@@ -162,7 +164,7 @@ class Recovery:
             if self._formation is None and self._end is None:
                 self._executor = None
                 self._left = self._generation
-                self._begin(Report(wish, has_state=bool(self._states)))
+                self._begin(Report(wish, trouble, has_state=bool(self._states), is_blank=self._is_blank))
         if executor is not None:
             executor.close()
         with self._changed:
@@ -179,11 +181,17 @@ class Recovery:
             self._states += 1
         try:
             if self._states == 1:
-                self._client.declare()
+                self._client.declare(is_blank=self._is_blank)
             yield
         finally:
             with self._changed:
                 self._states -= 1
+
+    def note_synced(self) -> None:
+        """This worker has the others' state: if they are lost, others may have it from here."""
+        if self._is_blank:
+            self._is_blank = False
+            self._client.declare()
 
     def close(self) -> None:
         """End the threads; the executor is its owner's."""
@@ -234,8 +242,9 @@ class Recovery:
                 case _Joined(formation) | _Connected(formation) | _Failed(formation):
                     if formation is self._formation:  # else it was abandoned meanwhile
                         self._hear_of_formation(news)
-                case ResizeOffered():
-                    self._note_offer(news)
+                case ResizeOffered(generation):
+                    if generation > self._left:  # else it was made to those who are there no more
+                        self._note_offer(news)
                 case Interrupted(generation, reason):
                     self._interrupted = max(self._interrupted, news, key=lambda each: each.generation)
                     self._leave(generation, reason)
@@ -270,7 +279,7 @@ class Recovery:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
             report = Report(Wish.FORM) if executor is None else executor.report()
-            self._begin(replace(report, trouble=trouble, has_state=bool(self._states)))
+            self._begin(replace(report, trouble=trouble, has_state=bool(self._states), is_blank=self._is_blank))
         if former is not None:
             former.abandon()
 

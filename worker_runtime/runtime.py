@@ -112,8 +112,12 @@ class Runtime:
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
-    def enter_anew(self, wish: Wish) -> Verdict | None:
+    def enter_anew(self, wish: Wish, trouble: str = "") -> Verdict | None:
         """Become a member of the next generation, after an exception that says so; what it brings.
+
+        Args:
+            wish: RESIZE or RESTORE.
+            trouble: why, of a RESTORE.
 
         Returns:
             The verdict of an elastic job; None elsewhere, where the job is left and joined again.
@@ -129,7 +133,7 @@ class Runtime:
                 return None
             self._world = None
             try:
-                entry = recovery.enter(wish)
+                entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from error
             self._world = _World(entry.assignment, entry.executor)
@@ -160,6 +164,11 @@ class Runtime:
     def declare_state(self) -> AbstractContextManager[None]:
         """Within it, this worker can begin again after an exception: those that are lost are replaced."""
         return nullcontext() if self._recovery is None else self._recovery.declare()
+
+    def note_synced(self) -> None:
+        """This worker has the state of all."""
+        if self._recovery is not None:
+            self._recovery.note_synced()
 
     def shutdown(self) -> None:
         """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""

@@ -109,7 +109,7 @@ def test_what_all_do_decides_whether_the_state_is_restored_and_synchronised(
     """Hosts that were only to go may have come by the time that the job is formed anew: Horovod then hangs."""
     state = Journal()
 
-    def enter(wish: Wish) -> Verdict | None:
+    def enter(wish: Wish, _: str) -> Verdict | None:
         state.lines.append(wish.name)
         return verdict
 
@@ -123,14 +123,14 @@ def test_a_sync_is_not_skipped_where_ranks_may_differ() -> None:
             return True
 
     state = Differing()
-    elastic._run_through(train(HostsUpdatedInterrupt(skip_sync=True), "done"), lambda _: REMOVED)(state)
+    elastic._run_through(train(HostsUpdatedInterrupt(skip_sync=True), "done"), lambda *_: REMOVED)(state)
     assert state.lines == ["sync", "train", "reset", "sync", "train"]
 
 
 def test_after_a_skipped_sync_a_failure_is_followed_by_one() -> None:
     state = Journal()
     outcomes = HostsUpdatedInterrupt(skip_sync=True), HorovodInternalError("lost"), "done"
-    elastic._run_through(train(*outcomes), lambda wish: REMOVED if wish is Wish.RESIZE else RESTORED)(state)
+    elastic._run_through(train(*outcomes), lambda wish, _: REMOVED if wish is Wish.RESIZE else RESTORED)(state)
     assert state.lines == ["sync", "train", "reset", "train", "restore", "reset", "sync", "train"]
 
 
@@ -142,12 +142,12 @@ def test_a_failure_while_the_state_is_synchronised_is_survived() -> None:
                 raise HorovodInternalError("lost")
 
     state = Failing()
-    elastic._run_through(train("done"), lambda _: RESTORED)(state)
+    elastic._run_through(train("done"), lambda *_: RESTORED)(state)
     assert state.lines == ["sync", "restore", "reset", "sync", "train"]
 
 
 def test_whoever_cannot_join_anew_ends() -> None:
-    def enter(wish: Wish) -> Verdict | None:
+    def enter(wish: Wish, _: str) -> Verdict | None:
         raise ConnectionError(wish)
 
     with pytest.raises(ConnectionError, match="resize"):
@@ -181,7 +181,7 @@ def test_an_offer_that_comes_while_the_job_is_joined_anew_is_not_lost() -> None:
         commits.append(len(state.lines))
         state.commit()
 
-    def enter(wish: Wish) -> Verdict | None:
+    def enter(wish: Wish, _: str) -> Verdict | None:
         assert wish is Wish.RESIZE
         if len(commits) == 1:
             notification_manager.handle_hosts_updated(2, HOSTS_REMOVED)
@@ -202,7 +202,7 @@ def test_an_offer_that_was_overtaken_by_a_failure_interrupts_nobody() -> None:
             raise HorovodInternalError("lost")
         state.commit()
 
-    elastic._run_through(function, lambda _: RESTORED)(state)
+    elastic._run_through(function, lambda *_: RESTORED)(state)
     assert state.lines == ["sync", "restore", "reset", "sync", "save"]
 
 
