@@ -190,6 +190,9 @@ class ElasticExecutor(Executor):
             attempt.connect(group, link)
             self._announce_sets(attempt)
         with self._changed:
+            if self._closed:  # meanwhile: what was made since then is nobody's
+                attempt.close(())
+                return
             self._is_suspended = False
             asked = [handle for handle in self._in_flight.values() if not handle.is_answered]
             self._changed.notify_all()

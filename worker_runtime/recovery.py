@@ -23,7 +23,7 @@ from typing import Protocol, TypeAlias
 
 from worker_runtime.backends.choice import Choice
 from worker_runtime.elastic_executor import ElasticExecutor
-from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.formation import Formation, JoiningClient
 from worker_runtime.membership import (
     Assignment,
@@ -131,6 +131,7 @@ class Recovery:
         self._interrupted = Interrupted(0, "")  # the newest that was
         self._executor: ElasticExecutor | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
+        self._is_ready = False  # the formation waits to be taken: all that it has told has been heeded
         self._end: Exception | None = None
         self._is_blank = bootstrap.is_late  # until it has the others' state
         self._states = 0  # functions under way that begin again after an exception
@@ -159,20 +160,20 @@ class Recovery:
         Raises:
             RendezvousError, InitializationError: there will be none for this worker.
         """
-        executor = self._executor
-        with self._changed:
-            if self._formation is None and self._end is None:
-                self._executor = None
+        while True:
+            with self._changed:
+                while self._end is None and self._formation is not None and not self._is_ready:
+                    self._changed.wait(_LOOK_SECONDS)
+                if self._end is not None:
+                    raise self._end
+                if self._formation is not None:
+                    return self._take()
+                # There is none under way, or one in which what was pending has gone on: the program has left that.
+                executor, self._executor = self._executor, None
                 self._left = self._generation
                 self._begin(Report(wish, trouble, has_state=bool(self._states), is_blank=self._is_blank))
-        if executor is not None:
-            executor.close()
-        with self._changed:
-            while self._end is None and not (self._formation is not None and self._formation.is_connected):
-                self._changed.wait(_LOOK_SECONDS)
-            if self._end is not None:
-                raise self._end
-            return self._take()
+            if executor is not None:
+                executor.close()
 
     @contextmanager
     def declare(self) -> Iterator[None]:
@@ -237,19 +238,26 @@ class Recovery:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
 
     def _control(self) -> None:
-        while not isinstance(news := self._news.get(), _Closed):
-            match news:
-                case _Joined(formation) | _Connected(formation) | _Failed(formation):
-                    if formation is self._formation:  # else it was abandoned meanwhile
-                        self._hear_of_formation(news)
-                case ResizeOffered(generation):
-                    if generation > self._left:  # else it was made to those who are there no more
-                        self._note_offer(news)
-                case Interrupted(generation, reason):
-                    self._interrupted = max(self._interrupted, news, key=lambda each: each.generation)
-                    self._leave(generation, reason)
-                case Trouble(generation, reason):
-                    self._leave(generation, reason, trouble=reason)
+        try:
+            while not isinstance(news := self._news.get(), _Closed):
+                self._heed(news)
+        except BaseException as error:  # a fault of ours: nobody may wait for this thread
+            self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
+            raise
+
+    def _heed(self, news: _News) -> None:
+        match news:
+            case _Joined(formation) | _Connected(formation) | _Failed(formation):
+                if formation is self._formation:  # else it was abandoned meanwhile
+                    self._hear_of_formation(news)
+            case ResizeOffered(generation):
+                if generation > self._left:  # else it was made to those who are there no more
+                    self._note_offer(news)
+            case Interrupted(generation, reason):
+                self._interrupted = max(self._interrupted, news, key=lambda each: each.generation)
+                self._leave(generation, reason)
+            case Trouble(generation, reason):
+                self._leave(generation, reason, trouble=reason)
 
     def _hear_of_formation(self, news: "_Joined | _Connected | _Failed") -> None:
         match news:
@@ -285,6 +293,7 @@ class Recovery:
 
     def _begin(self, report: Report) -> None:
         """Begin another formation; the caller holds the lock."""
+        self._is_ready = False
         self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
         self._formation.start()
 
@@ -308,15 +317,17 @@ class Recovery:
         executor = self._executor
         if executor is None:
             with self._changed:
+                self._is_ready = formation is self._formation
                 self._changed.notify_all()
             return
-        with self._changed:
-            self._formation = None
         try:
             executor.resume(*formation.take())
         except HorovodInternalError as error:
             self._leave(self._generation, str(error), trouble=str(error))
             return
+        with self._changed:
+            self._formation = None
+            self._changed.notify_all()
         _LOG.debug("resumed: generation %d", self._generation)
         if formation.membership is not None:
             self._note_assignment(formation.membership.assignment)

@@ -54,8 +54,8 @@ class Killer:
         return [pid for pid in dict.fromkeys(noted) if pid not in self._dead and _is_alive(pid)]
 
     def kill(self, phase: str, victims: Iterable[int]) -> bool:
-        """kill -9 the first of these that comes to the phase; False where none does in time."""
-        pids, wanted = list(victims), PHASES[phase]
+        """End the first of these that comes to the phase, with SIGKILL; False where none does in time."""
+        pids, wanted = [pid for pid in victims if pid not in self._dead], PHASES[phase]
         deadline = time.monotonic() + AIM_SECONDS
         while time.monotonic() < deadline:
             for pid in pids:

@@ -85,5 +85,10 @@ class Replay:
 
 def find_distance(recipe: Recipe, steps: Iterable[Step], parameters: list[torch.Tensor]) -> float:
     """How far parameters are from those that one process comes to with the same steps."""
-    replayed = Replay(recipe).run(steps)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would wait for each other far longer than the small sums take
+    try:
+        replayed = Replay(recipe).run(steps)
+    finally:
+        torch.set_num_threads(threads)
     return max((ours - theirs).abs().max().item() for ours, theirs in zip(replayed, parameters, strict=True))

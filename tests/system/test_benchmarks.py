@@ -15,6 +15,7 @@ from tests.house.sources import ROOT
 from tests.system.launcher import Launcher
 
 STEP_TIME = ROOT / "benchmarks" / "step_time.py"
+RECOVERY = ROOT / "benchmarks" / "recovery.py"
 COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
 SHORT = ("--pairs", "2", "--most-pairs", "2")
 _LIMIT_SECONDS = 100.0
@@ -105,6 +106,21 @@ def test_collectives_take_part_in_a_job(hvdrun: Launcher) -> None:
         "hvdrun, one by one <= 10.0 ms",
         "hvdrun, grouped <= 6.0 ms",
     ]
+
+
+def test_recovery_tells_each_part_of_it_and_loses_no_step(hvdrun: Launcher) -> None:
+    case = ("--runs", "1", "--cases", "three", "--warm", "0", "--json", "recovery.json")
+    run = run_alone(hvdrun, RECOVERY, *case)
+    assert run.returncode == 0, run.stderr
+    (found,) = json.loads((hvdrun.directory / "recovery.json").read_text(encoding="utf-8"))["cases"]
+    (figures,) = found["runs"]
+    parts = [figures[part] for part in ("detect", "agree", "rebuild", "step")]
+    assert min(parts) > 0
+    assert sum(parts) == pytest.approx(figures["shrink"])
+    assert figures["started"] < figures["ready"] < figures["full size"]
+    assert figures["steps lost"] == 0
+    assert "| the same, one of three | " in run.stdout
+    assert run.stdout.count("one of three: ") == 3
 
 
 def test_a_profile_is_written_for_each_of_our_ways(hvdrun: Launcher) -> None:

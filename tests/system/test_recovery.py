@@ -7,6 +7,7 @@ parameters. Where a worker dies is told to it, so that every place is met; what 
 
 import itertools
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def check(folder: Path, features: str, finished: Finished) -> list[Step]:
 def shrink(hvdrun: Launcher, folder: Path, environment: dict[str, str], features: str, *deaths: str) -> list[Step]:
     """A job of three without a state, in which some die; its steps."""
     kills = [word for death in deaths for word in ("--kill", death)]
-    command = ("python", SCRIPT, folder, features, "--steps", "10", *kills)
+    command: list[str | Path] = ["python", SCRIPT, folder, features, "--steps", "10", *kills]
     finished = hvdrun("-np", "3", "--min-np", "1", *command, environment=environment, limit_seconds=LIMIT_SECONDS)
     steps = check(folder, features, finished)
     dead = {int(death.partition(":")[0]) for death in deaths}
@@ -148,20 +149,24 @@ def test_a_worker_is_replaced_and_taken_in_with_the_state_of_the_others(
     kills_forkserver: bool,
 ) -> None:
     """Rank 0 has children that hold its connections open; the other's replacement cannot be forked."""
-    command = ("python", SCRIPT, folder, "clip", "--epochs", "2", "--entries", "2", *options)
+    command: list[str | Path] = ["python", SCRIPT, folder, "clip", "--epochs", "2", "--entries", "2", *options]
     death = ("--kill", f"{victim}:12:reduction")
     running = hvdrun.start("-np", "2", "--min-np", "1", *command, *death, environment=environment)
     if kills_forkserver:
         wait_until(lambda: len([note for note in read_notes(folder) if note["what"] == "ready"]) == 2)
         (forkserver,) = hvdrun.processes("worker_runtime.forkserver import serve")
         kill(forkserver.pid)
-    steps = check(folder, "clip", running.wait(LIMIT_SECONDS))
+    finished = running.wait(LIMIT_SECONDS)
+    steps = check(folder, "clip", finished)
+    assert all(line.startswith("hvdrun: ") for line in finished.stderr.splitlines()), finished.stderr
     recording = Recording(folder)
     recording.check_samples(SAMPLES)
     assert steps[12].members[0] == (1 - victim,)
     assert steps[-1].members[0] == (0, 1)
     assert len(recording.list_pids("ready")) == 3
     assert len(recording.list_pids("done")) == 2
+    for path in hvdrun.watch.temporary.glob("pymp-*"):  # of children that were killed: Python's own
+        shutil.rmtree(path)
 
 
 def test_what_cannot_be_repeated_ends_a_script_without_a_state(hvdrun: Launcher) -> None:

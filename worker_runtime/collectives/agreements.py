@@ -42,6 +42,7 @@ class _Agreement(Operation[ResultT_co]):
         """See `Operation`."""
         del ranks
         renewed = copy(self)
+        renewed.among = among
         renewed.question = self.question._replace(process_set=among.number)
         return renewed
 

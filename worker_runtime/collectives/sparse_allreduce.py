@@ -73,4 +73,5 @@ class SparseAllreduce(Operation[torch.Tensor]):
         (indices, _), (values, _) = self._elements.finish(terms, payload)
         if self._reduction is Reduction.AVERAGE:
             values.div_(self.among.size)
-        return torch.sparse_coo_tensor(indices.t(), values, self._tensor.shape, is_coalesced=False, check_invariants=False)
+        shape = self._tensor.shape
+        return torch.sparse_coo_tensor(indices.t(), values, shape, is_coalesced=False, check_invariants=False)

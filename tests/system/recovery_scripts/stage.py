@@ -52,6 +52,11 @@ class Stage:
         """Write something down."""
         self._notes.write(json.dumps({"what": what, "at": time.monotonic(), "origin": self.origin, **more}) + "\n")
 
+    def enter(self, origin: int, step: int) -> None:
+        """The training begins, or begins again, with the members that are connected now."""
+        self.origin, self.step = origin, step
+        self._place[_FORMING] = 0
+
     def come_to(self, place: str) -> None:
         """The worker stands there now, unless it is killed."""
         self._place[0] = PLACES.index(place)
@@ -74,20 +79,20 @@ class Stage:
         """Hear of what happens inside the runtime."""
         stage, dies_asked = self, any(place == "asked" for _, _, place in self._plan)
         suspend, resume, commit = ElasticExecutor.suspend, ElasticExecutor.resume, ElasticExecutor.commit
-        form = formation.form
+        form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
         def note_suspend(executor: ElasticExecutor, reason: str) -> None:
-            stage._place[_FORMING] = 1  # noqa: SLF001 - its own
+            stage._place[_FORMING] = 1
             suspend(executor, reason)
 
         def note_resume(executor: ElasticExecutor, group: Group | None, link: Link | None) -> None:
             resume(executor, group, link)
-            stage._place[_FORMING] = 0  # noqa: SLF001 - its own
+            stage._place[_FORMING] = 0
 
         def note_commit(executor: ElasticExecutor, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked:
-                handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)  # noqa: SLF001 - as Executor.commit
+                handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 handle.wait()
             else:
@@ -98,8 +103,8 @@ class Stage:
             membership: Membership, exchange: StoreExchange, address: str, limit: timedelta, *, choice: Choice
         ) -> Group | None:
             if stage.origin >= 0:  # not at first
-                stage._place[_FORMING] = 1  # noqa: SLF001 - its own
-                stage._die_at("forming")  # noqa: SLF001 - its own
+                stage._place[_FORMING] = 1
+                stage._die_at("forming")
             return form(membership, exchange, address, limit, choice=choice)
 
         replace: Callable[[object, str, Any], None] = setattr
@@ -113,5 +118,3 @@ def read_place(folder: Path, pid: int) -> str:
     """Where a worker stands, or stood when it died."""
     place, is_forming = (folder / f"{pid}.place").read_bytes()
     return "forming" if is_forming else PLACES[place]
-
-

@@ -1,10 +1,8 @@
 """Trains a recipe and writes down every step: what it has used, and who took part.
 
-    train.py FOLDER FEATURES [--steps N | --epochs N | --until FILE] [--kill ORIGIN:STEP:PLACE]... [--children N] [--entries N]
-        [--every N]
-
-With --steps there is no state: the job can only shrink. Else the training is an elastic function, which takes
-its samples from an ElasticSampler.
+With --steps there is no state: the job can only shrink. Else the training is an elastic function, which takes its
+samples from an ElasticSampler, for some epochs (--epochs), and more where others are to be taken in before the end
+(--entries), or until a file is there (--until).
 """
 
 import argparse
@@ -13,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -55,7 +54,7 @@ class Trainer:
     def enter(self, step: int) -> None:
         """A training begins, or begins again, at this step."""
         executor = RUNTIME.executor
-        self.stage.origin, self.stage.step = executor.origin, step
+        self.stage.enter(executor.origin, step)
         self.stage.note("enter", entry=executor.key.hex(), step=step, size=executor.size)
 
     def train(self, step: int, samples: Sequence[Sequence[int]], epoch: int = 0) -> None:
@@ -100,7 +99,7 @@ class Trainer:
         come_to("end")
 
     def _wrap(self, part: Part) -> torch.optim.Optimizer:
-        part.network.first.weight.register_hook(self._come_to_backward)
+        part.network.first.weight.register_hook(self._come_to_backward)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return hvd.DistributedOptimizer(
             part.make_optimizer(),
             part.network.named_parameters(),
@@ -132,11 +131,11 @@ def batch_up(loader: Iterable[torch.Tensor], passes: int) -> Iterator[list[list[
         yield gathered
 
 
-def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[hvd.elastic.TorchState], None]:
+def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[Any], None]:
     """The training as an elastic function."""
 
     @hvd.elastic.run
-    def train(state: hvd.elastic.TorchState) -> None:
+    def train(state: Any) -> None:  # noqa: ANN401 - its attributes are its own
         trainer.enter(state.step)
         sampler = state.sampler
         state.entries += 1
@@ -149,7 +148,7 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[hv
                 sampler=sampler,
                 num_workers=options.children,
             )
-            for samples in batch_up(loader, trainer.recipe.passes):  # type: ignore[arg-type]  # indices become a tensor
+            for samples in batch_up(loader, trainer.recipe.passes):
                 for some in samples[:-1]:  # as a loop does that steps with every other batch
                     sampler.record_batch(state.step, len(some))
                 trainer.train(state.step, samples, state.epoch)
@@ -183,10 +182,11 @@ def main() -> None:
     trainer = Trainer(recipe, stage)
     stage.note("ready")
     if options.epochs or options.until:
-        named = {f"model_{number}": part.network for number, part in enumerate(recipe.parts)}
+        named: dict[str, Any] = {f"model_{number}": part.network for number, part in enumerate(recipe.parts)}
         named |= {f"optimizer_{number}": optimizer for number, optimizer in enumerate(trainer.optimizers)}
         sampler = hvd.elastic.ElasticSampler(range(SAMPLES), seed=3)
-        make_function(trainer, options)(hvd.elastic.TorchState(**named, sampler=sampler, step=0, epoch=0, entries=0, last=None))
+        state = hvd.elastic.TorchState(**named, sampler=sampler, step=0, epoch=0, entries=0, last=None)
+        make_function(trainer, options)(state)
     else:
         trainer.enter(0)
         for step in range(options.steps):

@@ -1,0 +1,270 @@
+"""How long training stands still when a worker is killed, and when another takes its place; beside torchrun.
+
+    .venv/bin/python benchmarks/recovery.py --runs 10
+
+In each run a job trains, and one worker is killed with SIGKILL at a random moment. All workers write down when each of
+their steps has ended, and ours also when each part of a recovery does. So it is told, in seconds from the kill:
+
+- shrink: until the slowest survivor has ended its next step; of it, until it has heard of the loss (detect), until the
+  next generation is published with its verdict (agree), until its members are connected (rebuild), and the rest (step);
+- started: until the script of the worker that takes the victim's place begins;
+- ready: until that worker waits to be taken in;
+- full size: until all have ended a step together again;
+
+and besides the pause between two steps of a survivor when the new worker is taken in, the part of that in which the
+state is broadcast (sync), and how many steps were made twice. torchrun (--max-restarts) ends all workers and starts
+them anew: for it, only the return to full size can be told. Horovod is not measured here: on one host it cannot go on.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tables import describe_machine
+
+SCRIPT = Path(__file__).with_name("recovery_worker.py")
+START_SECONDS = 60.0
+LIMIT_SECONDS = 60.0  # for a job to be at its full size again
+WARM_STEPS = 20
+WARM_SECONDS = 9.0
+SETTLED_STEPS = 5  # that all have made together, at full size
+MOMENT_SECONDS = 0.2  # within which the victim is killed
+PARTS = ("shrink", "detect", "agree", "rebuild", "step", "started", "ready", "full size", "pause", "sync")
+STARTING = ("started", "ready")
+TARGET = {"shrink": 0.06, "ready": 0.6, "pause": 0.1}  # seconds, on top of what `judge` allows
+ALLOWED: dict[str, tuple[str, ...]] = {"shrink": ("one step",), "ready": (), "pause": ("one step", "sync")}
+
+Note = dict[str, Any]
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A job, and who is killed in it.
+
+    size: how many workers.
+    victim: its rank.
+    width: of the hidden layer.
+    children: processes that load data for each worker.
+    is_peer: it runs under torchrun.
+    """
+
+    title: str
+    size: int = 2
+    victim: int = 1
+    width: int = 90
+    children: int = 0
+    is_peer: bool = False
+
+
+CASES = {
+    "small": Case("10,000 parameters, rank 1"),
+    "rank-0": Case("the same, rank 0", victim=0),
+    "three": Case("the same, one of three", size=3),
+    "children": Case("the same, two DataLoader children", children=2),
+    "large": Case("25 M parameters", width=225_000),
+    "torchrun": Case("torchrun --max-restarts, 10,000 parameters", is_peer=True),
+}
+
+
+class Watcher:
+    """Reads what the workers of a job write."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> list[Note]:
+        """All complete notes, in the order of their times."""
+        notes: list[Note] = []
+        for path in self._folder.glob("*.notes"):
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            notes += [{"pid": int(path.stem), **json.loads(line)} for line in lines if line.endswith("\n")]
+        return sorted(notes, key=lambda note: float(note["at"]))
+
+    def wait(self, is_enough: Callable[[list[Note]], bool], limit_seconds: float) -> list[Note] | None:
+        """Wait until the notes suffice; None when they do not in time."""
+        deadline = time.monotonic() + limit_seconds
+        while time.monotonic() < deadline:
+            notes = self.read()
+            if is_enough(notes):
+                return notes
+            time.sleep(0.05)
+        return None
+
+
+def have_stepped(notes: Sequence[Note], size: int, after: float, count: int) -> bool:
+    """Whether so many workers have ended so many steps at full size since then."""
+    steps = [note for note in notes if note["what"] == "step" and note["size"] == size and note["at"] > after]
+    pids = [note["pid"] for note in steps]
+    return sum(pids.count(pid) >= count for pid in set(pids)) >= size
+
+
+def run_once(case: Case, chance: random.Random, warm_seconds: float) -> Figures | None:
+    """One job, which trains for some seconds before; None when it was not back at full size within the limit."""
+    with tempfile.TemporaryDirectory() as name, start(case, Path(name)):
+        watcher = Watcher(Path(name))
+        notes = watcher.wait(lambda notes: have_stepped(notes, case.size, 0.0, WARM_STEPS), START_SECONDS)
+        if notes is None:
+            raise RuntimeError(f"{case.title}: the workers have not trained within {START_SECONDS:g} s")
+        victim = next(note["pid"] for note in notes if note["what"] == "step" and note["rank"] == case.victim)
+        time.sleep(warm_seconds + chance.uniform(0.0, MOMENT_SECONDS))
+        killed = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        back = watcher.wait(lambda notes: have_stepped(notes, case.size, killed, SETTLED_STEPS), LIMIT_SECONDS)
+        return None if back is None else measure(case, back, victim, killed)
+
+
+@contextmanager
+def start(case: Case, folder: Path) -> Iterator[None]:
+    """Within it, the job runs; its workers write into the folder."""
+    python = Path(sys.executable)
+    arguments = [str(SCRIPT), "ddp" if case.is_peer else "ours", str(folder), str(case.width), str(case.children)]
+    if case.is_peer:
+        launch = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node"]
+        command = [str(python), *launch, str(case.size), *arguments]
+    else:
+        command = [str(python), "-m", "hvdrun", "-np", str(case.size), "--min-np", "1", "python", *arguments]
+    environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(START_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def measure(case: Case, notes: Sequence[Note], victim: int, killed: float) -> Figures:
+    """What the notes of a run tell."""
+    steps = [note for note in notes if note["what"] == "step"]
+    survivors = {note["pid"] for note in notes if note["at"] < killed} - {victim}
+    full = [min_at(steps, pid, killed, size=case.size) for pid in {note["pid"] for note in steps} - {victim}]
+    figures = {"full size": max(at for at in full if at is not None) - killed}
+    if not case.is_peer:
+        slowest = max(survivors, key=lambda pid: min_at(notes, pid, killed, "resumed") or 0.0)
+        own = [note for note in notes if note["pid"] == slowest]
+        new = [note for note in notes if note["pid"] not in {*survivors, victim}]
+        figures |= measure_shrinking(own, killed) | measure_growth(own, killed)
+        figures |= {what: next(note["at"] for note in new if note["what"] == what) - killed for what in STARTING}
+    return figures
+
+
+def measure_shrinking(own: Sequence[Note], killed: float) -> Figures:
+    """What a survivor has noted until its next step; one that the victim had still taken part in is not meant."""
+    ends = [killed]
+    for what in ("interrupted", "published", "resumed", "step"):
+        ends.append(min_at(own, own[0]["pid"], ends[-1], what) or ends[-1])
+    parts = [later - earlier for earlier, later in pairwise(ends)]
+    return {"shrink": ends[-1] - killed, **dict(zip(("detect", "agree", "rebuild", "step"), parts, strict=True))}
+
+
+def measure_growth(own: Sequence[Note], killed: float) -> Figures:
+    """What a survivor has noted of the time when the new worker was taken in, and of its steps as a whole."""
+    steps = list(pairwise(note for note in own if note["what"] == "step"))
+    entered = [note["at"] for note in own if note["what"] == "entered"]
+    connected = [note["at"] for note in own if note["what"] == "connected"]
+    return {
+        "pause": max(later["at"] - earlier["at"] for earlier, later in steps if earlier["size"] < later["size"]),
+        "sync": entered[-1] - connected[-1],
+        "steps lost": float(sum(later["step"] <= earlier["step"] for earlier, later in steps)),
+        "one step": statistics.median(later["at"] - earlier["at"] for earlier, later in steps if later["at"] < killed),
+    }
+
+
+def min_at(notes: Sequence[Note], pid: int, after: float, what: str = "step", size: int | None = None) -> float | None:
+    """When a process has first noted this since then; with a size, in a job of that size."""
+    found = (
+        float(note["at"])
+        for note in notes
+        if note["pid"] == pid
+        and note["what"] == what
+        and note["at"] > after
+        and (size is None or note.get("size") == size)
+    )
+    return next(found, None)
+
+
+def find_p90(values: Sequence[float]) -> float:
+    """The value that nine of ten do not exceed."""
+    return sorted(values)[max(0, -(-len(values) * 9 // 10) - 1)]
+
+
+def render(results: Mapping[str, Sequence[Figures | None]]) -> str:
+    """The table: medians in milliseconds, with the 90th percentile behind them."""
+    lines = [f"| killed | {' | '.join(PARTS)} | one step | steps lost | not back |", "|---" * (len(PARTS) + 4) + "|"]
+    for name, runs in results.items():
+        good = [run for run in runs if run is not None]
+        cells = [_summarize([run[part] for run in good if part in run]) for part in (*PARTS, "one step")]
+        lost = [run["steps lost"] for run in good if "steps lost" in run]
+        cells.append(f"{sum(lost):.0f}" if lost else "all")
+        cells.append(f"{len(runs) - len(good)} of {len(runs)}")
+        lines.append(f"| {CASES[name].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def judge(results: Mapping[str, Sequence[Figures | None]]) -> list[str]:
+    """Which targets the medians meet."""
+    told = []
+    for name, runs in results.items():
+        good = [run for run in runs if run is not None and "shrink" in run]
+        for part, target in TARGET.items() if good else ():
+            over = statistics.median(sum(run[more] for more in ALLOWED[part]) for run in good)
+            median = statistics.median(run[part] for run in good)
+            state = "met" if median <= target + over else "missed"
+            bound = " + ".join([f"{target:g} s", *ALLOWED[part]])
+            told.append(f"- {CASES[name].title}: {part} <= {bound}: **{state}**")
+    return told
+
+
+def _summarize(values: Sequence[float]) -> str:
+    return f"{statistics.median(values) * 1e3:.0f} ({find_p90(values) * 1e3:.0f})" if values else ""
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=10, help="jobs of each case (default: %(default)s)")
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="which (default: all)")
+    parser.add_argument(
+        "--warm",
+        type=float,
+        default=WARM_SECONDS,
+        metavar="SECONDS",
+        help="train so long before the kill: the forkserver imports meanwhile what only a replacement needs ready "
+        "(default: %(default)s)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
+    arguments = parser.parse_args()
+    machine, chance = describe_machine(), random.Random(1)  # noqa: S311 - moments, no secret
+    results: dict[str, list[Figures | None]] = {name: [] for name in arguments.cases}
+    for number in range(arguments.runs):
+        for name, runs in results.items():
+            print(f"run {number + 1} of {arguments.runs}: {name}    ", file=sys.stderr, end="\r", flush=True)
+            runs.append(run_once(CASES[name], chance, arguments.warm))
+    print(f"\n{machine}\n\n### kill -9 of a worker: ms, median (p90) of {arguments.runs} runs\n\n{render(results)}\n")
+    print("\n".join(judge(results)), flush=True)
+    if arguments.json is not None:
+        figures = [{**asdict(CASES[name]), "name": name, "runs": runs} for name, runs in results.items()]
+        text = json.dumps({"machine": machine, "cases": figures}, indent=2)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""What the benchmark of recovery trains: steps without end, and when each has ended; started by `recovery.py`.
+
+Its arguments: ours or ddp, the folder for the notes, the width, the number of children.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset
+
+COMMIT_EVERY = 10
+INPUTS, OUTPUTS, BATCH = 100, 10, 8
+
+
+class Noise(IterableDataset[torch.Tensor]):
+    """Inputs without end."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while True:
+            yield torch.randn(INPUTS)
+
+
+class Notes(logging.Handler):
+    """Writes down what happens, and when; also what recovery logs."""
+
+    def __init__(self, file: TextIO) -> None:
+        super().__init__()
+        self._file = file
+
+    def note(self, what: str, **more: int) -> None:
+        """One line of JSON; `at` is of the clock that all processes of a machine share."""
+        self._file.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As `logging.Handler`."""
+        self.note(record.getMessage().partition(":")[0])
+
+
+def build_network(width: int) -> nn.Sequential:
+    """Two layers, with (INPUTS + OUTPUTS + 1) * width parameters or so; the same on all ranks."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(INPUTS, width), nn.ReLU(), nn.Linear(width, OUTPUTS))
+
+
+def make_batches(children: int) -> Iterator[torch.Tensor]:
+    """Batches without end, by so many processes."""
+    return iter(DataLoader(Noise(), batch_size=BATCH, num_workers=children))
+
+
+def train_ours(notes: Notes, width: int, children: int) -> None:
+    """As an elastic function."""
+    import worker_runtime.torch as hvd  # noqa: PLC0415 - the peer needs none of it
+
+    log = logging.getLogger("hvd.recovery")
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(notes)
+    hvd.init()
+    model = build_network(width)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1e-3), model.named_parameters())
+
+    @hvd.elastic.run
+    def train(state: hvd.elastic.TorchState) -> None:
+        notes.note("entered", size=hvd.size())
+        batches = make_batches(children)
+        while True:
+            optimizer.zero_grad()
+            model(next(batches)).square().mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            optimizer.step()
+            state.step += 1
+            notes.note("step", step=state.step, size=hvd.size(), rank=hvd.rank())
+            if state.step % COMMIT_EVERY == 0:
+                state.commit()
+
+    notes.note("ready")
+    train(hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0))
+
+
+def train_ddp(notes: Notes, width: int, children: int) -> None:
+    """As a plain script under torchrun, which begins anew after each loss."""
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(build_network(width))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batches = make_batches(children)
+    step = 0
+    while True:
+        optimizer.zero_grad()
+        model(next(batches)).square().mean().backward()
+        optimizer.step()
+        step += 1
+        notes.note("step", step=step, size=dist.get_world_size(), rank=dist.get_rank())
+
+
+def main() -> None:
+    """Train until somebody ends this process."""
+    way, folder, width, children = sys.argv[1:]
+    torch.set_num_threads(1)
+    with Path(folder, f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8") as file:
+        notes = Notes(file)
+        notes.note("started")
+        train = {"ours": train_ours, "ddp": train_ddp}[way]
+        train(notes, int(width), int(children))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A generation whose other members, store and sequencer a test plays: nothing of gloo, no process, no network."""
+
+import socket
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, cast
+
+from rendezvous.core.reports import Done
+from tests.worker_runtime.conversation import Sequencer
+from worker_runtime.core.questions import Kind, Question, Release, Signature
+from worker_runtime.elastic_executor import ElasticExecutor
+from worker_runtime.group import Group
+from worker_runtime.link import Link
+from worker_runtime.membership import Decision, Endpoint, Verdict
+from worker_runtime.torch_groups import TorchGroup, TorchGroups
+from worker_runtime.wire import Frame, decode_head, decode_questions, encode_releases
+
+LARGE = 300_000  # elements of float32: more than travel inside a question
+_ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers travel
+
+
+class Pending:
+    """A work that ends when it is told to, well or not."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.is_bad = False
+
+    def wait(self, timeout: timedelta = timedelta()) -> bool:
+        """As torch's."""
+        if self.is_bad:
+            raise RuntimeError("Connection closed by peer")
+        if not self.is_done:
+            raise RuntimeError(f"Timed out waiting {timeout}")
+        return True
+
+    def is_completed(self) -> bool:
+        """As torch's."""
+        return self.is_done or self.is_bad
+
+
+class Played:
+    """A torch group, and its connections: everything begins, and fails when it is interrupted."""
+
+    def __init__(self) -> None:
+        self.works: list[Pending] = []
+        self.is_shut = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any operation of torch's
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        def begin(*_: object, **__: object) -> Pending:
+            self.works.append(Pending())
+            return self.works[-1]
+
+        return begin
+
+    def shut_down(self) -> None:
+        """As `Connections`."""
+        for work in self.works:
+            work.is_bad = not work.is_done
+
+    def shutdown(self) -> None:
+        """As torch's group."""
+        self.is_shut = True
+
+
+@dataclass(frozen=True)
+class _PlayedGroup(Group):
+    """A group whose sequencer is the test's."""
+
+    link: Link | None = None
+
+    def connect(self, limit: timedelta) -> Link:
+        """As `Group`."""
+        del limit
+        assert self.link is not None
+        return self.link
+
+
+class Generation:
+    """One member's side of a generation, and the sequencer's.
+
+    Args:
+        number: of the generation.
+        rank, size: of the member.
+    """
+
+    def __init__(self, number: int, rank: int = 0, size: int = 2) -> None:
+        ours, theirs = socket.socketpair()
+        self.played = Played()
+        self.sequencer = Sequencer(theirs)
+        self.link = Link(ours)
+        groups = TorchGroups(rank, lambda *_: (cast("TorchGroup", self.played), self.played))
+        groups.find(-1, tuple(range(size)))
+        self.gate = threading.Event()  # for tests in which it takes time to form it
+        endpoint, key = Endpoint("127.0.0.1", 1), bytes([number]) * 32
+        self.group = _PlayedGroup(number, rank, size, groups, endpoint, key, self.link)
+
+    @property
+    def is_closed(self) -> bool:
+        """This member has ended its connections."""
+        return self.played.is_shut and self.link.fileno() == -1
+
+    def release(self, *numbers: int, index: int = 0, ranks: tuple[int, ...] = (0, 1), payload: bytes = b"") -> None:
+        """Answer questions by their numbers, with growing indices."""
+        for number in numbers:
+            terms = Release(index + number, _ANY, ranks)
+            self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [payload]))
+
+    def read_question(self) -> tuple[str, bytes]:
+        """The name and the payload of the next question, which comes alone."""
+        while True:
+            kind, body = self.sequencer.read()
+            if kind == Frame.ASK:
+                ((head, _, payload),) = decode_questions(body, 0, len(body))
+                return decode_head(head)[2], bytes(payload)
+
+    def release_set(self, number: int, process_set: int, ranks: tuple[int, ...]) -> None:
+        """Answer a question for a process set."""
+        terms = Release(number, _ANY, ranks, extents=(ranks,) * self.group.size, value=process_set)
+        self.sequencer.send(Frame.RELEASES, encode_releases(number, terms, [b""]))
+
+    def lose(self) -> None:
+        """The sequencer says that a rank was lost, which is the end of all it has to say."""
+        self.sequencer.send(Frame.FAILURE, b"rank 1 was lost")
+
+    def close(self) -> None:
+        """End the sequencer's side."""
+        self.sequencer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        self.link.close()
+
+
+def make_executor(generation: Generation, troubles: list[str] | None = None) -> ElasticExecutor:
+    """An executor in that generation, whose troubles are noted."""
+    noted = [] if troubles is None else troubles
+    number = generation.group.generation
+    return ElasticExecutor(generation.group, generation.link, lambda _, reason: noted.append(reason), number)
+
+
+def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:
+    """The verdict that these ranks go on."""
+    return Verdict(Decision.RETRY, survivors, done)

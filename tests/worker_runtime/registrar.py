@@ -1,0 +1,113 @@
+"""The rendezvous as a worker's client shows it, played by a test: who joins waits until the test answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TypeAlias
+
+from rendezvous.core.reports import Report, Verdict
+from tests.worker_runtime.conversation import LIMIT_SECONDS
+from worker_runtime.membership import (
+    Assignment,
+    Decision,
+    Endpoint,
+    Interrupted,
+    Membership,
+    RendezvousError,
+    ResizeOffered,
+)
+
+Notice: TypeAlias = Interrupted | ResizeOffered
+
+
+@dataclass
+class Call:
+    """Somebody wants to join.
+
+    after: the last generation that it knows.
+    report: what it tells of itself.
+    """
+
+    after: int
+    report: Report
+    _answer: "SimpleQueue[Membership | Exception]" = field(default_factory=SimpleQueue)
+
+    def answer(self, membership: Membership | Exception) -> None:
+        """Publish, or refuse."""
+        self._answer.put(membership)
+
+    def wait(self) -> Membership:
+        """For the one who calls."""
+        answer = self._answer.get(timeout=LIMIT_SECONDS)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Registrar:
+    """A client; for any thread.
+
+    calls: of `join`, as they come.
+    declared: what `declare` was called with.
+    is_closed: whether it is.
+    """
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[Call] = SimpleQueue()
+        self.declared: list[bool] = []
+        self.is_closed = False
+        self._open: list[Call] = []
+        self._notices: SimpleQueue[Notice | Exception | None] = SimpleQueue()
+
+    def tell(self, notice: Notice | Exception) -> None:
+        """Let the worker hear this."""
+        self._notices.put(notice)
+
+    def read(self) -> Call:
+        """The next one that wants to join."""
+        return self.calls.get(timeout=LIMIT_SECONDS)
+
+    def join(self, after: int, report: Report | None = None) -> Membership:
+        """As the client's."""
+        call = Call(after, report or Report())
+        self._open.append(call)
+        self.calls.put(call)
+        return call.wait()
+
+    def follow(self) -> Iterator[Notice]:
+        """As the client's."""
+        while (notice := self._notices.get()) is not None:
+            if isinstance(notice, Exception):
+                raise notice
+            yield notice
+
+    def declare(self, *, is_blank: bool = False) -> None:
+        """As the client's."""
+        self.declared.append(is_blank)
+
+    def close(self) -> None:
+        """As the client's."""
+        self.is_closed = True
+        for call in self._open:
+            call.answer(RendezvousError("the connection was closed"))
+        self._notices.put(None)
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """As the client's; nobody opens one here."""
+        raise AssertionError(f"{generation} {endpoint}")
+
+    def await_store(self, generation: int) -> Endpoint:
+        """As the client's; nobody waits for one here."""
+        raise AssertionError(generation)
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """The same."""
+        raise AssertionError(generation)
+
+
+def publish(
+    number: int, decision: Decision, survivors: tuple[int, ...] = (), rank: int = 0, size: int = 1
+) -> Membership:
+    """A generation in which this worker has that rank."""
+    numbers = Assignment(rank=rank, size=size, local_rank=rank, local_size=size, cross_rank=0, cross_size=1)
+    return Membership(number, numbers, bytes([number]) * 32, Verdict(decision, survivors, reason="rank 1 was lost"))

@@ -1,0 +1,121 @@
+"""One generation as an executor goes through it: when it is over, nothing of it has an effect any more."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.worker_runtime.conversation import Echo
+from tests.worker_runtime.generation import Generation
+from worker_runtime.attempt import Attempt
+from worker_runtime.core.questions import Question, Release
+from worker_runtime.executor import Executor
+from worker_runtime.handles import Handle
+
+ANSWER = memoryview(b"answered")
+
+
+class Owner:
+    """Notes what an attempt tells its executor."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def note_release(self, terms: Release) -> None:
+        """As `Owner`."""
+        self.told.append(f"released {terms.question.name}")
+
+    def settle(self, handle: Handle[object], terms: Release) -> bool:
+        """The same."""
+        self.told.append(f"settled {handle.title} {terms.index}")
+        return True
+
+    def find_join_device(self) -> None:
+        """The same."""
+
+    def refuse(self, handle: Handle[object], reason: str) -> None:
+        """The same."""
+        self.told.append(f"refused {handle.title}: {reason}")
+
+    def end_attempt(self, attempt: Attempt, reason: str) -> None:
+        """The same."""
+        self.told.append(f"ended {attempt.number}: {reason}")
+
+
+@pytest.fixture
+def generation() -> Iterator[Generation]:
+    """Of two members."""
+    with Generation(7) as made:
+        yield made
+
+
+@pytest.fixture
+def owner() -> Owner:
+    """Whose operations run."""
+    return Owner()
+
+
+@pytest.fixture
+def attempt(generation: Generation, owner: Owner) -> Iterator[Attempt]:
+    """One that is connected."""
+    made = Attempt(owner, threading.RLock(), 7, 0, 2)
+    made.connect(generation.group, generation.link)
+    yield made
+    made.close(())
+
+
+def make_handle(name: str = "x") -> Handle[bytes]:
+    return Handle(Executor(), Echo(name), threading.get_ident())
+
+
+def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
+    question: Question = handle.operation.question
+    return Release(index, question, (0, 1))
+
+
+def test_what_is_released_begins_and_its_index_is_seen(attempt: Attempt, owner: Owner) -> None:
+    handle = make_handle()
+    attempt.perform(handle, make_terms(handle), ANSWER)
+    assert (handle.is_answered, attempt.seen, owner.told) == (True, 5, ["released x"])
+
+
+def test_what_is_released_after_the_end_does_not_begin(attempt: Attempt, owner: Owner) -> None:
+    handle = make_handle()
+    attempt.end()
+    attempt.perform(handle, make_terms(handle), ANSWER)
+    attempt.refuse(handle, "the ranks do not agree")
+    assert not handle.is_answered
+    assert owner.told == ["released x"]
+
+
+def test_results_of_a_burst_count_only_before_the_end(attempt: Attempt, owner: Owner) -> None:
+    handles = [make_handle("a"), make_handle("b")]
+    terms = [make_terms(handle, index) for index, handle in enumerate(handles)]
+    assert not attempt.conclude(handles, terms, lambda: None)
+    assert attempt.conclude(handles, terms, lambda: [b"1", b"2"])
+    assert owner.told == ["settled a 0", "settled b 1"]
+    late = make_handle("late")
+    attempt.end()
+    assert attempt.conclude([late], [make_terms(late, 2)], lambda: pytest.fail("they would be written in place"))
+    assert not late.is_answered
+
+
+def test_the_first_reason_of_a_failure_stays(attempt: Attempt, owner: Owner, generation: Generation) -> None:
+    attempt.give_up("rank 1 was lost")
+    attempt.give_up("the connection is broken")
+    assert attempt.failure == "rank 1 was lost"
+    assert owner.told == ["ended 7: rank 1 was lost", "ended 7: the connection is broken"]
+    assert not generation.is_closed
+
+
+def test_closing_says_goodbye_once_and_ends_the_group(attempt: Attempt, generation: Generation) -> None:
+    assert attempt.close(())
+    assert attempt.close(())
+    assert attempt.is_closed
+    assert generation.is_closed
+
+
+def test_one_that_is_not_connected_runs_nothing_and_closes(owner: Owner) -> None:
+    attempt = Attempt(owner, threading.RLock(), 8, 1, 3)
+    assert (attempt.driver, attempt.count_members(0), attempt.list_members(0)) == (None, 3, (0, 1, 2))
+    assert attempt.close(())

@@ -1,0 +1,347 @@
+"""Between a loss and the next generation: the rendezvous is played by the test, and so are the other members.
+
+(Long because a worker can be in many places when something happens, and each is a story of its own.)
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+import torch
+
+from rendezvous.core.model import Slot, Worker
+from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.registrar import Call, Registrar, publish
+from worker_runtime import formation as formation_module
+from worker_runtime.backends.choice import GLOO_ALONE
+from worker_runtime.collectives import SUM, Allreduce
+from worker_runtime.core.questions import GLOBAL_SET
+from worker_runtime.elastic_executor import ElasticExecutor
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.group import Group
+from worker_runtime.handles import Handle
+from worker_runtime.membership import (
+    Assignment,
+    Bootstrap,
+    Decision,
+    Interrupted,
+    Membership,
+    RendezvousError,
+    ResizeOffered,
+    Wish,
+)
+from worker_runtime.recovery import Entry, Recovery
+
+LOST = "rank 1 was lost"
+
+
+@dataclass
+class Stage:
+    """A worker that has begun, as rank 0 of the generation 5.
+
+    heard: of new numbers and of offers, in order.
+    """
+
+    registrar: Registrar
+    pool: ThreadPoolExecutor
+    late: bool = False
+    heard: "SimpleQueue[Assignment | ResizeOffered]" = field(default_factory=SimpleQueue)
+
+    def __post_init__(self) -> None:
+        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, self.late)
+        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self.heard.put, self.heard.put)
+
+    def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
+        """In a thread of its own, as the program does."""
+        return self.pool.submit(self.recovery.enter, wish, trouble)
+
+    def begin(self, size: int = 1) -> ElasticExecutor:
+        """Its executor, in the first generation."""
+        entering = self.enter(Wish.BEGIN)
+        call = self.registrar.read()
+        assert (call.after, call.report.wish) == (0, Wish.BEGIN)
+        call.answer(publish(5, Decision.BEGIN, size=size))
+        return entering.result(LIMIT_SECONDS).executor
+
+    def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
+        """Tell that a generation cannot go on; what the worker asks for then."""
+        self.registrar.tell(Interrupted(generation, reason))
+        return self.registrar.read()
+
+    def read_heard(self) -> Assignment | ResizeOffered:
+        """What it is told next."""
+        return self.heard.get(timeout=LIMIT_SECONDS)
+
+
+@pytest.fixture
+def make_stage() -> Iterator[Callable[..., Stage]]:
+    """Makes workers, whose threads have ended in the end."""
+    made: list[Stage] = []
+    with ThreadPoolExecutor() as pool:
+
+        def make(*, late: bool = False) -> Stage:
+            made.append(Stage(Registrar(), pool, late))
+            return made[-1]
+
+        yield make
+        for stage in made:
+            stage.recovery.close()
+            assert stage.registrar.is_closed
+            assert not any(thread.is_alive() for thread in stage.recovery._threads)
+
+
+@pytest.fixture
+def stage(make_stage: Callable[..., Stage]) -> Stage:
+    """A worker that has not begun."""
+    return make_stage()
+
+
+@pytest.fixture
+def generations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Generation]]:
+    """Those of more than one member, by number; each is connected when its gate is open."""
+    made = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
+
+    def form(membership: Membership, *_: object, **__: object) -> Group | None:
+        if membership.assignment.size == 1:
+            return None
+        generation = made[membership.generation]
+        assert generation.gate.wait(LIMIT_SECONDS)
+        return generation.group
+
+    monkeypatch.setattr(formation_module, "form", form)
+    yield made
+    for generation in made.values():
+        generation.gate.set()
+        generation.close()
+        generation.link.close()
+
+
+def submit(executor: ElasticExecutor, name: str = "x") -> Handle[list[torch.Tensor]]:
+    members = executor.find_members(GLOBAL_SET, name)
+    return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
+
+
+def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage, generations: dict[int, Generation]) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    generations[5].lose()
+    call = stage.interrupt()
+    assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.CONTINUE, "")
+    assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
+    assert not call.report.has_state
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    assert handle.wait()[0].tolist() == [1.0]
+    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    assert (stage.recovery.generation, executor.generation) == (6, 6)
+    executor.close()
+
+
+def test_trouble_is_told_once_however_often_it_is_noticed(stage: Stage) -> None:
+    executor = stage.begin()
+    stage.recovery.note_trouble(5, "the sequencer has ended")
+    stage.recovery.note_trouble(5, "allreduce 'x' failed")
+    call = stage.registrar.read()
+    assert (call.after, call.report.trouble) == (5, "the sequencer has ended")
+    stage.registrar.tell(Interrupted(5, "the sequencer has ended"))
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    assert stage.registrar.calls.empty()
+    executor.close()
+
+
+def test_what_is_old_is_not_heeded(stage: Stage) -> None:
+    executor = stage.begin()
+    stage.registrar.tell(Interrupted(4, "long ago"))
+    stage.recovery.note_trouble(4, "long ago")
+    stage.registrar.tell(ResizeOffered(5, 1, adds=True, removes=False))
+    assert stage.read_heard() == ResizeOffered(5, 1, adds=True, removes=False)
+    assert stage.registrar.calls.empty()
+    executor.close()
+
+
+def test_an_offer_to_those_who_are_there_no_more_is_not_heeded(stage: Stage) -> None:
+    executor = stage.begin()
+    call = stage.interrupt()
+    stage.registrar.tell(ResizeOffered(5, 1, adds=True, removes=False))
+    stage.registrar.tell(Interrupted(5, LOST))
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    stage.registrar.tell(ResizeOffered(6, 2, adds=True, removes=False))
+    assert stage.read_heard() in {Assignment(0, 1, 0, 1, 0, 1), ResizeOffered(6, 2, adds=True, removes=False)}
+    executor.close()
+
+
+def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it_at_once(
+    stage: Stage, generations: dict[int, Generation]
+) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    call = stage.interrupt()
+    stage.registrar.tell(Interrupted(6, "rank 2 was lost"))  # by another way, and so too early
+    stage.registrar.tell(ResizeOffered(9, 1, adds=True, removes=False))
+    stage.read_heard()  # it has been heard
+    call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    again = stage.registrar.read()
+    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    again.answer(publish(7, Decision.RETRY, (0,)))
+    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    generations[6].gate.set()
+    executor.close()
+
+
+def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_first(
+    stage: Stage, generations: dict[int, Generation]
+) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    generations[5].lose()
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    again = stage.interrupt(6, "rank 2 was lost")
+    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
+    former = stage.recovery._formation
+    generations[6].gate.set()
+    again.answer(publish(7, Decision.RETRY, (0,)))
+    assert handle.wait()[0].tolist() == [1.0]
+    assert former is not None
+    former.join_thread(LIMIT_SECONDS)
+    wait_until_closed(generations[6])
+    executor.close()
+
+
+def wait_until_closed(generation: Generation) -> None:
+    """Of a formation that was abandoned, whose thread nobody has any more."""
+    for thread in threading.enumerate():
+        if thread.name == "hvd-formation":
+            thread.join(LIMIT_SECONDS)
+    assert generation.is_closed
+
+
+def test_who_is_interrupted_before_it_was_connected_forms_anew(
+    stage: Stage, generations: dict[int, Generation]
+) -> None:
+    entering = stage.enter(Wish.BEGIN)
+    stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
+    again = stage.interrupt()
+    assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
+    again.answer(publish(6, Decision.BEGIN))
+    assert entering.result(LIMIT_SECONDS).executor.generation == 6
+    generations[5].gate.set()
+    wait_until_closed(generations[5])
+
+
+@pytest.mark.parametrize(
+    ("decision", "raised", "words"),
+    [
+        (Decision.RESTORE, HorovodInternalError, f"allreduce 'x' was interrupted: {LOST}"),
+        (Decision.RESIZE, HostsUpdatedInterrupt, "the hosts of the job have changed"),
+    ],
+)
+def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generation(
+    stage: Stage, generations: dict[int, Generation], decision: Decision, raised: type[Exception], words: str
+) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    generations[5].lose()
+    stage.interrupt().answer(publish(6, decision))
+    with pytest.raises(raised, match=words):
+        handle.wait()
+    entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    assert entry.executor is not executor
+    assert (entry.executor.generation, entry.verdict.decision) == (6, decision)
+    assert stage.registrar.calls.empty()
+
+
+def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
+    executor = stage.begin()
+    with stage.recovery.declare():
+        entering = stage.enter(Wish.RESTORE, "allreduce 'x': shapes differ")
+        call = stage.registrar.read()
+    assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
+    assert call.report.has_state
+    call.answer(publish(6, Decision.RESTORE))
+    assert entering.result(LIMIT_SECONDS).executor is not executor
+    with pytest.raises(HorovodInternalError, match="not been initialized"):
+        submit(executor)
+
+
+def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:
+    """It has an error of its own just when a rank is lost, and the verdict does not know of it yet."""
+    stage.begin()
+    call = stage.interrupt()
+    entering = stage.enter(Wish.RESIZE)
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    again = stage.registrar.read()
+    assert (again.after, again.report.wish) == (6, Wish.RESIZE)
+    again.answer(publish(7, Decision.RESIZE))
+    assert entering.result(LIMIT_SECONDS).executor.generation == 7
+
+
+def test_who_is_refused_raises_wherever_it_is(stage: Stage) -> None:
+    executor = stage.begin()
+    call = stage.interrupt()
+    handle = submit(executor)
+    call.answer(RendezvousError("this worker was replaced by incarnation 2"))
+    with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
+        handle.wait()
+    with pytest.raises(RendezvousError, match="was replaced"):
+        stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    executor.close()
+
+
+def test_closing_while_forming_leaves_nothing_open(stage: Stage, generations: dict[int, Generation]) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    generations[5].lose()
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    executor.close()
+    stage.recovery.close()
+    generations[6].gate.set()
+    wait_until_closed(generations[6])
+    assert generations[5].is_closed
+
+
+def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> None:
+    executor = stage.begin()
+    with stage.recovery.declare(), stage.recovery.declare():
+        assert stage.interrupt().report.has_state
+    assert stage.registrar.declared == [False]
+    executor.close()
+
+
+def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., Stage]) -> None:
+    stage = make_stage(late=True)
+    entering = stage.enter(Wish.BEGIN)
+    call = stage.registrar.read()
+    assert call.report.is_blank
+    call.answer(publish(5, Decision.RESIZE))
+    entering.result(LIMIT_SECONDS)
+    with stage.recovery.declare():
+        stage.recovery.note_synced()
+        assert not stage.interrupt().report.is_blank
+    assert stage.registrar.declared == [True, False]
+
+
+def test_a_rendezvous_that_is_gone_is_told_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    executor = stage.begin()
+    stage.registrar.tell(RendezvousError("the agent has ended"))
+    stage.recovery._threads[1].join(LIMIT_SECONDS)
+    assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
+    executor.close()
+
+
+def test_a_fault_of_its_own_ends_who_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = stage.begin()
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(ElasticExecutor, "adopt", lambda *_: 1 / 0)
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
+    with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
+        submit(executor).wait()
+    executor.close()
