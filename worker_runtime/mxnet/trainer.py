@@ -9,7 +9,8 @@ import mxnet as mx
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.compression import Compression, Compressor
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
+from worker_runtime.mxnet.optimizer import DistributedOptimizer
+from worker_runtime.mxnet.states import unwrap
 from worker_runtime.process_set import ProcessSet, global_process_set
 
 _DICTS = (dict, mx.gluon.ParameterDict)
