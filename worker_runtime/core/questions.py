@@ -1,6 +1,6 @@
 """What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and executor share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -82,6 +82,10 @@ class Question(NamedTuple):
     process_set: int
     name: str
     signature: Signature
+
+    def add_note(self, note: str) -> "Question":
+        """The same question with another note."""
+        return self._replace(signature=replace(self.signature, note=note))
 
 
 class Release(NamedTuple):

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from worker_runtime.core.questions import Question, Release
@@ -57,7 +56,7 @@ class Bucket(ABC):
         noted = self._noted.get(remark)
         if noted is None:
             note = ", ".join(part for part in (remark, question.signature.note, self._note) if part)
-            noted = question._replace(signature=replace(question.signature, note=note))
+            noted = question.add_note(note)
             self._noted[remark] = noted
         operation.question = noted
         self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)

@@ -48,6 +48,7 @@ class GradientReducer:
         passes: backward passes per step; their gradients are summed locally before they are sent.
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
         find_set: the number of the process set in the present generation.
+        label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class GradientReducer:
         passes: int = 1,
         groups: Mapping[torch.Tensor, int] | None = None,
         find_set: Callable[[], int] = lambda: 0,
+        label: str = "",
     ) -> None:
         self._get_executor = get_executor
         self._settings = settings or Settings()
         self._passes = passes
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
+        self._label = label
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._executor: Executor | None = None
         self._seat: Seat | None = None
@@ -148,16 +151,20 @@ class GradientReducer:
                     self._calm = -_CAUTION_STEPS
             self._end_step()
 
-    def average(self, value: torch.Tensor) -> torch.Tensor:
-        """A number of this rank's combined with those of the others as gradients are: the loss that belongs to them."""
+    def average(self, value: torch.Tensor, note: str = "") -> torch.Tensor:
+        """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
+
+        With a note, all ranks must have the same, and are told of it where they have not.
+        """
         with self._lock, torch.no_grad():
             seat = self._enter()
             if seat is None:
                 return value.detach()
             reduction = self._settings.how.reduction
             how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
-            name = f"allreduce.{seat.name}.loss"
-            return seat.executor.run(Allreduce([value.detach()], how, seat.members, name))[0]
+            operation = Allreduce([value.detach()], how, seat.members, f"allreduce.{seat.name}.loss")
+            operation.question = operation.question.add_note(note)
+            return seat.executor.run(operation)[0]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
@@ -208,7 +215,7 @@ class GradientReducer:
         """The place in the present generation; in a new one everything begins anew."""
         executor = self._get_executor()
         if executor is not self._executor:
-            self._seat = Seat.take(executor, self._find_set())
+            self._seat = Seat.take(executor, self._find_set(), self._label)
             self._executor = executor
             self._end_step()
             self._become_cautious(0)

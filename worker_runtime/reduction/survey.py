@@ -4,7 +4,7 @@ It costs a round trip, so an optimizer makes it in its first steps, and whenever
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -50,8 +50,7 @@ def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], ca
     # All by the maximum: what only one rank knows, the others leave at zero.
     findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64)
     operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
-    question = operation.question
-    operation.question = question._replace(signature=replace(question.signature, note=note))
+    operation.question = operation.question.add_note(note)
     handle = seat.executor.submit(operation, is_awaited=True)
     (found,) = handle.wait()
     negative_calm, *numbers = found.tolist()

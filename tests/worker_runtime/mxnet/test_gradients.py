@@ -114,8 +114,8 @@ def test_a_gradient_that_could_not_be_computed_raises_here_and_then_on_all(ranks
         for _ in range(3):
             reducer.reduce(good)
         if hvd.rank() == 0:
-            # No root of it: the engine finds out. Of an operation of no other array and no random generator: MXNet keeps
-            # an error with all that an operation writes to, and of the generator every later draw would raise it.
+            # The engine finds out that there is no root. It is no random draw: MXNet keeps an error with all that an
+            # operation writes to, so that of a draw might be raised by a later one, which uses the same generator.
             spoilt = mx.nd.linalg.potrf(-mx.nd.eye(600))
             with pytest.raises(mx.MXNetError, match="not positive definite"):
                 reducer.reduce([Gradient("0", spoilt), good[1]])

@@ -68,6 +68,13 @@ def test_names_are_never_used_again_and_first_is_the_first_of_the_set() -> None:
     assert Seat.take(world.executors[1], 0).name == "optimizer.1"
 
 
+def test_those_of_one_label_are_counted_by_themselves() -> None:
+    executor = World(2).executors[0]
+    seats = [Seat.take(executor, 0, label) for label in ("a", "", "b", "a")]
+    assert [seat.name for seat in seats] == ["optimizer.a.1", "optimizer.1", "optimizer.b.1", "optimizer.a.2"]
+    assert seats[0].renew().name == "optimizer.a.3"
+
+
 def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         Seat.take(executor, 0).commit()
