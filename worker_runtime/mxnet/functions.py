@@ -51,7 +51,7 @@ def broadcast_parameters(
     call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
     if root_rank not in call.among.ranks:
         ranks = ", ".join(map(str, call.among.ranks))
-        raise ValueError(f"{_TITLE} received invalid root rank {root_rank}; the set's ranks are {ranks}")
+        raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
     if call.among.size == 1:
         return
     tables = allgather_object(_describe_all(named), f"{_TITLE}.{prefix or ''}", process_set)

@@ -16,12 +16,14 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.arguments import check_process_set, read_factor, read_group_count
 from worker_runtime.mxnet.arrays import view_for_writing
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
 from worker_runtime.process_set import ProcessSet, global_process_set
 
 Many = (list, tuple)
+_TITLE = "DistributedOptimizer"
 
 
 class DistributedOptimizer(Wrapper):
@@ -47,8 +49,9 @@ class DistributedOptimizer(Wrapper):
         process_set: the ranks that average. Others may use the optimizer too; they update by themselves.
 
     Raises:
-        TypeError: `optimizer` is none.
-        ValueError: at an update: of weights on several contexts, or with `mxnet.contrib.amp`.
+        TypeError: `optimizer` is none, or another argument is of a wrong kind.
+        ValueError: the factor is 0 or not finite, or `num_groups` negative. At an update: of weights on several
+            contexts, or with `mxnet.contrib.amp`.
         HorovodInternalError: at an update: Horovod has not been initialized, the ranks do not have the same gradients,
             or a reduction failed.
     """
@@ -68,8 +71,9 @@ class DistributedOptimizer(Wrapper):
         keep_wrappers()
         own = vars_of(self)
         own["_optimizer"] = unwrap(optimizer)
-        own["_gradient_predivide_factor"] = gradient_predivide_factor
-        own["_num_groups"] = num_groups
+        own["_gradient_predivide_factor"] = read_factor(_TITLE, gradient_predivide_factor)
+        own["_num_groups"] = read_group_count(_TITLE, num_groups)
+        check_process_set(_TITLE, process_set)
         own["_process_set"] = process_set
         own["_reducers"] = {}  # by the first weight of those that are updated together
         own["_context"] = None

@@ -7,12 +7,14 @@ from typing import Any
 import mxnet as mx
 
 from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.arguments import check_compression, check_process_set, read_factor, read_group_count
 from worker_runtime.mxnet.compression import Compression, Compressor
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.states import unwrap
 from worker_runtime.process_set import ProcessSet, global_process_set
 
+_TITLE = "DistributedTrainer"
 _DICTS = (dict, mx.gluon.ParameterDict)
 
 
@@ -57,8 +59,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     understood where the fourth is a number, with a DeprecationWarning.
 
     Raises:
-        ValueError: `params` are no parameters.
-        TypeError: a Trainer was given instead, or the factor is no number.
+        ValueError: `params` are no parameters, the factor is 0 or not finite, or `num_groups` negative.
+        TypeError: a Trainer was given instead, there is no optimizer, or another argument is of a wrong kind.
         AssertionError: `prefix` is no text, or MXNet's own checks failed.
         HorovodInternalError: Horovod has not been initialized. At a step: the ranks do not have the same gradients, or
             a reduction failed; the gradients are then undefined.
@@ -67,7 +69,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,
         params: Mapping[str, mx.gluon.Parameter] | Iterable[mx.gluon.Parameter],
-        optimizer: str | mx.optimizer.Optimizer,
+        optimizer: str | mx.optimizer.Optimizer | None = None,
         optimizer_params: Mapping[str, Any] | None = None,
         compression: Compressor | float = Compression.none,
         gradient_predivide_factor: float | str | None = 1.0,
@@ -80,6 +82,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
                 "DistributedTrainer takes the parameters and the optimizer, not a Trainer that has them: "
                 "DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})"
             )
+        if optimizer is None:
+            raise TypeError("DistributedTrainer needs an optimizer: a name, for example 'sgd', or one of MXNet's")
         if isinstance(compression, int | float):
             warnings.warn(
                 "a number in the fourth place is taken as gradient_predivide_factor; give it by name",
@@ -89,10 +93,6 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             places = _read_old_places(compression, gradient_predivide_factor, prefix, num_groups)
             gradient_predivide_factor, prefix, num_groups = places
             compression = Compression.none
-        if not isinstance(gradient_predivide_factor, int | float):
-            raise TypeError(
-                f"DistributedTrainer: gradient_predivide_factor={gradient_predivide_factor!r}; give a number"
-            )
         if not isinstance(prefix, str | None):
             raise PrefixError(prefix)
         if isinstance(optimizer, DistributedOptimizer):
@@ -104,8 +104,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         if isinstance(params, Iterable) and not isinstance(params, _DICTS):
             params = list(params)
         self._prefix = prefix or ""
-        self._num_groups = num_groups
-        self._gradient_predivide_factor = float(gradient_predivide_factor)
+        self._num_groups = read_group_count(_TITLE, num_groups)
+        self._gradient_predivide_factor = read_factor(_TITLE, gradient_predivide_factor)
+        check_compression(_TITLE, compression)
+        check_process_set(_TITLE, process_set)
         self._process_set = process_set
         self._shares_freshness = False
         self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # which are new on some rank, until the update

@@ -501,7 +501,6 @@ def test_a_distributed_optimizer_is_taken_out(ranks: RankPool) -> None:
         ({"prefix": 3}, AssertionError, "prefix is 3"),
         ({"params": 3}, ValueError, "list or dict of Parameters"),
         ({"optimizer": "none"}, ValueError, "Cannot find optimizer"),
-        ({"params": "trainer"}, TypeError, "takes the parameters and the optimizer"),
     ],
 )
 def test_wrong_arguments_are_named(
@@ -509,10 +508,22 @@ def test_wrong_arguments_are_named(
 ) -> None:
     def body() -> None:
         given = {"params": make_parameters((1,)), "optimizer": "sgd", **arguments}
-        if given["params"] == "trainer":
-            given["params"] = mx.gluon.Trainer(make_parameters((1,)), "sgd", kvstore=None)
         with pytest.raises(error, match=message):
             hvd.DistributedTrainer(**given)
+
+    ranks.run(body, size=1)
+
+
+def test_a_trainer_or_parameters_alone_are_not_enough(ranks: RankPool) -> None:
+    def body() -> None:
+        params = make_parameters((1,))
+        trainer = mx.gluon.Trainer(params, "sgd", kvstore=None)
+        for more in ((), ("sgd",)):
+            with pytest.raises(TypeError, match=r"takes the parameters and the optimizer, not a Trainer"):
+                hvd.DistributedTrainer(trainer, *more)
+        for more in ((), (None,)):
+            with pytest.raises(TypeError, match=r"needs an optimizer: .*'sgd'"):
+                hvd.DistributedTrainer(params, *more)
 
     ranks.run(body, size=1)
 
