@@ -2,6 +2,8 @@
 
 A rank asks the sequencer for what it has ready, in whatever order, and runs what is released in the order of the
 releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
+
+Long because all that an operation goes through is to be read in one place.
 """
 
 import threading
@@ -15,11 +17,13 @@ from worker_runtime.core.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.driver import Driver
 from worker_runtime.errors import (
     DuplicateNameError,
+    ForkedError,
     HorovodInternalError,
     NotInitializedError,
     OperationFailedError,
     OperationRefusedError,
     ShutDownError,
+    UnsendableError,
 )
 from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
@@ -75,6 +79,7 @@ class Executor:
         self._failure: str | None = None
         self._failed_at = 0.0
         self._closed = False
+        self._is_forked = False
 
     @classmethod
     def connect(
@@ -135,7 +140,7 @@ class Executor:
             is_awaited: the caller waits for it right away, so that no other thread need be woken for it.
 
         Raises:
-            ValueError: an operation of this name is in flight in its set.
+            ValueError: an operation of this name is in flight in its set, or it cannot be sent.
             HorovodInternalError: it cannot run any more.
         """
         question = operation.question
@@ -152,7 +157,11 @@ class Executor:
                 self._run_alone(handle)
                 return handle
             self._in_flight[key] = handle
-        self._driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        try:
+            self._driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        except UnsendableError:
+            self.forget(handle)
+            raise
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
@@ -197,9 +206,7 @@ class Executor:
             self._driver.await_end(_CAUSE_SECONDS)  # who lost the rank that gloo has missed names it
         cause = self._failure or self._find_cause() or describe_cause(error)
         if self._failure is None:
-            if (
-                self._driver is not None
-            ):  # who has no connection to this rank, or one that gloo forgets, hears of it too
+            if self._driver is not None:  # who has no connection to this rank, or one gloo forgets, hears of it too
                 self._driver.quit(lambda: f"{handle.title} failed there: {cause}")
             self.give_up(cause)
         return OperationFailedError(handle.title, self.rank, cause)
@@ -222,7 +229,11 @@ class Executor:
 
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
-        self._closed = True
+        self._closed = self._is_forked = True
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        for handle in self._in_flight.values():
+            self._runner.keep(handle.works)
+            handle.fail(ForkedError(self.rank))
         if self._driver is not None:
             self._driver.abandon()
         self._runner.abandon()
@@ -288,7 +299,7 @@ class Executor:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise NotInitializedError
+            raise ForkedError(self.rank) if self._is_forked else NotInitializedError
 
     def _explain_end(self, title: str) -> HorovodInternalError:
         if self._failure is not None:

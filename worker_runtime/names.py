@@ -7,6 +7,8 @@ counted less than the others; and anew in a set whose number another one had bef
 
 import threading
 
+from worker_runtime.errors import WrongArgumentError
+
 
 class Names:
     """Counts unnamed operations; for any thread, and for handlers of signals."""
@@ -17,8 +19,14 @@ class Names:
         self._joins = 0  # that have been completed
 
     def make(self, kind: str, name: str | None, process_set: int) -> str:
-        """The name of the next operation: "allreduce.loss", or "allreduce.noname.3"."""
+        """The name of the next operation: "allreduce.loss", or "allreduce.noname.3".
+
+        Raises:
+            WrongArgumentError: the name is no text.
+        """
         if name is not None:
+            if not isinstance(name, str):
+                raise WrongArgumentError(f"{kind}: name is {name!r}; give a str, or None")
             return f"{kind}.{name}"
         key = process_set, kind
         with self._lock:

@@ -1,5 +1,6 @@
 """The distributed optimizer that averages gradients before each step."""
 
+import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.torch.facade import Closure, Facade
 
@@ -36,8 +38,7 @@ class Averaging(Facade):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change it; for parameters that have had a backward pass in this step, from the next one on."""
-        check_passes(passes)
-        self._reducer.set_passes(passes)
+        self._reducer.set_passes(read_passes(passes))
 
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
         """Average the gradients and step.
@@ -119,7 +120,16 @@ class Averaging(Facade):
         return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
 
 
-def check_passes(passes: int) -> None:
-    """Raise ValueError unless there is at least one."""
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes}; it must be at least 1")
+def read_passes(passes: object) -> int:
+    """How many backward passes a program wants for each step.
+
+    Raises:
+        ValueError: it is no integer, or not at least one.
+    """
+    try:
+        number = operator.index(passes)  # type: ignore[arg-type]  # that it may be none is what is looked for
+    except TypeError:
+        raise WrongArgumentError(f"backward_passes_per_step is {passes!r}; it must be an integer") from None
+    if number <= 0:
+        raise ValueError(f"backward_passes_per_step is {number}; it must be at least 1")
+    return number

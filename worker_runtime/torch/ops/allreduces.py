@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 import torch
+from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.collectives import Combination
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
-from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.compression import Compression, Compressor, compress
 
 _take_first = itemgetter(0)
 
@@ -53,7 +55,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
             Horovod has not been initialized.
     """
     reduction = choose_reduction(op, average)
-    compressed, context = (tensor, None) if compression is Compression.none else compression.compress(tensor)
+    check_tensor("allreduce", tensor)
+    compressed, context = compress(compression, tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
@@ -100,6 +103,8 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
 ) -> torch.Tensor:
     """`allreduce` in place: the result replaces the values of `tensor`, which is returned; not differentiable.
 
+    Autograd takes it for the change that it is: a backward pass that needs the earlier values is an error.
+
     Raises:
         ValueError: as `allreduce`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
@@ -107,7 +112,9 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     call = begin_call("allreduce", name, process_set)
     targets = (tensor,)
-    call.executor.run(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
+    increment_version(targets)
+    call.executor.run(operation)
     return tensor
 
 
@@ -132,7 +139,9 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     call = begin_call("allreduce", name, process_set)
     executor, targets = call.executor, (tensor,)
-    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), _take_first)
+    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    increment_version(targets)
+    return executor.handle_table.add(handle, _take_first)
 
 
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
@@ -167,7 +176,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce`.
     """
     reduction = choose_reduction(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compress(compression, tensor) for tensor in read_tensors("grouped_allreduce", tensors)]
     compressed = [tensor for tensor, _ in pairs]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
         results: list[torch.Tensor] = list(
@@ -202,9 +211,10 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce_async`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    given = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(make_allreduce(call, list(tensors), how)), tuple)
+    return executor.handle_table.add(executor.submit(make_allreduce(call, given, how)), tuple)
 
 
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
@@ -218,14 +228,18 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
 ) -> list[torch.Tensor]:
     """`grouped_allreduce` in place: returns the tensors that were given, with new values; not differentiable.
 
+    Autograd takes note, as with `allreduce_`.
+
     Raises:
         ValueError: as `grouped_allreduce`; also when elements of a tensor share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    targets = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
-    targets = list(tensors)
-    return call.executor.run(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
+    increment_version(targets)
+    return call.executor.run(operation)
 
 
 def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
@@ -248,6 +262,9 @@ def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce_async`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    targets = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
-    executor, targets = call.executor, list(tensors)
-    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), tuple)
+    executor = call.executor
+    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    increment_version(targets)
+    return executor.handle_table.add(handle, tuple)

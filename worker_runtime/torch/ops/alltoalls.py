@@ -6,6 +6,7 @@ from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged, Splits
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
 
 
@@ -39,6 +40,7 @@ def alltoall(
         HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
             failed; or Horovod has not been initialized.
     """
+    check_tensor("alltoall", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         received, received_splits = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:

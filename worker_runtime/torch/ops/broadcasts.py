@@ -3,10 +3,12 @@
 from operator import itemgetter
 
 import torch
+from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
 
 _take_first = itemgetter(0)
@@ -36,6 +38,7 @@ def broadcast(
         HorovodInternalError: the ranks do not agree on dtype, shape, root or device; one of them has joined; the
             operation failed; or Horovod has not been initialized.
     """
+    check_tensor("broadcast", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
@@ -68,12 +71,16 @@ def broadcast_(
 ) -> torch.Tensor:
     """`broadcast` in place: overwrites `tensor` on all ranks but the root, and returns it; not differentiable.
 
+    Autograd takes it for a change, on the root too: a backward pass that needs the earlier values is an error.
+
     Raises:
         ValueError: as `broadcast`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `broadcast`.
     """
     call = begin_call("broadcast", name, process_set)
-    call.executor.run(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    operation = Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))
+    increment_version(tensor)
+    call.executor.run(operation)
     return tensor
 
 
@@ -91,6 +98,6 @@ def broadcast_async_(
     """
     call = begin_call("broadcast", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(
-        executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))), _take_first
-    )
+    handle = executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    increment_version(tensor)
+    return executor.handle_table.add(handle, _take_first)

@@ -8,6 +8,7 @@ from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
 
 
@@ -35,6 +36,7 @@ def allgather(
         HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
             failed; or Horovod has not been initialized.
     """
+    check_tensor("allgather", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
@@ -77,7 +79,7 @@ def grouped_allgather(
         ValueError: as `allgather`; also tensors on several devices, or none at all.
         HorovodInternalError: as `allgather`.
     """
-    given = list(tensors)
+    given = read_tensors("grouped_allgather", tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         return list(HorovodGroupedAllgather.apply(name, process_set, *given))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     call = begin_call("grouped_allgather", name, process_set)
@@ -97,9 +99,10 @@ def grouped_allgather_async(
         ValueError: as `grouped_allgather`.
         HorovodInternalError: as `allgather_async`.
     """
+    given = read_tensors("grouped_allgather", tensors)
     call = begin_call("grouped_allgather", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(Allgather(list(tensors), call.among, call.name)), _take_tensors)
+    return executor.handle_table.add(executor.submit(Allgather(given, call.among, call.name)), _take_tensors)
 
 
 def _take_tensor(gathered: list[Gathered]) -> torch.Tensor:

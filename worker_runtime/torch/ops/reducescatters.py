@@ -9,8 +9,9 @@ from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Combination, Reducescatter
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import Average, choose_scatter_reduction
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter, HorovodReducescatter
-from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.compression import Compression, Compressor, compress
 
 _take_first = itemgetter(0)
 
@@ -50,7 +51,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
             of them has joined; the operation failed; or Horovod has not been initialized.
     """
     reduction = choose_scatter_reduction(op)
-    compressed, context = (tensor, None) if compression is Compression.none else compression.compress(tensor)
+    check_tensor("reducescatter", tensor)
+    compressed, context = compress(compression, tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, name, reduction, process_set, prescale_factor, postscale_factor
@@ -115,7 +117,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `reducescatter`.
     """
     reduction = choose_scatter_reduction(op)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compress(compression, tensor) for tensor in read_tensors("grouped_reducescatter", tensors)]
     compressed = [tensor for tensor, _ in pairs]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
         results: Sequence[torch.Tensor] = HorovodGroupedReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -147,6 +149,7 @@ def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `reducescatter_async`.
     """
     how = Combination(choose_scatter_reduction(op), prescale_factor, postscale_factor)
+    given = read_tensors("grouped_reducescatter", tensors)
     call = begin_call("grouped_reducescatter", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(Reducescatter(list(tensors), how, call.among, call.name)), tuple)
+    return executor.handle_table.add(executor.submit(Reducescatter(given, how, call.among, call.name)), tuple)
