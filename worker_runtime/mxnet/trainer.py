@@ -39,6 +39,10 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     updated on all, and the others count as zeros. So does `update(..., ignore_stale_grad=True)` after
     `allreduce_grads()`, which for this makes one more small exchange.
 
+    A subclass may override `_allreduce_grads`, and must leave averages behind: `_scale` holds no 1 / size. In Horovod
+    it does where the backend sums (gloo, MPI) and does not where it averages (NCCL). Here it never does, since what
+    lies between `allreduce_grads` and `update`, such as clipping, is to see averages.
+
     Errors of the reduction, and those of MXNet's own computation of a gradient, are raised by `step` and
     `allreduce_grads`, which wait for the gradients.
 

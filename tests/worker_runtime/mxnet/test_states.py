@@ -126,6 +126,71 @@ def test_a_key_value_store_and_an_updater_of_the_users_keep_the_wrapper_too(rank
     assert ranks.run(body) == [[-1.5, -1.5]] * 2
 
 
+@pytest.mark.parametrize("maker", ["wrapped", "trainer"])
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_states_that_one_rank_has_loaded_are_broadcast(ranks: RankPool, tmp_path: Path, maker: str, name: str) -> None:
+    path, saved = f"{tmp_path}/saved.states", f"{tmp_path}/saved.params"
+    plain = make_net()
+    trainer = make_plain(plain.collect_params(), make_optimizer(name))
+    train(plain, trainer, 0, is_alone=True)
+    trainer.save_states(path)
+    plain.save_parameters(saved)
+    train(plain, trainer, 10, is_alone=True)
+
+    def body() -> list[np.ndarray]:
+        is_root = hvd.rank() == 1
+        net = mx.gluon.nn.HybridSequential(prefix="net_")  # whose parameters the others initialise in the first step
+        with net.name_scope():
+            net.add(mx.gluon.nn.Dense(8, activation="tanh"), mx.gluon.nn.Dense(1))
+        net.cast("float64")
+        net.initialize()
+        own = MAKERS[maker](net.collect_params(), make_optimizer(name))
+        if is_root:
+            net.load_parameters(saved)
+            own.load_states(path)
+        hvd.broadcast_parameters(net.collect_params(), 1)
+        hvd.broadcast_optimizer_state(own, 1)
+        assert isinstance(own._optimizer, hvd.DistributedOptimizer) == (maker == "wrapped")
+        assert all(updater.optimizer is own._optimizer for updater in own._updaters)
+        assert dict(enumerate(own._params)) == own._optimizer.param_dict
+        train(net, own, 10, is_alone=False)
+        return read(net)
+
+    check(ranks.run(body), read(plain))
+
+
+def test_states_of_a_module_are_broadcast(ranks: RankPool) -> None:
+    def body() -> object:
+        net = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(num_hidden=1, no_bias=True, name="f"), name="o")
+        module = mx.mod.Module(net, data_names=["f_data"], label_names=["o_label"])
+        module.bind([("f_data", (1, 1))], [("o_label", (1, 1))])
+        module.init_params(mx.init.One())
+        with pytest.raises(ValueError, match=r"broadcast_optimizer_state: .*init_optimizer\(kvstore=None"):
+            hvd.broadcast_optimizer_state(module)
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=0.5, momentum=0.5))
+        module.init_optimizer(kvstore=None, optimizer=optimizer)
+        if hvd.rank() == 0:
+            module._updater.set_states(pickle.dumps({0: mx.nd.full((1, 1), 4.0)}))
+            optimizer.momentum = 1.0
+        hvd.broadcast_optimizer_state(module)
+        batch = mx.io.DataBatch([mx.nd.ones((1, 1))], [mx.nd.ones((1, 1))])
+        module.forward_backward(batch)  # without a gradient
+        module.update()
+        return module.get_params()[0]["f_weight"].asscalar(), module._optimizer is optimizer
+
+    assert ranks.run(body) == [(5.0, True)] * 2
+
+
+def test_states_of_something_else_are_not_broadcast(ranks: RankPool) -> None:
+    def body() -> None:
+        params = make_parameters((1,))
+        for other in (mx.optimizer.create("sgd"), params):
+            with pytest.raises(ValueError, match=r"broadcast_optimizer_state takes a Trainer or a Module, not "):
+                hvd.broadcast_optimizer_state(other)
+
+    ranks.run(body, size=1)
+
+
 def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks: RankPool) -> None:
     def body() -> object:
         wrapped = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0))
