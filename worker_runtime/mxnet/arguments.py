@@ -7,8 +7,6 @@ import math
 import operator
 from typing import SupportsFloat, SupportsIndex
 
-from worker_runtime.process_set import ProcessSet
-
 
 def read_factor(title: str, factor: object) -> float:
     """The factor by which gradients are divided before the sum, and multiplied after.
@@ -52,12 +50,4 @@ def check_compression(title: str, compression: object) -> None:
         raise TypeError(
             f"{title}: compression is {compression!r}; give hvd.Compression.none, hvd.Compression.fp16, or an object "
             "with compress and decompress"
-        )
-
-
-def check_process_set(title: str, process_set: object) -> None:
-    """Raise TypeError unless it is a process set, and not its number or its ranks."""
-    if not isinstance(process_set, ProcessSet):
-        raise TypeError(
-            f"{title}: process_set is {process_set!r}; give a ProcessSet, as hvd.add_process_set(ranks) makes it"
         )
