@@ -5,8 +5,10 @@ from typing import Any
 from worker_runtime import objects
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def broadcast_object(
     obj: Any = None,  # noqa: ANN401 - any object
     root_rank: int = 0,
@@ -34,6 +36,7 @@ def broadcast_object(
     return objects.broadcast_object(RUNTIME.executor, obj, root_rank, name, number)
 
 
+@untraced
 def allgather_object(
     obj: Any,  # noqa: ANN401 - any object
     name: str | None = None,

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from worker_runtime.reduction.entry import Entry
+from worker_runtime.untraced import untraced
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
@@ -82,6 +83,7 @@ def _make_hook(
 ) -> Callable[[torch.Tensor], None]:
     """A parameter's hook. It keeps nothing alive: torch holds it where the garbage collector cannot see it."""
 
+    @untraced
     def hook(_: torch.Tensor) -> None:
         recorder, entry = find_recorder(), find_entry()
         if recorder is not None and entry is not None:

@@ -11,6 +11,7 @@ import torch
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.torch.facade import Closure, Facade
+from worker_runtime.untraced import untraced
 
 
 class Averaging(Facade):
@@ -40,6 +41,7 @@ class Averaging(Facade):
         """Change it; for parameters that have had a backward pass in this step, from the next one on."""
         self._reducer.set_passes(read_passes(passes))
 
+    @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
         """Average the gradients and step.
 
@@ -72,6 +74,7 @@ class Averaging(Facade):
         self._is_synchronized = False
         return self._optimizer.step()
 
+    @untraced
     def synchronize(self) -> None:
         """Wait until all gradients are averaged, for example to clip them before `step()`.
 
@@ -91,6 +94,7 @@ class Averaging(Facade):
             self._skips_synchronize = False
             self._is_synchronized = self._is_unscaled = False
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
 
@@ -101,6 +105,7 @@ class Averaging(Facade):
         self._is_synchronized = self._is_unscaled = False
         self._optimizer.zero_grad(set_to_none)
 
+    @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state; the present step is thrown away, as by `zero_grad()`."""
         self._reducer.discard()

@@ -7,6 +7,7 @@ import torch
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.torch.averaging import read_passes
 from worker_runtime.torch.facade import Closure, Facade
+from worker_runtime.untraced import untraced
 
 
 class Delta(Facade):
@@ -33,6 +34,7 @@ class Delta(Facade):
         """Change it; nobody counts them here."""
         self._passes = read_passes(passes)
 
+    @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
         """Step, and combine the steps.
 

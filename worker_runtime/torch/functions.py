@@ -16,12 +16,14 @@ from worker_runtime.process_set import ProcessSet, check_process_set, global_pro
 from worker_runtime.runtime import RUNTIME
 from worker_runtime.torch.facade import check_optimizer
 from worker_runtime.torch.optimizer import unwrap
+from worker_runtime.untraced import untraced
 
 _PAIR = 2
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
+@untraced
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     root_rank: int,
@@ -52,6 +54,7 @@ def broadcast_parameters(
     await_all([executor.submit(operation) for executor, operation in operations])
 
 
+@untraced
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,

@@ -13,10 +13,12 @@ from worker_runtime.reductions import choose_reduction
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
 from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -32,15 +34,16 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     The gradient of an input is, with G the sum of all ranks' gradients for the result: for Sum G, for Average G / size,
     for Min and Max G on the ranks that hold the extreme value, in equal shares, for Product G times the product of the
     other ranks' inputs; each times both factors. For Adasum it is, as in Horovod, the Adasum of the gradients.
-    Backward is itself a collective, which all ranks of the set must run; it is differentiable once.
+    Backward is itself a collective, which all ranks of the set must run, and differentiable in turn (for Product
+    it is not).
 
     Args:
         tensor: dense, of any shape, strides and of the dtypes in `worker_runtime.collectives.dtypes`; left alone.
         average: deprecated; True for `op=Average`, False for `op=Sum`.
         name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
         compression: how the tensor is made smaller on its way; gradients pass through it too.
-        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum
-            divided by the size, truncated toward zero; sums and products of integers wrap around.
+        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum,
+            divided by the size, truncated toward zero, while that sum fits int64; other results may wrap around.
         prescale_factor: multiplies before; integers in float64, truncated toward zero.
         postscale_factor: multiplies after, likewise.
         process_set: the ranks that take part.
@@ -68,6 +71,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     return result if compression is Compression.none else compression.decompress(result, context)
 
 
+@untraced
 def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -92,6 +96,7 @@ def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(executor.submit(make_allreduce(call, (tensor,), how)), _take_first)
 
 
+@untraced
 def allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -118,6 +123,7 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     return tensor
 
 
+@untraced
 def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -144,6 +150,7 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(handle, _take_first)
 
 
+@untraced
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -191,6 +198,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
 
+@untraced
 def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -217,6 +225,7 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(executor.submit(make_allreduce(call, given, how)), tuple)
 
 
+@untraced
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -242,6 +251,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     return call.executor.run(operation)
 
 
+@untraced
 def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature

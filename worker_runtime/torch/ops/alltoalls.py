@@ -8,8 +8,10 @@ from worker_runtime.collectives.alltoall import Exchanged, Splits
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -19,7 +21,7 @@ def alltoall(
     """Give each rank of a set some of the rows, and get some from each.
 
     The gradient of a row goes back to the rank that it came from. Backward is itself a collective, which all ranks of
-    the set must run; it is differentiable once.
+    the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of any strides and of the dtypes in
@@ -49,6 +51,7 @@ def alltoall(
     return received if splits is None else (received, received_splits)
 
 
+@untraced
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,

@@ -10,10 +10,12 @@ from worker_runtime.collectives import Broadcast
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -21,7 +23,7 @@ def broadcast(
 
     The gradient of the root's tensor is the average of all ranks' gradients for the result (Horovod's choice: the
     derivative of the sum of all losses would be `size` times as much), that of the others' is zero. Backward is itself
-    a collective, which all ranks of the set must run; it is differentiable once.
+    a collective, which all ranks of the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of any shape and strides and of the dtypes in `worker_runtime.collectives.dtypes`; shape and
@@ -47,6 +49,7 @@ def broadcast(
     return copied
 
 
+@untraced
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -66,6 +69,7 @@ def broadcast_async(
     )
 
 
+@untraced
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -84,6 +88,7 @@ def broadcast_(
     return tensor
 
 
+@untraced
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:

@@ -10,8 +10,10 @@ from worker_runtime.collectives.allgather import Gathered
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -19,7 +21,7 @@ def allgather(
 
     The gradient of an input is the average, over the ranks, of their gradients for its rows (Horovod's choice: the
     derivative of the sum of all losses would be `size` times as much). Backward is itself a collective, which all ranks
-    of the set must run; it is differentiable once.
+    of the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of any strides and of the dtypes in
@@ -45,6 +47,7 @@ def allgather(
     return gathered.tensor
 
 
+@untraced
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin an `allgather`; not differentiable.
 
@@ -60,6 +63,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     return executor.handle_table.add(executor.submit(Allgather((tensor,), call.among, call.name)), _take_tensor)
 
 
+@untraced
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
@@ -86,6 +90,7 @@ def grouped_allgather(
     return [gathered.tensor for gathered in call.executor.run(Allgather(given, call.among, call.name))]
 
 
+@untraced
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:

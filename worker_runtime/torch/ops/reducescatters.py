@@ -12,10 +12,12 @@ from worker_runtime.reductions import Average, choose_scatter_reduction
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter, HorovodReducescatter
 from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -29,8 +31,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
 
     The gradient of the input is the concatenation of the ranks' gradients for their parts, times both factors, and
     times the size of the set where the op is Sum (Horovod's choice: the derivative of the sum of all losses would be
-    `size` times less, for Sum and for Average). Backward is itself a collective, which all ranks of the set must run;
-    it is differentiable once.
+    `size` times less, for Sum and for Average). Backward is itself a collective, which all ranks of the set must run,
+    and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of the same shape and dtype on all ranks, of any strides and of the
@@ -64,6 +66,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     return result if compression is Compression.none else compression.decompress(result, context)
 
 
+@untraced
 def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -87,6 +90,7 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(executor.submit(Reducescatter((tensor,), how, call.among, call.name)), _take_first)
 
 
+@untraced
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -130,6 +134,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
 
+@untraced
 def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

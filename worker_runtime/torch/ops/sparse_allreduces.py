@@ -9,8 +9,10 @@ from worker_runtime.collectives import SparseAllreduce
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
 from worker_runtime.torch.arguments import check_tensor
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
