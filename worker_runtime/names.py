@@ -9,6 +9,9 @@ import threading
 
 from worker_runtime.errors import WrongArgumentError
 
+_LONG = 8000  # characters; in UTF-8 each has up to four bytes
+_MAX_BYTES = 4 * _LONG  # a question and whatever is derived from its name have room for twice as many
+
 
 class Names:
     """Counts unnamed operations; for any thread, and for handlers of signals."""
@@ -22,11 +25,13 @@ class Names:
         """The name of the next operation: "allreduce.loss", or "allreduce.noname.3".
 
         Raises:
-            WrongArgumentError: the name is no text.
+            WrongArgumentError: the name is no text, or cannot travel.
         """
         if name is not None:
             if not isinstance(name, str):
                 raise WrongArgumentError(f"{kind}: name is {name!r}; give a str, or None")
+            if len(name) > _LONG or not name.isascii():
+                _check(kind, name)
             return f"{kind}.{name}"
         key = process_set, kind
         with self._lock:
@@ -43,3 +48,12 @@ class Names:
         """The set is gone."""
         with self._lock:
             self._counts = {key: count for key, count in self._counts.items() if key[0] != process_set}
+
+
+def _check(kind: str, name: str) -> None:
+    try:
+        count = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise WrongArgumentError(f"{kind}: name is {name[:40]!r}, which is no text that can travel: {error}") from None
+    if count > _MAX_BYTES:
+        raise WrongArgumentError(f"{kind}: name begins with {name[:40]!r} and has {count} bytes; give a shorter one")
