@@ -92,7 +92,7 @@ def test_alone_and_without_parameters_nothing_happens(ranks: RankPool) -> None:
     assert ranks.run(lambda: hvd.broadcast_parameters({})) == [None, None]
 
 
-@pytest.mark.parametrize("params", [[1], "p", None, {"p": 1}, iter(())], ids=str)
+@pytest.mark.parametrize("params", [[1], "p", None, {"p": 1}, iter(())], ids=lambda params: type(params).__name__)
 def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object) -> None:
     told = "'p' is of type int" if isinstance(params, dict) else "invalid params of type"
     if not isinstance(params, list | str | dict | None):
