@@ -12,6 +12,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Self, TypeVar
 
+from worker_runtime.accord import Accord
 from worker_runtime.collectives.agreements import Join
 from worker_runtime.core.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.driver import Driver
@@ -29,10 +30,12 @@ from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
 from worker_runtime.handles import Handle, are_running
 from worker_runtime.link import Link
+from worker_runtime.mentions import Mention
 from worker_runtime.names import Names
 from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
 from worker_runtime.runner import Runner
+from worker_runtime.wire import Frame
 from worker_runtime.works import FailedWork, describe_cause
 
 ResultT = TypeVar("ResultT")
@@ -54,6 +57,7 @@ class Executor:
     rank, size: of this worker, and of the job.
     key: the generation's, with which members prove to each other what they send; empty in a world of one.
     handle_table: the numbers under which programs know their asynchronous operations.
+    accord: keeps this rank in step with the others.
     """
 
     def __init__(
@@ -72,10 +76,11 @@ class Executor:
         self._find_cause = find_cause
         self._sets = ProcessSets(self.rank, self.size)
         self._runner = Runner(self.rank, group.torch_groups if group else None, self._sets)
-        self._driver = None if link is None else Driver(link, self)
+        self._names = Names()
+        self.accord = Accord(self._names.restart)
+        self._driver = None if link is None else Driver(link, self, self.accord)
         self._lock = threading.RLock()  # a signal's handler may call shutdown()
         self._in_flight: dict[tuple[int, str], Handle[object]] = {}  # by set and name, until they are waited for
-        self._names = Names()
         self._failure: str | None = None
         self._failed_at = 0.0
         self._closed = False
@@ -127,7 +132,21 @@ class Executor:
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
-        return self._names.make(kind, name, process_set)
+        made = self._names.make(kind, name, process_set)
+        unasked = self.accord.unasked
+        unasked.names[process_set, made] = unasked.made = unasked.made + 1
+        return made
+
+    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
+        """An operation whose name was made will not be submitted: its call has failed, and the others are told why."""
+        self.accord.unasked.names.pop((process_set, name), None)
+        if self._driver is not None and process_set in self._sets.numbers and self._sets.count(process_set) > 1:
+            self._driver.tell(Mention(process_set, name, reason))
+
+    def withdraw(self, handle: Handle[ResultT], reason: str) -> None:
+        """Have an operation refused on all ranks, unless it runs already; its handle is to be waited for still."""
+        if self._driver is not None:
+            self._driver.speak_of(handle, Frame.WITHDRAW, reason=reason)
 
     def submit(
         self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
@@ -155,6 +174,7 @@ class Executor:
                 raise DuplicateNameError(operation.title)
             if self._driver is None or self._sets.count(question.process_set) == 1:
                 self._run_alone(handle)
+                self.accord.unasked.names.pop(key, None)
                 return handle
             self._in_flight[key] = handle
         try:
@@ -162,6 +182,7 @@ class Executor:
         except UnsendableError:
             self.forget(handle)
             raise
+        self.accord.unasked.names.pop(key, None)
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:

@@ -2,7 +2,8 @@
 
 The ranks' n-th calls of a kind in a set belong together, so what is counted must be the same on all members: each kind
 and set is counted by itself, since ranks use different sets; anew after each join, since who has joined early has
-counted less than the others; and anew in a set whose number another one had before, with other members.
+counted less than the others; anew in a set whose number another one had before, with other members; and anew after a
+deadlock, of which all ranks are told where they are stopped: one may have left a call out.
 """
 
 import threading
@@ -20,6 +21,7 @@ class Names:
         self._lock = threading.RLock()
         self._counts: dict[tuple[int, str], int] = {}  # by set and kind
         self._joins = 0  # that have been completed
+        self._restarts = 0
 
     def make(self, kind: str, name: str | None, process_set: int) -> str:
         """The name of the next operation: "allreduce.loss", or "allreduce.noname.3".
@@ -36,12 +38,19 @@ class Names:
         key = process_set, kind
         with self._lock:
             count = self._counts[key] = self._counts.get(key, 0) + 1
-            return f"{kind}.noname.{self._joins}.{count}" if self._joins else f"{kind}.noname.{count}"
+            since = f"{self._joins}.{self._restarts}." if self._restarts else f"{self._joins}." if self._joins else ""
+            return f"{kind}.noname.{since}{count}"
 
     def count_join(self) -> None:
         """All ranks have joined."""
         with self._lock:
             self._joins += 1
+            self._counts.clear()
+
+    def restart(self) -> None:
+        """All ranks begin anew."""
+        with self._lock:
+            self._restarts += 1
             self._counts.clear()
 
     def forget(self, process_set: int) -> None:

@@ -3,12 +3,14 @@
 from typing import Any
 
 from worker_runtime import objects
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
 from worker_runtime.untraced import untraced
 
 
 @untraced
+@gives_up("broadcast_object")
 def broadcast_object(
     obj: Any = None,  # noqa: ANN401 - any object
     root_rank: int = 0,
@@ -37,6 +39,7 @@ def broadcast_object(
 
 
 @untraced
+@gives_up("allgather_object")
 def allgather_object(
     obj: Any,  # noqa: ANN401 - any object
     name: str | None = None,

@@ -4,6 +4,7 @@ import socket
 import threading
 
 from worker_runtime import wire
+from worker_runtime.accord import Accord
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.driver import Driver
 from worker_runtime.handles import Handle
@@ -97,7 +98,8 @@ class Player:
         self.neutral: list[Release] = []
         self.ended: list[str] = []
         self.asked: list[Handle[object]] = []
-        self.driver = Driver(Link(connection), self)
+        self.accord = Accord()
+        self.driver = Driver(Link(connection), self, self.accord)
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""

@@ -125,7 +125,25 @@ class Failure:
     reason: str
 
 
-Answer = Release | Refusal | Failure
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """All ranks wait, and this one is missed: others go on as soon as it asks what it may have ready (see `waits.py`).
+
+    note: of the signature of who asked first.
+    """
+
+    rank: int
+    process_set: int
+    name: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were out of step and are refused what they wait for: what each has counted by itself begins anew."""
+
+
+Answer = Release | Refusal | Failure | Wanted | Restart
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:

@@ -11,6 +11,7 @@ from worker_runtime.calls import await_all, begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
 from worker_runtime.errors import WrongArgumentError
+from worker_runtime.giving_up import gives_up
 from worker_runtime.object_calls import allgather_object, broadcast_object
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
@@ -24,6 +25,7 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 
 @untraced
+@gives_up()
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     root_rank: int,
@@ -55,6 +57,7 @@ def broadcast_parameters(
 
 
 @untraced
+@gives_up()
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,

@@ -8,6 +8,7 @@ from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.collectives import Combination
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
 from worker_runtime.torch.arguments import check_tensor, read_tensors
@@ -19,6 +20,7 @@ _take_first = itemgetter(0)
 
 
 @untraced
+@gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -72,6 +74,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("allreduce")
 def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -97,6 +100,7 @@ def allreduce_async(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("allreduce")
 def allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -124,6 +128,7 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("allreduce")
 def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -151,6 +156,7 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -199,6 +205,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -226,6 +233,7 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -252,6 +260,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature

@@ -5,6 +5,7 @@ import torch
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged, Splits
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
@@ -12,6 +13,7 @@ from worker_runtime.untraced import untraced
 
 
 @untraced
+@gives_up("alltoall")
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -52,6 +54,7 @@ def alltoall(
 
 
 @untraced
+@gives_up("alltoall")
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,

@@ -7,6 +7,7 @@ from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
@@ -16,6 +17,7 @@ _take_first = itemgetter(0)
 
 
 @untraced
+@gives_up("broadcast")
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -50,6 +52,7 @@ def broadcast(
 
 
 @untraced
+@gives_up("broadcast")
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -70,6 +73,7 @@ def broadcast_async(
 
 
 @untraced
+@gives_up("broadcast")
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -89,6 +93,7 @@ def broadcast_(
 
 
 @untraced
+@gives_up("broadcast")
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:

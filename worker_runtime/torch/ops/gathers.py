@@ -7,6 +7,7 @@ import torch
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
@@ -14,6 +15,7 @@ from worker_runtime.untraced import untraced
 
 
 @untraced
+@gives_up("allgather")
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -48,6 +50,7 @@ def allgather(
 
 
 @untraced
+@gives_up("allgather")
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin an `allgather`; not differentiable.
 
@@ -64,6 +67,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 
 
 @untraced
+@gives_up("grouped_allgather")
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
@@ -91,6 +95,7 @@ def grouped_allgather(
 
 
 @untraced
+@gives_up("grouped_allgather")
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:

@@ -7,6 +7,7 @@ import torch
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Combination, Reducescatter
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import Average, choose_scatter_reduction
 from worker_runtime.torch.arguments import check_tensor, read_tensors
@@ -18,6 +19,7 @@ _take_first = itemgetter(0)
 
 
 @untraced
+@gives_up("reducescatter")
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -67,6 +69,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("reducescatter")
 def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -91,6 +94,7 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -135,6 +139,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
 
 
 @untraced
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,

@@ -6,6 +6,7 @@ import torch
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import SparseAllreduce
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
 from worker_runtime.torch.arguments import check_tensor
@@ -13,6 +14,7 @@ from worker_runtime.untraced import untraced
 
 
 @untraced
+@gives_up("sparse_allreduce")
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:

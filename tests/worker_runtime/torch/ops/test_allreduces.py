@@ -144,6 +144,9 @@ def test_a_group_whose_name_is_in_flight_leaves_nothing_behind(ranks: RankPool) 
                 hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
         hvd.barrier()
         first = [each.tolist() for each in hvd.synchronize(handle)]
+        if hvd.rank() == 1:
+            with pytest.raises(hvd.HorovodInternalError, match="given up on rank 0"):
+                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
         return first, [each.tolist() for each in hvd.grouped_allreduce([torch.ones(1)], name="g")]
 
     assert ranks.run(body) == [([[1.0], [1.0, 1.0]], [[1.0]])] * 2
