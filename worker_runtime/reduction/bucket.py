@@ -36,6 +36,11 @@ class Bucket(ABC):
         self._noted: dict[str, Question] = {}
 
     @property
+    def part(self) -> str:
+        """The operation's name, but for the optimizer's: "allreduce.{}.bucket.3"."""
+        return f"{self.kind}.{{}}.bucket.{self._number}"
+
+    @property
     def handle(self) -> Handle[Any] | None:
         """Of the operation, when it was asked for in this step."""
         return self._handle
@@ -49,7 +54,7 @@ class Bucket(ABC):
             is_awaited: it is waited for right away.
             remark: what the ranks must agree on besides: they do not combine gradients with what one throws away.
         """
-        operation = self._make_operation(seat, f"{self.kind}.{seat.name}.bucket.{self._number}")
+        operation = self._make_operation(seat, self.part.format(seat.name))
         question = operation.question
         if question != self._plain:
             self._plain, self._noted = question, {}
