@@ -31,7 +31,7 @@ class Spy:
     def __getattr__(self, name):
         return getattr(self._group, name)
     def allreduce(self, tensor, op):
-        print("ucc has", tensor.dtype, flush=True)
+        os.write(1, f"ucc has {tensor.dtype}\\n".encode())  # in one: torchrun gives its workers one pipe
         if os.environ.get("IS_BROKEN"):
             tensor = tensor.clone()  # what is reduced is lost
         return self._group.allreduce(tensor, op)
