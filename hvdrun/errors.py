@@ -34,7 +34,7 @@ class BackendRefusedError(LaunchError):
 
     def __init__(self, backend: str, interpreter: str, objection: str) -> None:
         super().__init__(
-            f"the backend {backend!r}, given with --backend, cannot be used with {interpreter}: "
+            f"the backend {backend!r}, given with --backend or $HVD_BACKEND, cannot be used with {interpreter}: "
             f"{objection.rstrip('.')}."
         )
         self.backend = backend
@@ -46,8 +46,9 @@ class BackendNotAskedError(LaunchError):
 
     def __init__(self, backend: str, interpreter: str, reason: str) -> None:
         super().__init__(
-            f"{interpreter} was asked whether its torch has the backend {backend!r}, given with --backend, and did not "
-            f"say: {reason.rstrip('.')}; look whether it can import torch and worker_runtime, or leave --backend out."
+            f"{interpreter} was asked whether its torch has the backend {backend!r}, given with --backend or "
+            f"$HVD_BACKEND, and did not say: {reason.rstrip('.')}; look whether it can import torch and "
+            "worker_runtime, or ask for no backend."
         )
         self.backend = backend
         self.interpreter = interpreter

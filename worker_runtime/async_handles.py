@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def poll(handle: int) -> bool:
     """Whether `synchronize` would return, or raise, at once.
 
@@ -18,6 +20,7 @@ def poll(handle: int) -> bool:
     return RUNTIME.executor.handle_table.poll(handle)
 
 
+@untraced
 def synchronize(handle: int) -> Any:  # noqa: ANN401 - what the operation gives
     """Wait for an operation and return its result; the handle is gone afterwards, however it ends.
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from worker_runtime.accord import Accord
 from worker_runtime.bundles import Unpack
 from worker_runtime.core.questions import Kind, Release
 from worker_runtime.driver import Driver
@@ -26,6 +27,8 @@ from worker_runtime.works import FailedWork, describe_cause
 
 class Owner(Protocol):
     """What an attempt needs of its executor."""
+
+    accord: Accord
 
     def note_release(self, terms: Release) -> None:
         """Something is run: what the executor counts may have to be counted on, or anew."""
@@ -85,7 +88,7 @@ class Attempt:
             link: to its sequencer; the same.
         """
         self.runner = Runner(self.rank, group.torch_groups, self.sets)
-        self.driver = Driver(link, self)
+        self.driver = Driver(link, self, self._owner.accord)
 
     def end(self) -> None:
         """What is still released is not run any more. The caller holds the owner's lock."""

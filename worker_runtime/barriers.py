@@ -5,8 +5,10 @@ import torch
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Barrier, Join
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.untraced import untraced
 
 
+@untraced
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of a set have called it. Other operations may be pending, and need not be done then.
 
@@ -18,6 +20,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     call.executor.run(Barrier(call.among, call.name))
 
 
+@untraced
 def join(device: int = -1) -> int:
     """Say that this rank has no more data, and wait until all ranks of the job have said so.
 

@@ -14,7 +14,7 @@ from worker_runtime.errors import HorovodInternalError
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.operation import Members, Operation
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
 
 
@@ -48,6 +48,7 @@ def begin_call(kind: str, name: str | None, process_set: ProcessSet = global_pro
         HorovodInternalError: Horovod has not been initialized.
     """
     title = kind if name is None else f"{kind} '{name}'"
+    check_process_set(title, process_set)
     number = process_set.find_number(title)
     executor = RUNTIME.executor
     return Call(executor, executor.find_members(number, title), executor.make_name(kind, name, number))

@@ -2,6 +2,8 @@
 
 One thread at a time drives. A caller who blocks drives himself, which is fastest: nothing is handed from thread to
 thread. What was submitted and is not waited for yet is driven by a thread in the background (`background.py`).
+
+Long because each way in which threads share the one connection is to be read beside the others.
 """
 
 import contextlib
@@ -13,13 +15,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from worker_runtime import bundles
+from worker_runtime.accord import Accord
 from worker_runtime.background import Background
 from worker_runtime.core.questions import Release
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
-from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_blocked
+from worker_runtime.mentions import Mention
+from worker_runtime.waiting import PATIENCE_SECONDS, Wait, encode_wait
+from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases
 
-_BLOCKED_SECONDS = 1.0  # after so long in one operation, a rank says that it can do nothing else
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
 _END_SECONDS = 5.0  # for who drives to notice that the conversation is over
@@ -53,16 +57,25 @@ class Performer(Protocol):
 
 
 class Driver:
-    """The conversation of one generation. `ask` may be called from any thread."""
+    """The conversation of one generation. `ask` may be called from any thread.
 
-    def __init__(self, link: Link, performer: Performer) -> None:
+    Args:
+        link: to the sequencer.
+        performer: of what it answers.
+        accord: the executor's.
+
+    askers: the threads that have ever asked.
+    """
+
+    def __init__(self, link: Link, performer: Performer, accord: Accord | None = None) -> None:
         self._link = link
         self._performer = performer
+        self._accord = accord or Accord()
         self._pending: dict[int, Handle[object]] = {}
         # A signal's handler may leave while its thread sends or drives.
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
         self._driving = threading.RLock()
-        self._askers: set[int] = set()  # the threads that have ever asked
+        self.askers: set[int] = set()
         self._waiters: set[threading.Event] = set()  # of those who wait while another drives
         self._background: Background | None = None
         self._is_closed = False
@@ -79,7 +92,7 @@ class Driver:
         link = self._link
         with self._sending:
             self._pending[link.ask(handle.operation)] = handle
-            self._askers.add(handle.thread)
+            self.askers.add(handle.thread)
         if at_once or link.is_full:
             self._flush()
         if not is_awaited and (self._background is None or not self._background.is_rung):
@@ -92,22 +105,46 @@ class Driver:
 
     def await_answer(self, handle: Handle[object]) -> None:
         """Wait until an operation is released or refused, driving meanwhile."""
-        began, is_blocked = time.monotonic(), False
+        began, wait = time.monotonic(), None
         try:
             while not handle.is_answered and not self._is_closed:
+                seconds = PATIENCE_SECONDS if wait is None else wait.listens_seconds
                 if self._driving.acquire(blocking=False):
-                    self._drive_turn()
+                    self._drive_turn(seconds)
                 else:
                     self._flush()  # who drives may be listening already, and would send this question only afterwards
-                    self._await_turn(handle)
-                if not is_blocked and time.monotonic() - began > _BLOCKED_SECONDS:
-                    is_blocked = self._tell_blocked(handle, is_blocked=True)
+                    self._await_turn(handle, seconds)
+                if not handle.is_answered:
+                    wait = wait or Wait(self, self._accord, handle, began)
+                    wait.go_on()
         except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
             self._ring()
             raise
         finally:
-            if is_blocked and not handle.is_answered:
-                self._tell_blocked(handle, is_blocked=False)
+            if wait is not None:
+                wait.end()
+
+    def speak_of(self, handle: Handle[object], kind: Frame, *, is_blocked: bool = False, reason: str = "") -> bool:
+        """Tell of a question that it is waited for, or no longer, or withdrawn; False where it is answered."""
+        with self._sending:
+            number = next((number for number, pending in self._pending.items() if pending is handle), None)
+            if number is None:
+                return False
+            self._link.tell(kind, encode_wait(kind, number, is_blocked=is_blocked, reason=reason))
+        self._flush()
+        return True
+
+    def tell(self, mention: Mention) -> None:
+        """An operation will not be asked for by this rank's next use of its name, which has failed."""
+        try:
+            body = mention.encode()
+        except ValueError:
+            return  # nobody else can ask for it either
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.tell(Frame.GIVE_UP, body)
+        self._flush()
 
     def progress(self) -> None:
         """Run what has been released, if there is something, without waiting."""
@@ -117,7 +154,7 @@ class Driver:
     def listen(self) -> None:
         """Carry out what has come, without waiting: also that a rank was lost, when nothing is pending."""
         if not self._is_closed and self._driving.acquire(blocking=False):
-            self._drive_turn(wait=False)
+            self._drive_turn(None)
 
     def await_end(self, limit_seconds: float) -> None:
         """Wait for the news that nothing will be answered any more; it need not come."""
@@ -212,16 +249,16 @@ class Driver:
         """How many questions were asked until now."""
         return self._link.asked
 
-    def _drive_turn(self, *, wait: bool = True) -> None:
+    def _drive_turn(self, wait_seconds: float | None) -> None:
         """Send, and hear once; the caller holds `_driving`, which is released."""
         try:
             self._flush()
-            self._hear(_BLOCKED_SECONDS if wait else None)
+            self._hear(wait_seconds)
         finally:
             self._driving.release()
             self._wake_waiters()
 
-    def _await_turn(self, handle: Handle[object]) -> None:
+    def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
         """Wait while another thread drives: until the answer has come, or that one has stopped."""
         woken = threading.Event()
         self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
@@ -229,7 +266,7 @@ class Driver:
             if self._driving.acquire(blocking=False):
                 self._driving.release()
             elif not handle.is_answered:
-                woken.wait(_BLOCKED_SECONDS)
+                woken.wait(wait_seconds)
         finally:
             self._waiters.discard(woken)
 
@@ -287,6 +324,10 @@ class Driver:
                 self._end(str(body, "utf-8"))
             case Frame.STALL:
                 _LOG.warning(str(body, "utf-8"))
+            case Frame.WANTED:
+                self._accord.want(Mention.decode(body))
+            case Frame.RESTART:
+                self._accord.restart()
             case _:
                 self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
 
@@ -298,21 +339,3 @@ class Driver:
         if not self._is_closed:
             self._is_closed = True
             self._performer.give_up(reason)
-
-    def _tell_blocked(self, handle: Handle[object], *, is_blocked: bool) -> bool:
-        """Say that this rank can do nothing but wait for this operation, if that is so; whether it was said."""
-        with self._sending:
-            number = next((number for number, pending in self._pending.items() if pending is handle), None)
-            if number is None or self._may_another_ask():
-                return False
-            self._link.tell(Frame.BLOCKED, encode_blocked(number, is_blocked=is_blocked))
-        self._flush()
-        return True
-
-    def _may_another_ask(self) -> bool:
-        """Whether a thread of the program lives that may ask though this one waits; daemons count if they ever have."""
-        own = threading.get_ident()
-        return any(
-            thread.ident != own and (not thread.daemon or thread.ident in self._askers)
-            for thread in threading.enumerate()
-        )

@@ -29,6 +29,18 @@ class InitializationError(ValueError):
         super().__init__(f"Horovod initialization failed: {cause}")
 
 
+class MemberElsewhereError(InitializationError):
+    """A child of a worker called `init()`; it cannot take its parent's place."""
+
+    def __init__(self, pid: int, rank: int) -> None:
+        super().__init__(
+            f"process {pid}, which has started this one, is rank {rank} of the job, and only it can be; call init() "
+            'there alone: where children import the script, under if __name__ == "__main__"'
+        )
+        self.pid = pid
+        self.rank = rank
+
+
 class ForeignWorldError(InitializationError):
     """Another launcher started several workers and does not say how they can meet; training alone would be wrong."""
 
@@ -94,6 +106,32 @@ class DuplicateNameError(ValueError):
         self.operation = operation
 
 
+class ForkedError(HorovodInternalError):
+    """A collective was called in a forked child of a worker, as a DataLoader's workers are."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(
+            f"this process was forked from rank {rank}, which alone is connected to the others: call collectives "
+            "there; here only the numbers are known, as hvd.rank() and hvd.size()"
+        )
+        self.rank = rank
+
+
+class WrongArgumentError(ValueError, TypeError):
+    """An argument is of a kind that cannot be meant; says which, and what to give.
+
+    It is both errors because Horovod raises now the one, now the other.
+    """
+
+
+class UnsendableError(WrongArgumentError):
+    """A collective cannot be put into a question to the other ranks; nothing was sent."""
+
+    def __init__(self, operation: str, cause: str) -> None:
+        super().__init__(f"{operation} cannot be sent: {cause}")
+        self.operation = operation
+
+
 class OperationRefusedError(HorovodInternalError):
     """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on."""
 
@@ -146,6 +184,15 @@ class ForgedObjectError(HorovodInternalError):
             "something else than a worker of this job writes to its connections"
         )
         self.rank = rank
+
+
+class UnpicklableError(HorovodInternalError):
+    """Another rank could not make bytes of the Python object that was to come from it."""
+
+    def __init__(self, title: str, rank: int, cause: str) -> None:
+        super().__init__(f"{title}: rank {rank} could not pickle its object ({cause})")
+        self.rank = rank
+        self.cause = cause
 
 
 class ShutDownError(HorovodInternalError):

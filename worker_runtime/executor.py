@@ -5,6 +5,8 @@ releases; nothing else touches the group. Alone in its set, a rank runs its oper
 
 What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
 outlives its workers `ElasticExecutor` goes on in another.
+
+Long because all that an operation goes through is to be read in one place.
 """
 
 import threading
@@ -16,24 +18,29 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
 from worker_runtime.core.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.errors import (
     DuplicateNameError,
+    ForkedError,
     HorovodInternalError,
     NotInitializedError,
     OperationFailedError,
     OperationRefusedError,
     ShutDownError,
+    UnsendableError,
 )
 from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
 from worker_runtime.handles import Handle, are_running
 from worker_runtime.link import Link
+from worker_runtime.mentions import Mention
 from worker_runtime.names import Names
 from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
+from worker_runtime.wire import Frame
 from worker_runtime.works import describe_cause
 
 ResultT = TypeVar("ResultT")
@@ -55,6 +62,7 @@ class Executor:
     generation: in which it runs them.
     key: of its first generation, with which members prove to each other what they send; empty in a world of one.
     handle_table: the numbers under which programs know their asynchronous operations.
+    accord: keeps this rank in step with the others.
     origin: this worker's rank when this executor was made.
     lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
     committed: how many steps all ranks have committed, and the lineage of those who took part in the last one.
@@ -75,8 +83,10 @@ class Executor:
         self._lock = threading.RLock()  # a signal's handler may call shutdown()
         self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
         self._names = Names()
+        self.accord = Accord(self._names.restart)
         self._commits: Counter[int] = Counter()  # rounds that were completed, by set
         self._closed = False
+        self._is_forked = False
         self._attempt = Attempt(self, self._lock)
         if group is not None and link is not None:
             self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
@@ -118,7 +128,23 @@ class Executor:
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
-        return self._names.make(kind, name, process_set)
+        made = self._names.make(kind, name, process_set)
+        unasked = self.accord.unasked
+        unasked.names[process_set, made] = unasked.made = unasked.made + 1
+        return made
+
+    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
+        """An operation whose name was made will not be submitted: its call has failed, and the others are told why."""
+        self.accord.unasked.names.pop((process_set, name), None)
+        attempt = self._attempt
+        if attempt.driver is not None and process_set in attempt.sets.numbers and attempt.sets.count(process_set) > 1:
+            attempt.driver.tell(Mention(process_set, name, reason))
+
+    def withdraw(self, handle: Handle[ResultT], reason: str) -> None:
+        """Have an operation refused on all ranks, unless it runs already; its handle is to be waited for still."""
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.speak_of(handle, Frame.WITHDRAW, reason=reason)
 
     def submit(
         self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
@@ -131,7 +157,7 @@ class Executor:
             is_awaited: the caller waits for it right away, so that no other thread need be woken for it.
 
         Raises:
-            ValueError: an operation of this name is in flight in its set.
+            ValueError: an operation of this name is in flight in its set, or it cannot be sent.
             HorovodInternalError: it cannot run any more.
         """
         with self._lock:
@@ -145,12 +171,19 @@ class Executor:
             if earlier is not None and not earlier.is_done():
                 raise DuplicateNameError(operation.title)
             if not self._may_ask(handle, key):
+                self.accord.unasked.names.pop(key, None)
                 return handle
             if driver is None or attempt.sets.count(question.process_set) == 1:
                 self._run_alone(handle)
+                self.accord.unasked.names.pop(key, None)
                 return handle
             self._in_flight[key] = handle
-        driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        try:
+            driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        except UnsendableError:
+            self.forget(handle)
+            raise
+        self.accord.unasked.names.pop(key, None)
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
@@ -245,10 +278,15 @@ class Executor:
 
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
-        self._closed = True
-        if self._attempt.driver is not None:
-            self._attempt.driver.abandon()
-        self._attempt.runner.abandon()
+        self._closed = self._is_forked = True
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        attempt = self._attempt
+        for handle in self._in_flight.values():
+            attempt.runner.keep(handle.works)
+            handle.fail(ForkedError(self.rank))
+        if attempt.driver is not None:
+            attempt.driver.abandon()
+        attempt.runner.abandon()
 
     def note_release(self, terms: Release) -> None:
         """Something is run. For the attempt."""
@@ -304,7 +342,7 @@ class Executor:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise NotInitializedError
+            raise ForkedError(self.rank) if self._is_forked else NotInitializedError
 
     def _explain_end(self, title: str) -> HorovodInternalError:
         if self._attempt.failure is not None:

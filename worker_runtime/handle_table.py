@@ -65,7 +65,7 @@ class HandleTable:
         return result if convert is None else convert(result)
 
     def _find(self, number: int) -> tuple[Handle[Any], Callable[[Any], Any] | None]:
-        entry = self._entries.get(number)
+        entry = self._entries.get(number) if isinstance(number, int) else None
         if entry is None:
-            raise ValueError(f"Handle {number} was not created or has been cleared.")
+            raise ValueError(f"Handle {number!r} was not created or has been cleared.")
         return entry

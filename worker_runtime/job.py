@@ -9,17 +9,21 @@ from worker_runtime.runtime import RUNTIME
 def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] | str | None = None) -> None:
     """Join the job that started this process, or be a world of one. Does nothing when initialised.
 
+    In children of a worker, such as a DataLoader's workers, it is an error: the worker is the member. Forked ones know
+    its numbers all the same.
+
     Args:
         comm: None, or all ranks of the job. Horovod silently ignores other ranks; here they are an error.
         process_sets: sets to register at once, the same on all ranks. "dynamic" says that sets will be added later,
             which is always possible here.
 
     Raises:
-        ValueError: the job cannot be joined; or `comm` has not all ranks; or a process set is wrong, or is given twice:
-            then the worker has joined all the same, with the sets before that one.
+        ValueError: the job cannot be joined, or its member is a process above this one; or `comm` has not all ranks; or
+            a process set is wrong, or is given twice: then the worker has joined all the same, with the sets before
+            that one.
         HorovodInternalError: the ranks do not agree on the process sets.
     """
-    if RUNTIME.is_initialized:
+    if RUNTIME.is_initialized and not RUNTIME.is_forked:
         return
     sets = _read_process_sets(process_sets)
     ranks = None if comm is None else read_ranks("init(comm=...)", comm)
@@ -44,7 +48,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether `init()` has succeeded and `shutdown()` has not been called since."""
+    """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child of a worker."""
     return RUNTIME.is_initialized
 
 
@@ -98,6 +102,8 @@ def _read_process_sets(process_sets: Iterable[ProcessSet] | str | None) -> list[
         if process_sets.lower() != "dynamic":
             raise ValueError(f'init(): process_sets={process_sets!r}; give ProcessSet objects, or "dynamic"')
         return []
+    if not isinstance(process_sets, Iterable):
+        raise ValueError(f'init(): process_sets={process_sets!r}; give ProcessSet objects, or "dynamic"')  # noqa: TRY004 - Horovod's error
     sets = list(process_sets)
     for index, process_set in enumerate(sets):
         if not isinstance(process_set, ProcessSet):

@@ -2,7 +2,7 @@
 
 Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
 decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
-one go.
+one go: see `outbox.py`.
 """
 
 import contextlib
@@ -11,35 +11,34 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Self
+from typing import Self
 
-from worker_runtime import bundles, wire
-from worker_runtime.core.questions import Signature
+from worker_runtime import wire
 from worker_runtime.errors import SequencerError
 from worker_runtime.membership import Endpoint
 from worker_runtime.operation import Operation
+from worker_runtime.outbox import Outbox
 from worker_runtime.wire import Frame
 
 _CHUNK_BYTES = 256 * 1024
 _RETRY_SECONDS = 0.02  # between two tries to connect: the sequencer listens before anybody hears of it
 _PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
-_BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
-_NUMBERS = 2**32  # questions are counted as far, and then anew
 _TIMEVAL = struct.Struct("@ll")
 
 
 class Link:
-    """A connection that both sides have proved; made by `connect`."""
+    """A connection that both sides have proved; made by `connect`.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: to the sequencer.
+        rank: of this worker.
+    """
+
+    def __init__(self, connection: socket.socket, rank: int = 0) -> None:
         self._socket = connection
-        self._signatures: dict[Signature, int] = {}
-        self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
-        self._outgoing: list[bytes | memoryview] = []  # signatures and complete frames
-        self._operations: list[Operation[Any]] = []  # that were asked for after these
-        self._asked = 0
+        self._outbox = Outbox(rank)
         self._received: list[bytes] = []  # one piece at most, which has not been looked at
         self._partial = bytearray()  # what has come of a frame that is not complete
         self._needed = wire.HEADER.size  # how much that must at least become
@@ -67,39 +66,38 @@ class Link:
                     raise SequencerError(endpoint, str(error) or type(error).__name__) from None
                 time.sleep(_RETRY_SECONDS)
             else:
-                return cls(connection)
+                return cls(connection, rank)
 
     @property
     def asked(self) -> int:
         """How many questions were asked until now."""
-        return self._asked
+        return self._outbox.asked
 
     def ask(self, operation: Operation[object]) -> int:
-        """Gather an operation, whose values are read by `flush`; its number is what answers call it by."""
-        self._operations.append(operation)
-        number, self._asked = self._asked, (self._asked + 1) % _NUMBERS
-        return number
+        """Gather an operation, whose values are read by `flush`; its number is what answers call it by.
+
+        Raises:
+            UnsendableError: no question can be made of it; it was not gathered.
+        """
+        return self._outbox.ask(operation)
 
     @property
     def is_full(self) -> bool:
         """Whether so much was gathered that the sequencer may begin with it."""
-        return len(self._operations) >= _BURST
+        return self._outbox.is_full
 
     def tell(self, kind: Frame, body: bytes = b"") -> None:
         """Gather another frame; it goes after the questions that were gathered before."""
-        self._encode_questions()
-        self._outgoing.append(wire.encode_frame(kind, body))
+        self._outbox.tell(kind, body)
 
     def flush(self) -> None:
         """Send what was gathered; blocks until the network has taken it.
 
         Raises:
             OSError: the connection is broken.
-            RuntimeError: the values of an operation cannot be read.
         """
-        self._encode_questions()
-        if self._outgoing:
-            data, self._outgoing = b"".join(self._outgoing), []
+        data = self._outbox.empty()
+        if data:
             self._socket.sendall(data)
 
     def receive(self, wait_seconds: float | None) -> Iterator[tuple[int, memoryview]]:
@@ -145,41 +143,6 @@ class Link:
     def close(self) -> None:
         """Free the descriptor."""
         self._socket.close()
-
-    def _encode_questions(self) -> None:
-        """Make frames of the operations that were gathered; their signatures go before, where they are new."""
-        operations, self._operations = self._operations, []
-        pieces: list[bytes | memoryview] = []
-        length = 0
-        for operation, payload in zip(operations, bundles.pack(operations), strict=True):
-            question = operation.question
-            number = self._call_signature(question.signature)
-            head = wire.encode_question(
-                number, question.process_set, question.name.encode(), operation.extents, len(payload)
-            )
-            if length + len(head) + len(payload) > wire.MAX_FRAME_BYTES:
-                self._close_ask(pieces, length)
-                pieces, length = [], 0
-            pieces += (head, payload)
-            length += len(head) + len(payload)
-        self._close_ask(pieces, length)
-
-    def _close_ask(self, pieces: Sequence[bytes | memoryview], length: int) -> None:
-        if pieces:
-            self._outgoing.append(wire.HEADER.pack(length, Frame.ASK))
-            self._outgoing += pieces
-
-    def _call_signature(self, signature: Signature) -> int:
-        """Its number; the sequencer is told of it when it is new."""
-        latest, number = self._latest
-        if signature is latest:
-            return number
-        known = self._signatures.get(signature)
-        if known is None:
-            known = self._signatures[signature] = len(self._signatures)
-            self._outgoing.append(wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature)))
-        self._latest = signature, known
-        return known
 
     def _limit_waiting(self, seconds: float) -> None:
         if seconds != self._limit_seconds:

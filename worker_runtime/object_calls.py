@@ -3,10 +3,14 @@
 from typing import Any
 
 from worker_runtime import objects
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.giving_up import gives_up
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.untraced import untraced
 
 
+@untraced
+@gives_up("broadcast_object")
 def broadcast_object(
     obj: Any = None,  # noqa: ANN401 - any object
     root_rank: int = 0,
@@ -25,13 +29,17 @@ def broadcast_object(
 
     Raises:
         ValueError: the root or this rank is not in the set, or the name is in flight.
-        HorovodInternalError: the ranks do not agree on the root, the operation failed, or Horovod has not been
-            initialized.
+        HorovodInternalError: the ranks do not agree on the root, the root could not pickle its object, the operation
+            failed, or Horovod has not been initialized.
+        Exception: on the root, what pickling has raised.
     """
+    check_process_set("broadcast_object", process_set)
     number = process_set.find_number("broadcast_object")
     return objects.broadcast_object(RUNTIME.executor, obj, root_rank, name, number)
 
 
+@untraced
+@gives_up("allgather_object")
 def allgather_object(
     obj: Any,  # noqa: ANN401 - any object
     name: str | None = None,
@@ -48,6 +56,9 @@ def allgather_object(
 
     Raises:
         ValueError: this rank is not in the set, or the name is in flight.
-        HorovodInternalError: the operation failed, or Horovod has not been initialized.
+        HorovodInternalError: another rank could not pickle its object, the operation failed, or Horovod has not been
+            initialized.
+        Exception: what pickling this rank's object has raised.
     """
+    check_process_set("allgather_object", process_set)
     return objects.allgather_object(RUNTIME.executor, obj, name, process_set.find_number("allgather_object"))

@@ -9,15 +9,16 @@ import hmac
 import io
 import pickle
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
 from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.checks import make_title, read_root
 from worker_runtime.collectives.layout import view_memory
 from worker_runtime.core.questions import GLOBAL_SET
-from worker_runtime.errors import ForgedObjectError
+from worker_runtime.errors import ForgedObjectError, UnpicklableError
 from worker_runtime.executor import Executor
 from worker_runtime.operation import Members
 
@@ -44,18 +45,19 @@ def broadcast_object(
 
     Raises:
         ValueError: the set is unknown, or this rank or the root is not in it.
-        HorovodInternalError: the operation failed, or what came was not sent by the root.
+        HorovodInternalError: the operation failed, what came was not sent by the root, or the root could not pickle it.
+        Exception: on the root, what pickling has raised.
     """
     among = executor.find_members(process_set, "broadcast_object")
-    if root not in among.ranks:
-        ranks = ", ".join(map(str, among.ranks))
-        raise ValueError(f"broadcast_object received invalid root rank {root}; the set's ranks are {ranks}")
+    root = read_root("broadcast_object", root, among.ranks)
     is_root = among.rank == root
     if is_root and among.size == 1:
         return value
     title = executor.make_name("broadcast_object", name, process_set)
-    data = _pack(executor, title, value, root) if is_root else torch.empty(0, dtype=torch.uint8)
+    data, error = _pack(executor, title, value, root) if is_root else (torch.empty(0, dtype=torch.uint8), None)
     ((gathered, _),) = executor.run(_RootRows(data, root, among, title))
+    if error is not None:
+        raise error
     return value if is_root else _unpack(executor, title, gathered, root)
 
 
@@ -75,13 +77,24 @@ def allgather_object(
 
     Raises:
         ValueError: the set is unknown, or this rank is not in it.
-        HorovodInternalError: the operation failed, or something that came was not sent by a worker of the job.
+        HorovodInternalError: the operation failed, something that came was not sent by a worker of the job, or a rank
+            could not pickle its object.
+        Exception: on that rank, what pickling has raised.
     """
     among = executor.find_members(process_set, "allgather_object")
     title = executor.make_name("allgather_object", name, process_set)
-    ((gathered, counts),) = executor.run(Allgather((_pack(executor, title, value, among.rank),), among, title))
+    data, error = _pack(executor, title, value, among.rank)
+    ((gathered, counts),) = executor.run(Allgather((data,), among, title))
+    if error is not None:
+        raise error
     parts = gathered.split_with_sizes(counts)
     return [_unpack(executor, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
+
+
+class _Unpicklable(NamedTuple):
+    """Travels in the place of an object that could not be pickled: the others wait for something."""
+
+    cause: str
 
 
 class _RootRows(Allgather):
@@ -107,14 +120,18 @@ class _RootRows(Allgather):
         return type(self)(self._data, ranks[self._root], among, self.question.name)
 
 
-def _pack(executor: Executor, title: str, value: object, rank: int) -> torch.Tensor:
-    """The proof and the pickled object, as one row of bytes."""
+def _pack(executor: Executor, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
+    """The proof and the pickled object, as one row of bytes; with an error, that row tells the others of it."""
     stream = io.BytesIO()
     stream.write(bytes(_PROOF_BYTES))
-    cloudpickle.dump(value, stream)
+    try:
+        cloudpickle.dump(value, stream)
+    except Exception as error:  # noqa: BLE001 - the object's own code runs here
+        data, _ = _pack(executor, title, _Unpicklable(f"{type(error).__name__}: {error}"))
+        return data, error
     message = stream.getbuffer()
     message[:_PROOF_BYTES] = _prove(executor.key, title, rank, message[_PROOF_BYTES:])
-    return torch.frombuffer(message, dtype=torch.uint8)
+    return torch.frombuffer(message, dtype=torch.uint8), None
 
 
 def _unpack(executor: Executor, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
@@ -122,7 +139,10 @@ def _unpack(executor: Executor, title: str, data: torch.Tensor, rank: int) -> An
     proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
     if not hmac.compare_digest(proof, _prove(executor.key, title, rank, pickled)):
         raise ForgedObjectError(title, rank)
-    return pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
+    value = pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
+    if isinstance(value, _Unpicklable):
+        raise UnpicklableError(make_title(title), rank, value.cause)
+    return value
 
 
 def _prove(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:

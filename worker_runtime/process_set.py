@@ -11,6 +11,7 @@ from typing import Self
 
 from worker_runtime.collectives import AddSet, RemoveSet
 from worker_runtime.core.questions import GLOBAL_SET
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.executor import Executor
 from worker_runtime.runtime import RUNTIME
 
@@ -169,6 +170,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
     """
     executor = RUNTIME.executor
+    check_process_set("remove_process_set", process_set)
     number = process_set.process_set_id
     if number is None or process_set is global_process_set:
         return False
@@ -177,6 +179,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     executor.run(RemoveSet(number, everyone, name))
     process_set.register(executor, None)
     return True
+
+
+def check_process_set(title: str, process_set: object) -> None:
+    """Raise WrongArgumentError unless this is a process set, and not its number or its ranks."""
+    if not isinstance(process_set, ProcessSet):
+        raise WrongArgumentError(
+            f"{title}: process_set is {process_set!r}; give a ProcessSet, as hvd.add_process_set(ranks) makes it"
+        )
 
 
 def read_ranks(title: str, ranks: Iterable[int]) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.group import form
 from worker_runtime.meeting import Meeting, join_world, meet
+from worker_runtime.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.membership import (
     Assignment,
     Backend,
@@ -75,23 +76,27 @@ class Runtime:
         self._is_registered = False
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
+        self._is_forked = False  # from the process that has joined
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Join the job that started this process. Does nothing when initialised.
+        """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
 
         Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
 
         Raises:
             InitializationError: the job refused this worker, the workers could not connect in time, another launcher
-                does not say how its workers can meet, or the backend that was asked for is not there.
+                does not say how its workers can meet, the backend that was asked for is not there, or this process is
+                a child of the worker.
         """
         with self._lock:
-            if self._world is not None:
+            if self._world is not None and not self._is_forked:
                 return
             try:
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
                 is_elastic = environment.get(_ELASTIC) == "1"
+                identity = str(bootstrap or world or "")
+                check_mark(environment, identity)
                 choice = _choose_backends(read_backend(environment))
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
                     assignment, executor = _read_numbers(environment), Executor()
@@ -106,7 +111,9 @@ class Runtime:
                     assignment, executor = ALONE, Executor()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from error
-            self._world = _World(assignment, executor)
+            self._world, self._is_forked = _World(assignment, executor), False
+            if identity:
+                set_mark(os.environ, identity, assignment.rank)
             if not self._is_registered:
                 self._is_registered = True
                 atexit.register(self._end)
@@ -176,8 +183,13 @@ class Runtime:
 
     @property
     def is_initialized(self) -> bool:
-        """Whether `init()` has succeeded and `shutdown()` has not been called since."""
+        """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child."""
         return self._world is not None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it was a process above this one that has joined: only numbers are known here."""
+        return self._is_forked
 
     @property
     def assignment(self) -> Assignment:
@@ -245,8 +257,10 @@ class Runtime:
     def _leave(self, *, is_end: bool) -> None:
         with self._lock:
             world, self._world = self._world, None
-        if world is not None:
+            is_forked, self._is_forked = self._is_forked, False
+        if world is not None and not is_forked:
             world.executor.close(is_end=is_end)
+            remove_mark(os.environ)
         self._close_recovery()
 
     def _close_recovery(self) -> None:
@@ -274,15 +288,15 @@ class Runtime:
     def _abandon(self) -> None:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
-        world, self._world = self._world, None
         if self._recovery is not None:
             self._recovery.abandon()
             self._recovery = None
         if self._meeting is not None:
             self._meeting.abandon()
             self._meeting = None
-        if world is not None:
-            world.executor.abandon()
+        if self._world is not None and not self._is_forked:
+            self._is_forked = True
+            self._world.executor.abandon()
 
 
 def _read_numbers(environment: Mapping[str, str]) -> Assignment:

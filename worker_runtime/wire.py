@@ -45,12 +45,17 @@ class Frame(IntEnum):
     LEAVE = 4  # goodbye; with a text, why the others cannot go on
     END = 5  # the same, from the end of this connection on, which is that of the process
     HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
+    GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
+    WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
+    IDLE = 8  # the number of a question for which the rank's only thread has waited for a while
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
     NEUTRAL = 17  # one release to a rank that has joined, which did not ask
     REFUSAL = 18  # the number of a question, and why
     FAILURE = 19  # why nothing will be released any more
     STALL = 20  # a warning for people
+    WANTED = 21  # a mention of an operation in which this rank is missed while all wait, and the signature's note
+    RESTART = 22  # all are refused what they wait for: what each rank has counted by itself begins anew
 
 
 class ProtocolError(ValueError):
@@ -241,13 +246,22 @@ def decode_neutral(body: memoryview) -> Release:
 
 
 def encode_numbered(number: int, text: str = "") -> bytes:
-    """The body of a REFUSAL."""
-    return _NUMBER.pack(number) + text.encode()
+    """The body of a REFUSAL or a WITHDRAW."""
+    return _NUMBER.pack(number) + text.encode(errors="backslashreplace")
 
 
 def decode_numbered(body: memoryview) -> tuple[int, str]:
     """A question's number and a text."""
-    return _NUMBER.unpack_from(body)[0], str(body[_NUMBER.size :], "utf-8")
+    if len(body) < _NUMBER.size:
+        raise ProtocolError("a question's number and a text were expected")
+    return _NUMBER.unpack_from(body)[0], str(body[_NUMBER.size :], "utf-8", "replace")
+
+
+def decode_number(body: memoryview) -> int:
+    """A question's number."""
+    if len(body) != _NUMBER.size:
+        raise ProtocolError("a question's number was expected")
+    return int(_NUMBER.unpack(body)[0])
 
 
 def encode_blocked(number: int, *, is_blocked: bool) -> bytes:

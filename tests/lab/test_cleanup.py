@@ -6,6 +6,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.lab.plan import HostPlan
 from tests.lab.requirements import require_lab
 
 LIMIT_SECONDS = 20.0
+ALL_PROCESSES = 8
 # An owner with processes on its hosts; it says what there is to look for, and waits.
 OWNER = """
 import sys
@@ -66,6 +68,15 @@ def trace(path: Path, keeper: int) -> Traces:
     assert namespaces
     pids = frozenset(pid for pid in _list_pids() if _name_namespaces(pid) & namespaces)
     return Traces(path, pids, namespaces)
+
+
+def trace_all(path: Path, keeper: int) -> Traces:
+    """The same, once all is there that OWNER has started: the keeper, three hosts, two servers, two that sleep."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while len((traces := trace(path, keeper)).pids) < ALL_PROCESSES:
+        assert time.monotonic() < deadline, traces
+        time.sleep(0.01)  # a process may be between fork and exec
+    return traces
 
 
 def _list_pids() -> list[int]:
@@ -124,8 +135,7 @@ def test_nothing_outlives_a_labs_owner_or_keeper(act: Callable[["subprocess.Pope
     ) as owner:
         assert owner.stdout is not None
         path, keeper = owner.stdout.readline().split()
-        traces = trace(Path(path), int(keeper))
-        assert len(traces.pids) >= 8, "keeper, three hosts, two servers, two that sleep"
+        traces = trace_all(Path(path), int(keeper))
         act(owner, int(keeper))
         traces.settle()
         owner.wait(LIMIT_SECONDS)

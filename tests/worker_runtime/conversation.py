@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from worker_runtime import wire
+from worker_runtime.accord import Accord
 from worker_runtime.bundles import Unpack
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.driver import Driver
@@ -100,7 +101,8 @@ class Player:
         self.neutral: list[Release] = []
         self.ended: list[str] = []
         self.asked: list[Handle[object]] = []
-        self.driver = Driver(Link(connection), self)
+        self.accord = Accord()
+        self.driver = Driver(Link(connection), self, self.accord)
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""

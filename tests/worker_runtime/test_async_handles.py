@@ -114,6 +114,9 @@ def test_a_name_in_flight_is_an_error_at_once_but_not_for_another_kind_or_set(ra
         hvd.barrier()
         for handle in begun:
             hvd.synchronize(handle)
+        if hvd.rank() == 1:
+            with pytest.raises(hvd.HorovodInternalError, match="given up on rank 0"):
+                hvd.allreduce(x, name="x")
         return hvd.allreduce(x, name="x").tolist()
 
     assert ranks.run(body) == [[1.0, 1.0]] * 2

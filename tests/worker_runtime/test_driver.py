@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Player, Sequencer
-from worker_runtime import background, wire
-from worker_runtime import driver as driver_module
+from worker_runtime import background, waiting, wire
 from worker_runtime.core.questions import Question, Release
 from worker_runtime.link import Link
+from worker_runtime.mentions import Mention
 from worker_runtime.wire import Frame
 
 
@@ -215,20 +215,21 @@ def test_a_rank_whose_only_thread_waits_says_so(
     ends: tuple[Player, Sequencer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that has never asked, which here plays the sequencer, does not count."""
-    monkeypatch.setattr(driver_module, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "may_signal_ask", lambda: False)  # the time limit of a test is a timer
     player, sequencer = ends
     told: list[object] = []
 
     def answer() -> None:
         sequencer.read_names(1)
-        told.append(sequencer.read())
+        told.extend(sequencer.read() for _ in range(2))
         sequencer.release(0)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
     assert player.run("x") == b"answered"
     thread.join(LIMIT_SECONDS)
-    assert told == [(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))]
+    assert told == [(Frame.IDLE, wire.encode_number(0)), (Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))]
 
 
 @pytest.mark.parametrize("is_daemon", [False, True])
@@ -236,7 +237,8 @@ def test_a_rank_does_not_say_so_while_another_thread_may_still_ask(
     ends: tuple[Player, Sequencer], monkeypatch: pytest.MonkeyPatch, *, is_daemon: bool
 ) -> None:
     """It may be computing; a daemon counts when it has asked before."""
-    monkeypatch.setattr(driver_module, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "may_signal_ask", lambda: False)  # the time limit of a test is a timer
     player, sequencer = ends
     begin, end = threading.Event(), threading.Event()
 
@@ -270,7 +272,8 @@ def test_a_rank_does_not_say_so_while_another_thread_may_still_ask(
 def test_a_rank_that_is_interrupted_while_it_waits_takes_it_back(
     ends: tuple[Player, Sequencer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "may_signal_ask", lambda: False)  # the time limit of a test is a timer
     player, sequencer = ends
     receive = Link.receive
     calls = iter(range(100))
@@ -284,6 +287,7 @@ def test_a_rank_that_is_interrupted_while_it_waits_takes_it_back(
     with pytest.raises(KeyboardInterrupt):
         player.run("x")
     sequencer.read_names(1)
+    assert sequencer.read() == (Frame.IDLE, wire.encode_number(0))
     assert sequencer.read() == (Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
     assert sequencer.read() == (Frame.BLOCKED, wire.encode_blocked(0, is_blocked=False))
 
@@ -291,7 +295,8 @@ def test_a_rank_that_is_interrupted_while_it_waits_takes_it_back(
 def test_a_rank_whose_other_thread_could_act_does_not_say_that_it_is_blocked(
     ends: tuple[Player, Sequencer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_module, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "_BLOCKED_SECONDS", 0.02)
+    monkeypatch.setattr(waiting, "may_signal_ask", lambda: False)  # the time limit of a test is a timer
     player, sequencer = ends
     mine = player.submit("mine")
     thread, results = in_thread(lambda: player.run("other"))
@@ -302,6 +307,78 @@ def test_a_rank_whose_other_thread_could_act_does_not_say_that_it_is_blocked(
     thread.join(LIMIT_SECONDS)
     assert results == [b"answered"]
     assert Frame.BLOCKED not in sequencer.frames
+
+
+class Optimizer:
+    """Asks for one operation when it is wanted; `threads` are those in which it was asked to help."""
+
+    def __init__(self, player: Player) -> None:
+        self.threads: list[int] = []
+        self._player = player
+
+    def help(self, mention: Mention) -> bool:
+        """Without waiting."""
+        self.threads.append(threading.get_ident())
+        self._player.submit(mention.name)
+        return True
+
+
+@pytest.mark.parametrize("is_driven", [False, True])
+def test_who_waits_has_what_is_wanted_asked_also_when_another_thread_drives(
+    ends: tuple[Player, Sequencer], *, is_driven: bool
+) -> None:
+    player, sequencer = ends
+    helper = Optimizer(player)
+    player.accord.add_helper(helper)
+    if is_driven:
+        player.submit("background")
+        assert sequencer.read_names(1) == ["background"]
+
+    def answer() -> None:
+        sequencer.read_names(1)
+        assert sequencer.read() == (Frame.IDLE, wire.encode_number(int(is_driven)))
+        sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
+        assert sequencer.read_names(1) == ["bucket"]
+        sequencer.release(int(is_driven) + 1, int(is_driven))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    assert player.run("metric") == b"answered"
+    thread.join(LIMIT_SECONDS)
+    assert helper.threads == [threading.get_ident()]
+
+
+def test_what_is_wanted_of_a_rank_that_does_not_wait_is_left_to_its_program(ends: tuple[Player, Sequencer]) -> None:
+    player, sequencer = ends
+    helper = Optimizer(player)
+    player.accord.add_helper(helper)
+    handle = player.submit("x")
+    sequencer.read_names(1)
+    sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
+    sequencer.release(0)
+    wait_until(handle.is_done)
+    assert (helper.threads, player.accord.is_wanted) == ([], False)
+
+
+def test_a_restart_is_heard_before_the_refusals_that_follow(ends: tuple[Player, Sequencer]) -> None:
+    player, sequencer = ends
+    handle = player.submit("x")
+    sequencer.read_names(1)
+    sequencer.send(Frame.RESTART)
+    sequencer.send(Frame.REFUSAL, wire.encode_numbered(0, "every rank waits"))
+    with pytest.raises(RuntimeError, match="every rank waits"):
+        handle.wait()
+    assert player.accord.restarts == 1
+
+
+def test_what_is_given_up_is_told_at_once_behind_what_was_asked(ends: tuple[Player, Sequencer]) -> None:
+    player, sequencer = ends
+    player.submit("x", is_awaited=True)
+    player.driver.tell(Mention(0, "alltoall.a", "ValueError: wrong"))
+    assert sequencer.read_names(1) == ["x"]
+    assert sequencer.read() == (Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: wrong").encode())
+    player.driver.leave()
+    player.driver.tell(Mention(0, "alltoall.a", "ValueError: too late"))
 
 
 def test_leaving_says_goodbye_and_leaves_no_thread_and_no_descriptor() -> None:

@@ -5,19 +5,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
+from tests.worker_runtime.conversation import LIMIT_SECONDS
 from worker_runtime import link as link_module
 from worker_runtime import wire
-from worker_runtime.core.questions import Kind, Question, Signature
 from worker_runtime.errors import SequencerError
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint
-from worker_runtime.wire import Frame
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=LIMIT_SECONDS)
@@ -103,77 +100,3 @@ def test_a_port_where_nobody_listens_is_given_up_in_time() -> None:
         endpoint = Endpoint(*listener.getsockname())
     with pytest.raises(SequencerError, match="refused"):
         Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=0.1))
-
-
-def test_more_than_a_frame_holds_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
-    ours, theirs = socket.socketpair()
-    link, sequencer = Link(ours), Sequencer(theirs)
-    for index in range(10):
-        link.ask(Echo(f"name {index}"))
-    link.flush()
-    assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
-    assert sequencer.frames.count(Frame.ASK) > 2
-    link.close()
-    sequencer.close()
-
-
-def test_numbers_of_questions_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_NUMBERS", 3)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(ours)
-        assert [link.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
-        link.close()
-
-
-def test_a_burst_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_BURST", 3)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(ours)
-        for is_full in (False, False, True):
-            link.ask(Echo("x"))
-            assert link.is_full == is_full
-        link.flush()
-        assert not link.is_full
-        link.close()
-
-
-def test_a_signature_is_told_once_before_its_first_question() -> None:
-    other = Signature(Kind.BARRIER)
-    ours, theirs = socket.socketpair()
-    link, sequencer = Link(ours), Sequencer(theirs)
-    for name, signature in [("a", SUM), ("b", other), ("c", SUM), ("d", replace(other)), ("e", replace(SUM))]:
-        operation = Echo(name)
-        operation.question = Question(0, name, signature)
-        link.ask(operation)
-    link.flush()
-    told = dict(wire.decode_signature(memoryview(sequencer.read()[1])) for _ in range(2))
-    kind, body = sequencer.read()
-    heads = [wire.decode_head(head) for head, _, _ in wire.decode_questions(body, 0, len(body))]
-    assert kind == Frame.ASK
-    assert [(told[number], name) for number, _, name in heads] == [
-        (SUM, "a"),
-        (other, "b"),
-        (SUM, "c"),
-        (other, "d"),
-        (SUM, "e"),
-    ]
-    link.close()
-    sequencer.close()
-
-
-def test_an_operation_that_cannot_be_read_is_an_error() -> None:
-    class Lost(Echo):
-        @property
-        def payload(self) -> bytes:
-            raise RuntimeError("no memory")
-
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(ours)
-        link.ask(Lost("x"))
-        with pytest.raises(RuntimeError, match="no memory"):
-            link.flush()
-        link.close()

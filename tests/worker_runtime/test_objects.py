@@ -50,7 +50,7 @@ def test_a_world_of_one_has_its_own_objects(ranks: RankPool) -> None:
 @pytest.mark.parametrize("root", [-1, 2])
 def test_a_root_that_is_not_there_is_an_error(ranks: RankPool, root: int) -> None:
     def body() -> object:
-        with pytest.raises(ValueError, match=f"broadcast_object received invalid root rank {root}"):
+        with pytest.raises(ValueError, match=f"broadcast received invalid root rank {root}"):
             objects.broadcast_object(runtime.RUNTIME.executor, 1, root)
 
     ranks.run(body)
@@ -101,7 +101,7 @@ def test_what_was_said_under_another_name_or_by_another_rank_is_refused() -> Non
     from worker_runtime.executor import Executor  # noqa: PLC0415 - in a world of one
 
     executor = Executor()
-    message = objects._pack(executor, "broadcast_object.a", "said", 0)
+    message, _ = objects._pack(executor, "broadcast_object.a", "said", 0)
     assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
     for title, rank in (("broadcast_object.b", 0), ("broadcast_object.a", 1)):
         with pytest.raises(ForgedObjectError):
@@ -111,3 +111,34 @@ def test_what_was_said_under_another_name_or_by_another_rank_is_refused() -> Non
         objects._unpack(executor, "broadcast_object.a", message, 0)
     with pytest.raises(ForgedObjectError):
         objects._unpack(executor, "broadcast_object.a", message[:5], 0)
+
+
+class Unpicklable:
+    """Says so itself."""
+
+    def __reduce__(self) -> str:
+        raise LookupError("not this one")
+
+
+def test_who_waits_for_an_object_that_cannot_be_pickled_is_told_why(ranks: RankPool) -> None:
+    def body() -> object:
+        executor = runtime.RUNTIME.executor
+        value = Unpicklable() if executor.rank == 1 else 5
+        told: list[str] = []
+        for send in (
+            lambda: objects.broadcast_object(executor, value, 1),
+            lambda: objects.allgather_object(executor, value),
+        ):
+            try:
+                send()
+            except LookupError as error:
+                told.append(f"own: {error}")
+            except HorovodInternalError as error:
+                told.append(str(error))
+        return told, objects.allgather_object(executor, executor.rank)
+
+    cause = "rank 1 could not pickle its object (LookupError: not this one)"
+    assert ranks.run(body) == [
+        ([f"broadcast_object 'noname.1': {cause}", f"allgather_object 'noname.1': {cause}"], [0, 1]),
+        (["own: not this one"] * 2, [0, 1]),
+    ]

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,19 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.errors import ForeignWorldError, InitializationError
 from worker_runtime.runtime import Runtime
+
+FORKED_CALLS = [
+    "allreduce",
+    "named",
+    "async",
+    "barrier",
+    "join",
+    "object",
+    "add_process_set",
+    "optimizer",
+    "step",
+    "parent's handle",
+]
 
 
 def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +111,7 @@ def test_a_forked_child_may_end_without_touching_its_parents_group(ranks: RankPo
     def body() -> object:
         child = os.fork()
         if child == 0:
-            assert not hvd.is_initialized()
+            assert hvd.is_initialized()
             sys.exit(0)  # runs the exit handlers, as a careless child would
         assert os.waitpid(child, 0)[1] == 0
         return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
@@ -129,3 +143,120 @@ def test_a_forked_child_may_drop_the_error_of_an_earlier_generation(ranks: RankP
         return status, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
     assert ranks.run(body) == [(0, 2.0), (0, 2.0)]
+
+
+def ask_child(question: Callable[[], object]) -> object:
+    """What a forked child answers, or the error's type and text."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = question()
+        except Exception as error:  # noqa: BLE001 - the test is to see it
+            answer = type(error).__name__, str(error)
+        os.write(writing, pickle.dumps(answer))
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as file:
+        told = file.read()
+    assert os.waitpid(child, 0)[1] == 0
+    return pickle.loads(told)  # noqa: S301 - our own child
+
+
+def list_numbers() -> object:
+    """All that a forked child may ask for."""
+    everyone = hvd.global_process_set
+    return (
+        (hvd.is_initialized(), hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()),
+        (hvd.cross_rank(), hvd.cross_size(), everyone.process_set_id),
+        (everyone.rank(), everyone.size(), everyone.ranks, everyone.included()),
+    )
+
+
+def test_a_forked_child_knows_the_numbers(ranks: RankPool) -> None:
+    def body() -> object:
+        own = hvd.add_process_set([1])
+        expected = list_numbers(), own.rank() if hvd.rank() == 1 else None, own.included(), own.process_set_id
+        hvd.allreduce_async(torch.ones(1), name="in flight")
+
+        def question() -> object:
+            return list_numbers(), own.rank() if hvd.rank() == 1 else None, own.included(), own.process_set_id
+
+        def question_again() -> object:
+            return ask_child(question)  # as a DataLoader within a child
+
+        return ask_child(question) == expected, ask_child(question_again) == expected, hvd.rank()
+
+    assert ranks.run(body) == [(True, True, 0), (True, True, 1)]
+
+
+@pytest.mark.parametrize("call", FORKED_CALLS)
+def test_a_forked_child_is_told_that_it_cannot_communicate(ranks: RankPool, call: str) -> None:
+    def body() -> object:
+        model = torch.nn.Linear(2, 2)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+        handle = hvd.allreduce_async(torch.ones(1), name="in flight") if hvd.rank() == 0 else 0
+        calls = {
+            "allreduce": lambda: hvd.allreduce(torch.ones(1)),
+            "named": lambda: hvd.allreduce(torch.ones(1), name="x"),
+            "async": lambda: hvd.allreduce_async(torch.ones(1)),
+            "barrier": hvd.barrier,
+            "join": hvd.join,
+            "object": lambda: hvd.broadcast_object(1),
+            "add_process_set": lambda: hvd.add_process_set([0]),
+            "optimizer": lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1)),
+            "step": lambda: (model(torch.ones(1, 2)).sum().backward(), optimizer.step()),
+            "parent's handle": lambda: hvd.synchronize(handle) if handle else hvd.barrier(),
+        }
+        told = ask_child(calls[call])
+        if hvd.rank() == 1:
+            handle = hvd.allreduce_async(torch.ones(1), name="in flight")
+        return told, hvd.synchronize(handle).tolist(), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    for rank, (told, *rest) in enumerate(ranks.run(body)):
+        kind, text = told
+        assert kind == "ForkedError"
+        assert text.startswith(f"this process was forked from rank {rank}, which alone is connected to the others")
+        assert rest == [[1.0], 2.0]
+
+
+def test_a_forked_child_does_not_take_its_parents_place(ranks: RankPool) -> None:
+    def body() -> object:
+        def question() -> object:
+            with pytest.raises(ValueError, match=rf"process {os.getppid()}, which has started this one, is rank"):
+                hvd.init()
+            assert hvd.rank() >= 0
+            hvd.shutdown()
+            assert not hvd.is_initialized()
+            with pytest.raises(ValueError, match="is rank"):
+                hvd.init()
+            return "refused"
+
+        return ask_child(question), hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body) == [("refused", 2.0)] * 2
+
+
+def test_a_spawned_child_is_told_who_the_member_is(ranks: RankPool) -> None:
+    def body() -> object:
+        script = "import worker_runtime.torch as hvd\ntry: hvd.init()\nexcept ValueError as error: print(error)"
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30)
+        expected = f"process {os.getpid()}, which has started this one, is rank {hvd.rank()} of the job"
+        return expected in ended.stdout or ended.stdout, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body) == [(True, 2.0)] * 2
+
+
+def test_a_forked_child_of_a_world_of_one_may_be_one_itself() -> None:
+    def question() -> object:
+        with pytest.raises(hvd.HorovodInternalError, match="forked from rank 0"):
+            hvd.barrier()
+        hvd.init()
+        return hvd.allreduce(torch.ones(1)).item()
+
+    hvd.init()
+    try:
+        assert ask_child(question) == 1.0
+        assert hvd.allreduce(torch.ones(1)).item() == 1.0
+    finally:
+        hvd.shutdown()

@@ -38,8 +38,9 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     Args:
         tensors: at least one, dense, of any shapes, also without elements; of several dtypes if need be. Left alone
             unless they stand in `into` too.
-        how: how to combine; every reduction but ADASUM. The average of integers is their exact sum divided by the size,
-            truncated toward zero; a sum or product of integers may wrap around.
+        how: how to combine; every reduction but ADASUM. The average of integers is their exact sum, as int64, divided
+            by the size, truncated toward zero; a sum or product of integers may wrap around, and so may the sum of an
+            average of int64 values beyond 2**63 / size.
         among: the ranks.
         name: as it travels, the same on all ranks: "allreduce.loss".
         into: where each result goes, a tensor of the same shape and dtype (it may be the input); None makes new ones.

@@ -6,7 +6,7 @@ from typing import Self
 
 import torch
 
-from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
+from worker_runtime.collectives.checks import check_targets, check_tensors, make_title, read_root
 from worker_runtime.collectives.dtypes import name_dtype
 from worker_runtime.collectives.layout import (
     copy,
@@ -55,9 +55,7 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         device = check_tensors(self.title, tensors)
         if into is not None:
             check_targets(self.title, into, tensors)
-        if root not in among.ranks:
-            ranks = ", ".join(map(str, among.ranks))
-            raise ValueError(f"broadcast received invalid root rank {root} ({self.title}); the set's ranks are {ranks}")
+        root = read_root(self.title, root, among.ranks)
         try:
             signature = _make_signature(
                 tuple([tensor.dtype for tensor in tensors]),

@@ -1,10 +1,12 @@
 """What is wrong with a call on this rank alone, said before anything is asked."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
 
 from worker_runtime.collectives.layout import overlaps_itself
+from worker_runtime.errors import WrongArgumentError
 
 
 def make_title(name: str) -> str:
@@ -20,15 +22,20 @@ def check_tensors(title: str, tensors: Sequence[torch.Tensor]) -> str:
         "cpu" or "cuda".
 
     Raises:
-        ValueError: there is none, one is sparse or on no such device, or they lie on several.
+        ValueError: there is none, one is no tensor, nested, sparse or on no such device, or they lie on several.
     """
     if not tensors:
         raise ValueError(f"{title}: there are no tensors; give at least one")
     is_on_cpu = True
     for tensor in tensors:
-        if tensor.layout is not torch.strided:
-            raise ValueError(f"{title}: sparse tensors are not supported; make it dense (x.to_dense())")
-        is_on_cpu &= tensor.is_cpu
+        try:
+            if tensor.is_nested:
+                raise ValueError(f"{title}: nested tensors are not supported; give its parts, as x.unbind() makes them")
+            if tensor.layout is not torch.strided:
+                raise ValueError(f"{title}: sparse tensors are not supported; make it dense (x.to_dense())")
+            is_on_cpu &= tensor.is_cpu
+        except AttributeError:  # to look beforehand would cost every call
+            raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}") from None
     if is_on_cpu:  # asked like this, since it takes a tenth of the time to look at a device
         return "cpu"
     device = tensors[0].device
@@ -38,6 +45,22 @@ def check_tensors(title: str, tensors: Sequence[torch.Tensor]) -> str:
     if device.type != "cuda":
         raise ValueError(f"{title}: tensors on {device} are not supported; move it to the CPU (x.cpu())")
     return device.type
+
+
+def read_root(title: str, root: object, ranks: Sequence[int]) -> int:
+    """The root's rank in the job, as a program has given it: an integer, also one of NumPy's.
+
+    Raises:
+        ValueError: it is something else, or none of the set's ranks.
+    """
+    try:
+        rank = operator.index(root)  # type: ignore[arg-type]  # that it may be none is what is looked for
+    except (TypeError, RuntimeError):
+        rank = -1
+    if rank not in ranks:
+        listed = ", ".join(map(str, ranks))
+        raise ValueError(f"broadcast received invalid root rank {root} ({title}); the set's ranks are {listed}")
+    return rank
 
 
 def check_rows(title: str, tensors: Sequence[torch.Tensor]) -> None:

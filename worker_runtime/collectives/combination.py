@@ -1,20 +1,63 @@
 """How the ranks' values become one."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
+
+import torch
 
 from worker_runtime.core.questions import Reduction
+from worker_runtime.errors import WrongArgumentError
 
 
-class Combination(NamedTuple):
+class _Parts(NamedTuple):
+    reduction: Reduction
+    prescale: float
+    postscale: float
+
+
+class Combination(_Parts):
     """A reduction, and factors before and after it: postscale * reduce(prescale * x), and for the average 1/size.
 
     Integers are scaled in float64 and truncated toward zero, half precision in single. (A tuple, since it is a part of
     the key of every call's plan, and a tuple's hash is made quickly.)
+
+    Args:
+        reduction: how to combine.
+        prescale, postscale: numbers, also NumPy's, or tensors of one element; floats from then on.
+
+    Raises:
+        WrongArgumentError: a factor is no number.
     """
 
-    reduction: Reduction = Reduction.AVERAGE
-    prescale: float = 1.0
-    postscale: float = 1.0
+    __slots__ = ()
+
+    def __new__(cls, reduction: Reduction = Reduction.AVERAGE, prescale: float = 1.0, postscale: float = 1.0) -> Self:
+        """Make the factors floats."""
+        if type(prescale) is not float or prescale != prescale:  # noqa: PLR0124 - only NaN differs from itself
+            prescale = read_factor("prescale_factor", prescale)
+        if type(postscale) is not float or postscale != postscale:  # noqa: PLR0124 - only NaN differs from itself
+            postscale = read_factor("postscale_factor", postscale)
+        return tuple.__new__(cls, (reduction, prescale, postscale))
+
+
+def read_factor(title: str, value: object) -> float:
+    """A factor that a program has given, as a float.
+
+    Args:
+        title: what the program calls it.
+        value: a number, also one of NumPy's, or a tensor of one element.
+
+    Raises:
+        WrongArgumentError: it is something else, too large for a float, or NaN, which no two ranks can agree on.
+    """
+    number = value.detach() if isinstance(value, torch.Tensor) else value
+    if isinstance(number, SupportsFloat | SupportsIndex):
+        try:
+            factor = float(number)
+        except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+            raise WrongArgumentError(f"{title} is no number that a float can hold ({error}); give one") from None
+        if factor == factor:  # noqa: PLR0124 - only NaN differs from itself
+            return factor
+    raise WrongArgumentError(f"{title} is {value!r}; give a number")
 
 
 AVERAGE = Combination()

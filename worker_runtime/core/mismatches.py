@@ -1,7 +1,8 @@
 """What differs between the ranks' questions of one name, in a sentence that names both sides.
 
-Checks stand in the order in which Horovod makes them; the first that finds a difference between the lowest rank and
-another one gives the text, so that the text does not depend on who asked first.
+Checks stand in the order in which Horovod makes them, but for notes, which it has not: they say what the shapes that
+follow come from. The first check that finds a difference between the lowest rank and another one gives the text, so
+that the text does not depend on who asked first.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -183,6 +184,7 @@ def _check_extents(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> 
 _CHECKS: tuple[Callable[[Signature, Signature], Difference | None], ...] = (
     _check_dtypes,
     _check_kinds,
+    _check_notes,
     _check_shapes,
     _check_factors,
     _check_reductions,
@@ -191,7 +193,6 @@ _CHECKS: tuple[Callable[[Signature, Signature], Difference | None], ...] = (
     _check_devices,
     _check_counts,
     _check_payloads,
-    _check_notes,
     _check_rest,
 )
 

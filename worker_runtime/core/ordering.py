@@ -5,7 +5,8 @@ set's members; when the last of them has asked, all signatures equal, it gets th
 is released; every rank runs its releases by index, so sets that overlap cannot cross. Where the signatures differ, all
 who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
 without being numbered, as long as no use is answered to some and not to others: whoever has not asked for a use that is
-refused is *owed* the refusal, and gets it for its next question of that name (`uses.py`).
+refused is *owed* the refusal, and gets it for its next question of that name (`uses.py`). A call that fails on its rank
+before it asks is *given up*: the others are refused it, and all are in step.
 
 **Join.** A rank that asks JOIN is joined until all have. A member that has joined and not asked counts as asking, where
 the operation tolerates that; where not, the use is refused at once. What it asked before it joined counts as it is. It
@@ -17,19 +18,29 @@ included, and so is whatever is asked there later. When one is lost there is one
 nothing, and illegal ones raise no more.
 
 **Deadlocks.** Two threads of two ranks that wait for each other's operations would wait for ever. When each rank that
-has not left has joined, or waits with its only thread for a question that is pending, nobody can ask any more: all
-that they wait for is refused. A JOIN is not: it ends when the others, who go on, join or leave.
+has not left has joined, or waits with its only thread for a question that is pending, nobody can ask any more, unless
+somebody has something ready (`waits.py`): all that they wait for is refused. A JOIN is not: it ends when the others,
+who go on, join or leave.
 
 The steady state, a question with a known signature, costs a few look-ups: what is rare is looked at first by one test
 each, and moves aside.
+
+Long because each rule reads and changes the same few facts, and is to be read beside the others.
 """
 
 from dataclasses import dataclass
 
 from worker_runtime.core.mismatches import find_mismatch
-from worker_runtime.core.questions import GLOBAL_SET, Answer, Failure, Kind, Question, Refusal, Release
-from worker_runtime.core.refusals import explain_deadlock, explain_join, explain_removal, explain_shutdown
-from worker_runtime.core.uses import OF_THE_JOB, Use, Uses, have_meaning
+from worker_runtime.core.questions import GLOBAL_SET, Answer, Failure, Kind, Question, Refusal, Release, Restart
+from worker_runtime.core.refusals import (
+    explain_deadlock,
+    explain_given_up,
+    explain_join,
+    explain_removal,
+    explain_shutdown,
+)
+from worker_runtime.core.uses import MOST_NAMES_OWED, OF_THE_JOB, Use, Uses, have_meaning
+from worker_runtime.core.waits import Waits, list_oldest_first
 
 JOIN_NAME = "join"
 
@@ -65,7 +76,7 @@ class Ordering:
         self._next_number = 0
         self._joined: set[int] = set()
         self._left: set[int] = set()
-        self._blocked: dict[int, Use] = {}
+        self._waits = Waits()
         self._is_lost = False
 
     def ask(self, rank: int, question: Question, extents: tuple[int, ...] = ()) -> list[Answer]:
@@ -101,18 +112,63 @@ class Ordering:
             return self._conclude(use, ())
         return self._settle(use) if self._joined else []
 
-    def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
-        """The rank's only thread waits for this question; ignored when it is not pending: the answer is on its way."""
+    def give_up(self, rank: int, process_set: int, name: str, reason: str) -> list[Answer]:
+        """The rank's next use of a name has failed there before it could ask.
+
+        Args:
+            rank: which one.
+            process_set: of the operation; ignored where there is none such, or nothing can be released in it.
+            name: of the operation.
+            reason: its error: "ValueError: ...".
+
+        Raises:
+            IllegalQuestionError: too many other names are given up that nobody asks for.
+        """
+        uses = self._sets.get(process_set)
+        if uses is None or uses.is_closed or rank not in uses.ranks or rank in self._joined or name == JOIN_NAME:
+            return []
+        if len(uses.owed) > MOST_NAMES_OWED:
+            raise IllegalQuestionError(f"operations of more than {MOST_NAMES_OWED} names were given up")
+        use = uses.pending.get(name)
+        if use is None or rank not in use.asked:
+            return self._skip(uses, process_set, name, rank, reason)
+        uses.ahead.setdefault(name, []).append((rank, reason))
+        return []
+
+    def withdraw(self, rank: int, process_set: int, name: str, reason: str) -> list[Answer]:
+        """The rank has failed behind a question that is pending: it is refused to all, unless it was answered.
+
+        Args:
+            rank: which one.
+            process_set: of the question.
+            name: of the question; not that of a JOIN.
+            reason: its error.
+        """
+        uses = self._sets.get(process_set)
+        use = uses.pending.get(name) if uses is not None else None
+        if use is None or rank not in use.asked or name == JOIN_NAME:
+            return []
+        return [self._refuse(use, explain_given_up(process_set, name, rank, reason))]
+
+    def wait(self, rank: int, process_set: int, name: str, *, is_blocked: bool = False) -> list[Answer]:
+        """The rank's only thread waits for this question; ignored when it is not pending: the answer is on its way.
+
+        Args:
+            rank: which one.
+            process_set: of the question.
+            name: of the question.
+            is_blocked: it has waited so long that somebody must have gone wrong, if all have.
+        """
         uses = self._sets.get(process_set)
         use = uses.pending.get(name) if uses is not None else None
         if use is None or rank not in use.asked or rank in self._joined:
             return []
-        self._blocked[rank] = use
-        return self._break_deadlock()
+        self._waits.begin(rank, use, is_blocked=is_blocked)
+        return self._unlock()
 
     def unblock(self, rank: int) -> None:
         """The rank's thread waits no longer, or no longer alone."""
-        self._blocked.pop(rank, None)
+        self._waits.stop(rank)
 
     def leave(self, rank: int) -> list[Answer]:
         """The rank has said goodbye; it is told nothing more.
@@ -134,9 +190,9 @@ class Ordering:
             if rank in uses.ranks:
                 uses.left.append(rank)
                 uses.close()
-        self._blocked.pop(rank, None)
+        self._waits.stop(rank)
         self._joined.clear()  # the JOIN was pending in set 0, of which everybody is
-        return answers + self._break_deadlock()
+        return answers + self._unlock()
 
     def lose(self, rank: int, reason: str) -> list[Answer]:
         """The rank has vanished; nothing is released any more, and nothing is pending.
@@ -154,7 +210,7 @@ class Ordering:
         self._is_lost = True
         for uses in self._sets.values():
             uses.close()
-        self._blocked.clear()
+        self._waits.clear()
         self._joined.clear()
         return [Failure(f"rank {rank} was lost: {reason}")]
 
@@ -209,7 +265,7 @@ class Ordering:
     def _join(self, rank: int) -> list[Answer]:
         """Count a rank as joined: for what is pending, and towards the end of the join."""
         self._joined.add(rank)
-        self._blocked.pop(rank, None)
+        self._waits.stop(rank)
         for uses in self._sets.values():
             uses.excuse(rank)
         answers: list[Answer] = []
@@ -218,7 +274,7 @@ class Ordering:
                 answers += self._settle(use)
         join = self._sets[GLOBAL_SET].pending[JOIN_NAME]
         if len(self._joined) < self._size:
-            return answers + self._break_deadlock()
+            return answers + self._unlock()
         self._joined.clear()
         return answers + self._release(join, (), rank)
 
@@ -261,34 +317,69 @@ class Ordering:
         return [*self._release(use, ()), *refusals]
 
     def _release(self, use: Use, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
-        self._end(use)
+        uses, name = self._end(use), use.question.name
         index = self._next_index
         self._next_index += 1
+        if uses.late:
+            uses.late.pop(name, None)
+        if uses.ahead:
+            self._catch_up(uses, use)
         return [Release(index, use.question, use.members, joined, use.collect_extents(), value)]
 
-    def _refuse(self, use: Use, reason: str) -> Refusal:
+    def _refuse(self, use: Use, reason: str, spared: tuple[int, ...] = ()) -> Refusal:
+        """Refuse a use to those who have asked it, and to the others, save some, when they do."""
         uses = self._end(use)
         if not uses.is_closed:
-            uses.owe(use, reason, self._joined)
+            uses.owe(use.question.name, reason, {*use.asked, *self._joined, *spared})
+            self._catch_up(uses, use)
         return Refusal(use.question.process_set, use.question.name, tuple(sorted(use.asked)), reason)
 
     def _end(self, use: Use) -> Uses:
         """Take a use from what is pending and waited for; its set's others."""
         uses = self._sets[use.question.process_set]
         del uses.pending[use.question.name]
-        if self._blocked:
-            for rank in [rank for rank in use.asked if self._blocked.get(rank) is use]:
-                del self._blocked[rank]
+        if self._waits.idle:
+            self._waits.end(use)
         return uses
 
-    def _break_deadlock(self) -> list[Answer]:
-        """When nobody can ask any more, refuse what everybody waits for."""
-        if not self._blocked or len(self._blocked) + len(self._joined) + len(self._left) < self._size:
+    def _catch_up(self, uses: Uses, use: Use) -> None:
+        """A use has ended, and some have given up the next: nobody can have asked that yet."""
+        for rank, reason in uses.ahead.pop(use.question.name, ()):
+            self._skip(uses, use.question.process_set, use.question.name, rank, reason)
+
+    def _skip(self, uses: Uses, process_set: int, name: str, rank: int, reason: str) -> list[Answer]:
+        """A rank gives up its next use of a name: one that was refused already, that which is pending, or a new one."""
+        if uses.pay(rank, name) is not None:
             return []
-        waits = {rank: use.question for rank, use in self._blocked.items()}
-        reason = explain_deadlock(waits, self._joined)
-        awaited = {use.number: use for use in self._blocked.values()}
-        return [self._refuse(awaited[number], reason) for number in sorted(awaited)]
+        text = explain_given_up(process_set, name, rank, reason)
+        use = uses.pending.get(name)
+        if use is not None:
+            return [self._refuse(use, text, (rank,))]
+        uses.owe(name, text, {rank, *self._joined})
+        return []
+
+    def _unlock(self) -> list[Answer]:
+        """When all wait, call for help; when nobody can ask any more, refuse what everybody waits for.
+
+        After such a refusal the ranks may be out of step. A question that comes late for a use that was refused then is
+        found here, and refused alone: the others wait where its rank will come.
+        """
+        waits = self._waits
+        others = len(self._joined) + len(self._left)
+        if not waits.idle or len(waits.idle) + others < self._size:
+            return []
+        if len(waits.blocked) + others < self._size:
+            return [*waits.call_for_help(self._joined)]
+        reason = explain_deadlock({rank: use.question for rank, use in waits.blocked.items()}, self._joined)
+        awaited = list_oldest_first(waits.blocked)
+        late = [use for use in awaited if self._sets[use.question.process_set].is_late(use)]
+        answers: list[Answer] = [] if late else [Restart()]
+        for use in late or awaited:
+            uses = self._end(use)
+            uses.note_deadlock(use, {*self._joined, *(use.find_absent() if late else ())})
+            self._catch_up(uses, use)
+            answers.append(Refusal(use.question.process_set, use.question.name, tuple(sorted(use.asked)), reason))
+        return answers
 
     def _list_uses(self) -> list[Use]:
         """All that is pending, oldest first."""

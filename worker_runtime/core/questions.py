@@ -1,6 +1,6 @@
 """What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and executor share."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -84,6 +84,10 @@ class Question(NamedTuple):
     name: str
     signature: Signature
 
+    def add_note(self, note: str) -> "Question":
+        """The same question with another note."""
+        return self._replace(signature=replace(self.signature, note=note))
+
 
 class Release(NamedTuple):
     """Every member runs this operation now; all run their releases in the order of `index`.
@@ -122,7 +126,25 @@ class Failure:
     reason: str
 
 
-Answer = Release | Refusal | Failure
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """All ranks wait, and this one is missed: others go on as soon as it asks what it may have ready (see `waits.py`).
+
+    note: of the signature of who asked first.
+    """
+
+    rank: int
+    process_set: int
+    name: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """All ranks were out of step and are refused what they wait for: what each has counted by itself begins anew."""
+
+
+Answer = Release | Refusal | Failure | Wanted | Restart
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:

@@ -9,9 +9,14 @@ MOST_NAMED = 6  # so many ranks or operations are named; the rest is dots
 
 def name_operation(question: Question) -> str:
     """An operation as people call it: `allreduce 'loss'`, where it travels as "allreduce.loss"."""
-    kind, dot, name = question.name.partition(".")
+    return name_call(question.process_set, question.name)
+
+
+def name_call(process_set: int, travelling: str) -> str:
+    """The same, by its set and the name under which it travels."""
+    kind, dot, name = travelling.partition(".")
     title = f"{kind} '{name}'" if dot else kind
-    return title if question.process_set == GLOBAL_SET else f"{title} in process set {question.process_set}"
+    return title if process_set == GLOBAL_SET else f"{title} in process set {process_set}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -47,6 +52,18 @@ def explain_removal(question: Question, number: int) -> str:
         f"{name_operation(question)} cannot run: process set {number} has been removed. "
         "Finish all operations of a set on all its members before remove_process_set()."
     )
+
+
+def explain_given_up(process_set: int, name: str, rank: int, reason: str) -> str:
+    """A rank has failed before it could ask, or will not use what it has asked for.
+
+    Args:
+        process_set: of the operation.
+        name: as it travels.
+        rank: which one.
+        reason: its error: "ValueError: ...".
+    """
+    return f"{name_call(process_set, name)} was given up on rank {rank}, before anything was sent: {reason}"
 
 
 def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> str:

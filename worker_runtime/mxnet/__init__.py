@@ -5,7 +5,12 @@ from worker_runtime.mxnet import installation  # noqa: F401 - first: it says wha
 # isort: split
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.mxnet.compression import Compression
-from worker_runtime.mxnet.functions import allgather_object, broadcast_object, broadcast_parameters
+from worker_runtime.mxnet.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
 from worker_runtime.mxnet.ops import (
     Adasum,
     Average,
@@ -96,6 +101,7 @@ __all__ = [
     "broadcast_async",
     "broadcast_async_",
     "broadcast_object",
+    "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
     "cross_rank",

@@ -12,8 +12,9 @@ from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_
 from worker_runtime.mxnet.deferred import Wish, defer, list_arrays, spread
 from worker_runtime.object_calls import allgather_object, broadcast_object
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.runtime import RUNTIME
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 _TITLE = "broadcast_parameters"
 
@@ -31,9 +32,13 @@ def broadcast_parameters(
     Those that are initialised on all ranks are overwritten in place, at once. The others are broadcast when they are:
     the root sends its values as they are now, or where it has none yet, when it initialises them, and its program goes
     on; on the other ranks the values are there before anything reads them, which is in the first forward, where errors
-    are raised too. That is done again whenever such a parameter is initialised again, on all ranks. So rank 0 alone may
-    restore a checkpoint before. A rank that never initialises a parameter is named, with it, in the report of what
-    stalls. Copies of a parameter (`copy`, `pickle`) are not broadcast.
+    are raised too. Until then what the root changes is its own, and what the others have set is overwritten. That is
+    done again whenever such a parameter is initialised again, on all ranks. So rank 0 alone may restore a checkpoint
+    before. A rank that never initialises a parameter is named, with it, in the report of what stalls. Copies of a
+    parameter (`copy`, `pickle`) are not broadcast.
+
+    All ranks but the root wait in that forward, and each broadcast needs all ranks. So where there are three or more,
+    they use such parameters for the first time in one order; of several models too, whatever their prefixes.
 
     Args:
         params: `block.collect_params()`, or a mapping of names to parameters of Gluon or arrays, such as both results
@@ -51,7 +56,7 @@ def broadcast_parameters(
     call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
     if root_rank not in call.among.ranks:
         ranks = ", ".join(map(str, call.among.ranks))
-        raise ValueError(f"{_TITLE} received invalid root rank {root_rank}; the set's ranks are {ranks}")
+        raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
     if call.among.size == 1:
         return
     tables = allgather_object(_describe_all(named), f"{_TITLE}.{prefix or ''}", process_set)
@@ -67,6 +72,38 @@ def broadcast_parameters(
         defer(named[name], Wish(name, root_rank, process_set))
 
 
+def broadcast_optimizer_state(
+    trainer: mx.gluon.Trainer | mx.mod.BaseModule, root_rank: int = 0, process_set: ProcessSet = global_process_set
+) -> None:
+    """Give all ranks of a set the optimizer's states of rank `root_rank`, which alone has loaded a checkpoint.
+
+    Momenta and the like, counts of updates and the optimizer's settings, all that `trainer.save_states` saves, become
+    what they are on the root. Parameters may still be uninitialised on the others.
+
+    Args:
+        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module whose optimizer was
+            initialised with `kvstore=None`.
+        root_rank: whose states; its rank in the job, also with a process set.
+        process_set: the ranks that take part.
+
+    Raises:
+        ValueError: something else was given, a key-value store has the states, or the root is not in the set.
+        HorovodInternalError: the operation failed, or Horovod has not been initialized.
+    """
+    updaters = _list_updaters(trainer)
+    is_root = RUNTIME.executor.rank == root_rank
+    states = updaters[0].get_states(dump_optimizer=True) if is_root else None
+    states = broadcast_object(states, root_rank, process_set=process_set)
+    if is_root:
+        return
+    for updater in updaters:
+        updater.set_states(states)
+        updater.optimizer = updaters[0].optimizer
+    trainer._optimizer = updaters[0].optimizer  # noqa: SLF001 - as its own load_states does
+    if isinstance(trainer, mx.gluon.Trainer):
+        trainer.optimizer.param_dict = dict(enumerate(trainer._params))  # noqa: SLF001 - the same
+
+
 class ParametersDifferError(ValueError):
     """The ranks do not have the same parameters; all of them raise it."""
 
@@ -80,6 +117,23 @@ class _Row(NamedTuple):
     is_array: bool
     shape: tuple[int, ...] | None
     dtype: str | None
+
+
+def _list_updaters(trainer: object) -> Sequence[mx.optimizer.Updater]:
+    """What keeps the states: one updater for each context of a trainer, or one for all."""
+    title = "broadcast_optimizer_state"
+    if isinstance(trainer, mx.gluon.Trainer) and not trainer._update_on_kvstore:  # noqa: SLF001 - nothing else tells
+        updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - the same
+        return updaters
+    if not isinstance(trainer, mx.gluon.Trainer | mx.mod.BaseModule):
+        raise ValueError(f"{title} takes a Trainer or a Module, not {type(trainer).__name__}")  # noqa: TRY004 - as above
+    updater = getattr(trainer, "_updater", None)
+    if updater is None:
+        raise ValueError(
+            f"{title}: there are no states outside a key-value store; make the Trainer with kvstore=None, or call the "
+            "Module's init_optimizer(kvstore=None, ...) before"
+        )
+    return [updater]
 
 
 def _name_parameters(params: object, prefix: str) -> dict[str, Value]:

@@ -71,12 +71,13 @@ class ArrayReducer:
         settings: how gradients are combined and travel.
         process_set: the ranks; others may call `reduce` too, and keep their gradients.
         group_count: into how many groups the gradients are split, each of which travels together; 0 for as is fastest.
+        label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
 
     Raises:
         HorovodInternalError: Horovod has not been initialized.
     """
 
-    def __init__(self, settings: Settings, process_set: ProcessSet, group_count: int = 0) -> None:
+    def __init__(self, settings: Settings, process_set: ProcessSet, group_count: int = 0, label: str = "") -> None:
         self._group_count = group_count
         self._stand_ins: dict[str, _StandIn] = {}
         self._named: list[tuple[str, torch.Tensor]] = []
@@ -87,6 +88,7 @@ class ArrayReducer:
             settings,
             groups=self._groups,
             find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
+            label=label,
         )
 
     @torch.no_grad()
@@ -130,6 +132,20 @@ class ArrayReducer:
         finally:
             for tensor, _ in views:
                 tensor.grad = None
+
+    def find_any(self, names: Sequence[str], flags: Sequence[bool]) -> list[bool]:
+        """What holds on some rank.
+
+        Args:
+            names: the same on all ranks, for the message where they are not.
+            flags: of each name, what holds on this one.
+
+        Raises:
+            HorovodInternalError: the ranks do not have the same names, or the exchange failed.
+        """
+        note = f"{len(names)} gradients from '{names[0]}' to '{names[-1]}'" if names else "no gradients"
+        share = self._reducer.average(torch.tensor(flags, dtype=torch.float32), note)
+        return [bool(value) for value in share > 0]
 
     def _enter(self, gradients: Sequence[Gradient]) -> list[_StandIn]:
         """The stand-ins of the gradients; those of the last step as long as they fit."""

@@ -16,14 +16,17 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.arguments import read_factor, read_group_count
 from worker_runtime.mxnet.arrays import view_for_writing
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 
 Many = (list, tuple)
+_TITLE = "DistributedOptimizer"
 
 
-class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxnet has no types
+class DistributedOptimizer(Wrapper):
     """Lets `optimizer` update with the average of the workers' gradients.
 
     For `gluon.Trainer(params, hvd.DistributedOptimizer(opt), kvstore=None)` and for
@@ -32,7 +35,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
     `trainer.step(batch_size)` divides by the batch size of one worker. (Horovod loses that with a Trainer.)
 
     Every attribute but `update`, `update_multi_precision` and `aggregate_num` is the wrapped optimizer's, also for
-    writing. Pickled, by `Trainer.save_states` for example, it is the wrapped optimizer with its settings.
+    writing. `Trainer.save_states` saves the wrapped optimizer, so that any trainer can load it, in a single process
+    too; `load_states` lets what any trainer has saved take the wrapped one's place. Pickled by itself, it is the
+    wrapped optimizer with its settings.
 
     All ranks must update the same weights at the same time, each on one context: `DistributedTrainer` knows how to
     train on several, with parameters that some ranks do not use, and with the loss scaling of `mxnet.contrib.amp`.
@@ -44,8 +49,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
         process_set: the ranks that average. Others may use the optimizer too; they update by themselves.
 
     Raises:
-        TypeError: `optimizer` is none.
-        ValueError: at an update: of weights on several contexts, or with `mxnet.contrib.amp`.
+        TypeError: `optimizer` is none, or another argument is of a wrong kind.
+        ValueError: the factor is 0 or not finite, or `num_groups` negative. At an update: of weights on several
+            contexts, or with `mxnet.contrib.amp`.
         HorovodInternalError: at an update: Horovod has not been initialized, the ranks do not have the same gradients,
             or a reduction failed.
     """
@@ -62,10 +68,12 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
                 f"DistributedOptimizer needs an optimizer, for example mx.optimizer.create('sgd'), not "
                 f"{type(optimizer).__name__}"
             )
+        keep_wrappers()
         own = vars_of(self)
         own["_optimizer"] = unwrap(optimizer)
-        own["_gradient_predivide_factor"] = gradient_predivide_factor
-        own["_num_groups"] = num_groups
+        own["_gradient_predivide_factor"] = read_factor(_TITLE, gradient_predivide_factor)
+        own["_num_groups"] = read_group_count(_TITLE, num_groups)
+        check_process_set(_TITLE, process_set)
         own["_process_set"] = process_set
         own["_reducers"] = {}  # by the first weight of those that are updated together
         own["_context"] = None
@@ -83,6 +91,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # mxn
 
     def __reduce__(self) -> tuple[type["DistributedOptimizer"], tuple[object, ...]]:
         return type(self), (self._optimizer, self._gradient_predivide_factor, self._num_groups, self._process_set)
+
+    def find_wrapped(self) -> mx.optimizer.Optimizer:
+        """The user's own optimizer."""
+        return self._optimizer
+
+    def replace_wrapped(self, optimizer: mx.optimizer.Optimizer) -> None:
+        """Let another one, that comes out of a file, update with the averages."""
+        vars_of(self)["_optimizer"] = optimizer
 
     @property
     def aggregate_num(self) -> int:
@@ -174,11 +190,6 @@ _OWN = frozenset(
         *(name for name in vars(DistributedOptimizer) if not name.startswith("__")),
     }
 )
-
-
-def unwrap(optimizer: mx.optimizer.Optimizer) -> mx.optimizer.Optimizer:
-    """The user's own optimizer, whether it is distributed or not."""
-    return optimizer._optimizer if isinstance(optimizer, DistributedOptimizer) else optimizer  # noqa: SLF001 - ours
 
 
 def vars_of(optimizer: DistributedOptimizer) -> dict[str, Any]:

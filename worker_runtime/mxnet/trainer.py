@@ -7,11 +7,14 @@ from typing import Any
 import mxnet as mx
 
 from worker_runtime.mxnet import contexts
+from worker_runtime.mxnet.arguments import check_compression, read_factor, read_group_count
 from worker_runtime.mxnet.compression import Compression, Compressor
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.mxnet.optimizer import DistributedOptimizer, unwrap
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.mxnet.optimizer import DistributedOptimizer
+from worker_runtime.mxnet.states import unwrap
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 
+_TITLE = "DistributedTrainer"
 _DICTS = (dict, mx.gluon.ParameterDict)
 
 
@@ -33,7 +36,12 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     `mxnet.contrib.amp`.
 
     `step(..., ignore_stale_grad=True)` lets each worker use other parameters: where a parameter was used by some, it is
-    updated on all, and the others count as zeros.
+    updated on all, and the others count as zeros. So does `update(..., ignore_stale_grad=True)` after
+    `allreduce_grads()`, which for this makes one more small exchange.
+
+    A subclass may override `_allreduce_grads`, and must leave averages behind: `_scale` holds no 1 / size. In Horovod
+    it does where the backend sums (gloo, MPI) and does not where it averages (NCCL). Here it never does, since what
+    lies between `allreduce_grads` and `update`, such as clipping, is to see averages.
 
     Errors of the reduction, and those of MXNet's own computation of a gradient, are raised by `step` and
     `allreduce_grads`, which wait for the gradients.
@@ -46,7 +54,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         compression: `Compression.none` or `Compression.fp16`, or an object with `compress` and `decompress`, through
             which then each gradient passes by itself.
         gradient_predivide_factor: gradients are divided by it before the sum, and multiplied after.
-        prefix: of the gradients' names in messages.
+        prefix: by which the ranks' trainers find each other, and of the gradients' names in messages, where the
+            parameter's number follows. Trainers of one prefix, or of none, must be made in the same order on all ranks.
         num_groups: gradients travel in that many groups; 0 lets them travel as is fastest.
         process_set: the ranks that average. Others may have the trainer too; they step by themselves.
 
@@ -54,8 +63,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     understood where the fourth is a number, with a DeprecationWarning.
 
     Raises:
-        ValueError: `params` are no parameters.
-        TypeError: a Trainer was given instead, or the factor is no number.
+        ValueError: `params` are no parameters, the factor is 0 or not finite, or `num_groups` negative.
+        TypeError: a Trainer was given instead, there is no optimizer, or another argument is of a wrong kind.
         AssertionError: `prefix` is no text, or MXNet's own checks failed.
         HorovodInternalError: Horovod has not been initialized. At a step: the ranks do not have the same gradients, or
             a reduction failed; the gradients are then undefined.
@@ -64,7 +73,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     def __init__(  # noqa: PLR0917 - Horovod's signature
         self,
         params: Mapping[str, mx.gluon.Parameter] | Iterable[mx.gluon.Parameter],
-        optimizer: str | mx.optimizer.Optimizer,
+        optimizer: str | mx.optimizer.Optimizer | None = None,
         optimizer_params: Mapping[str, Any] | None = None,
         compression: Compressor | float = Compression.none,
         gradient_predivide_factor: float | str | None = 1.0,
@@ -77,6 +86,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
                 "DistributedTrainer takes the parameters and the optimizer, not a Trainer that has them: "
                 "DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})"
             )
+        if optimizer is None:
+            raise TypeError("DistributedTrainer needs an optimizer: a name, for example 'sgd', or one of MXNet's")
         if isinstance(compression, int | float):
             warnings.warn(
                 "a number in the fourth place is taken as gradient_predivide_factor; give it by name",
@@ -86,10 +97,6 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             places = _read_old_places(compression, gradient_predivide_factor, prefix, num_groups)
             gradient_predivide_factor, prefix, num_groups = places
             compression = Compression.none
-        if not isinstance(gradient_predivide_factor, int | float):
-            raise TypeError(
-                f"DistributedTrainer: gradient_predivide_factor={gradient_predivide_factor!r}; give a number"
-            )
         if not isinstance(prefix, str | None):
             raise PrefixError(prefix)
         if isinstance(optimizer, DistributedOptimizer):
@@ -101,15 +108,18 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         if isinstance(params, Iterable) and not isinstance(params, _DICTS):
             params = list(params)
         self._prefix = prefix or ""
-        self._num_groups = num_groups
-        self._gradient_predivide_factor = float(gradient_predivide_factor)
+        self._num_groups = read_group_count(_TITLE, num_groups)
+        self._gradient_predivide_factor = read_factor(_TITLE, gradient_predivide_factor)
+        check_compression(_TITLE, compression)
+        check_process_set(_TITLE, process_set)
         self._process_set = process_set
-        self._ignores_stale = False
+        self._shares_freshness = False
+        self._agreed: list[tuple[mx.gluon.Parameter, bool]] = []  # which are new on some rank, until the update
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         listed = params.values() if isinstance(params, _DICTS) else params
         self._forward_order = [self._param2idx[parameter.name] for parameter in listed]
         settings = make_settings(self._gradient_predivide_factor, compression)
-        self._reducer = ArrayReducer(settings, process_set, num_groups)
+        self._reducer = ArrayReducer(settings, process_set, num_groups, self._prefix)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
         """Average the gradients and update the parameters; see the class.
@@ -118,11 +128,19 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             batch_size: how many samples this worker's gradients are the sum of.
             ignore_stale_grad: parameters without a new gradient are left alone, unless another worker has one.
         """
-        self._ignores_stale = ignore_stale_grad
+        self._shares_freshness = ignore_stale_grad
         try:
             super().step(batch_size, ignore_stale_grad)
         finally:
-            self._ignores_stale = False
+            self._shares_freshness = False
+
+    def allreduce_grads(self) -> None:
+        """Average the gradients, for `update`, which may then be told to ignore stale ones."""
+        self._shares_freshness = True
+        try:
+            super().allreduce_grads()
+        finally:
+            self._shares_freshness = False
 
     def _allreduce_grads(self) -> None:
         """Average the gradients; Horovod's name, under which subclasses override it."""
@@ -132,33 +150,36 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         alone = is_alone(self._process_set)
         if alone and not any(len(each) > 1 for each in parts):
             return
-        freshness = self._clear_stale([parameter for _, parameter in trained]) if self._ignores_stale else None
+        names = [f"{self._prefix}{index}" for index, _ in trained]
+        if self._shares_freshness:
+            self._share_freshness(names, [parameter for _, parameter in trained])
         totals = [contexts.gather(each) for each in parts]
         if not alone:
-            gradients = [
-                Gradient(f"{self._prefix}{index}", total) for (index, _), total in zip(trained, totals, strict=True)
-            ]
-            if freshness is not None:
-                gradients.append(Gradient(f"{self._prefix}freshness", freshness))
-            self._reducer.reduce(gradients)
+            self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, each in zip(totals, parts, strict=True):
             contexts.scatter(total, each)
-        if freshness is not None:
-            for (_, parameter), fresh in zip(trained, freshness.asnumpy() > 0, strict=True):
-                for data in parameter.list_data():
-                    data._fresh_grad = bool(fresh)  # noqa: SLF001 - MXNet's only way to say it
 
-    @staticmethod
-    def _clear_stale(parameters: Sequence[mx.gluon.Parameter]) -> mx.nd.NDArray:
-        """Let gradients that backward has not made since the last step be zeros; which are left, as ones and zeros."""
-        found = []
-        for parameter in parameters:
-            pairs = list(zip(parameter.list_data(), parameter.list_grad(), strict=True))
-            for data, gradient in pairs:
-                if not data._fresh_grad:  # noqa: SLF001 - MXNet's only way to tell
+    def _share_freshness(self, names: Sequence[str], parameters: Sequence[mx.gluon.Parameter]) -> None:
+        """Find out which gradients are new on some rank; where they are not, they become zeros.
+
+        Those that are new nowhere stay as they are: the program may have made them in its own way.
+        """
+        found = [any(data._fresh_grad for data in parameter.list_data()) for parameter in parameters]  # noqa: SLF001 - MXNet's only way to tell
+        agreed = found if is_alone(self._process_set) else self._reducer.find_any(names, found)
+        for parameter, is_fresh in zip(parameters, agreed, strict=True):
+            for data, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
+                if is_fresh and not data._fresh_grad:  # noqa: SLF001 - the same
                     gradient[:] = 0
-            found.append(any(data._fresh_grad for data, _ in pairs))  # noqa: SLF001 - the same
-        return mx.nd.array(found, dtype="float32")
+        self._agreed = list(zip(parameters, agreed, strict=True))
+
+    def _update(self, ignore_stale_grad: bool = False) -> None:  # noqa: FBT001, FBT002 - Gluon's signature
+        """Update: with stale gradients ignored, what is new on some rank, and so on all the same."""
+        agreed, self._agreed = self._agreed, []
+        if ignore_stale_grad:
+            for parameter, is_fresh in agreed:
+                for data in parameter.list_data():
+                    data._fresh_grad = is_fresh  # noqa: SLF001 - MXNet's only way to say it
+        super()._update(ignore_stale_grad)
 
 
 def _read_old_places(

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from worker_runtime.core.questions import Question, Release
@@ -38,6 +37,11 @@ class Bucket(ABC):
         self._noted: dict[str, Question] = {}
 
     @property
+    def part(self) -> str:
+        """The operation's name, but for the optimizer's: "allreduce.{}.bucket.3"."""
+        return f"{self.kind}.{{}}.bucket.{self._number}"
+
+    @property
     def handle(self) -> Handle[Any] | None:
         """Of the operation, when it was asked for in this step."""
         return self._handle
@@ -51,14 +55,14 @@ class Bucket(ABC):
             is_awaited: it is waited for right away.
             remark: what the ranks must agree on besides: they do not combine gradients with what one throws away.
         """
-        operation = self._make_operation(seat, f"{self.kind}.{seat.name}.bucket.{self._number}")
+        operation = self._make_operation(seat, self.part.format(seat.name))
         question = operation.question
         if question != self._plain:
             self._plain, self._noted = question, {}
         noted = self._noted.get(remark)
         if noted is None:
             note = ", ".join(part for part in (remark, question.signature.note, self._note) if part)
-            noted = question._replace(signature=replace(question.signature, note=note))
+            noted = question.add_note(note)
             self._noted[remark] = noted
         operation.question = noted
         operation.is_of_step = True

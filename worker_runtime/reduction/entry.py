@@ -20,7 +20,7 @@ class Entry:
     version: of the gradient when it was complete; autograd counts it up when it adds to it.
     """
 
-    __slots__ = ("bucket", "group", "hook", "kept", "name", "parameter", "passes_left", "version")
+    __slots__ = ("__weakref__", "bucket", "group", "hook", "kept", "name", "parameter", "passes_left", "version")
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int, group: int | None = None) -> None:
         self.parameter = parameter

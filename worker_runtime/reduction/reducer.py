@@ -13,26 +13,35 @@ ranks: they are completed on all ranks, and the optimizer is cautious for a whil
 every time is soon not sent at all. The last bucket is never asked for during backward: it carries whether the step is
 used or thrown away, so ranks that do not agree on it (on one nothing was ready, and it did not notice) are told so,
 and never get a mixture.
+
+**Help.** A rank may come to its step later than another that waits for it there, while it waits itself for an operation
+that the other comes to after its step. When all ranks wait so, a reducer whose gradients are complete asks ahead what
+`synchronize()` would ask, the last bucket with what the others say of it: that is a promise. It is kept when the
+program comes to the step; if it throws away then what the others have used, or the other way round, all are told.
+(Not in jobs that outlive their workers: there nobody leaves a step before all have come to it.)
+
+Long because one step is one story, and what is asked ahead is a part of it.
 """
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, StepRevokedError
+from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
+from worker_runtime.mentions import Mention
 from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
-from worker_runtime.reduction.survey import Survey, take_survey
+from worker_runtime.reduction.survey import AskedSurvey, Survey, ask_survey
 
 # For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
 _CAUTION_STEPS = 100
@@ -49,6 +58,7 @@ class GradientReducer:
         passes: backward passes per step; their gradients are summed locally before they are sent.
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
         find_set: the number of the process set in the present generation.
+        label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
     """
 
     def __init__(
@@ -60,12 +70,14 @@ class GradientReducer:
         passes: int = 1,
         groups: Mapping[torch.Tensor, int] | None = None,
         find_set: Callable[[], int] = lambda: 0,
+        label: str = "",
     ) -> None:
         self._get_executor = get_executor
         self._settings = settings or Settings()
         self._passes = passes
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
+        self._label = label
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._executor: Executor | None = None
         self._generation = 0
@@ -76,6 +88,11 @@ class GradientReducer:
         self._is_eager = False
         self._calm = 0
         self._latest: Handle[Any] | None = None  # of this step's buckets, the one that was asked for last
+        self._asked: AskedSurvey | None = None  # one that was not read yet
+        self._survey: Survey | None = None  # of this step
+        self._promise: str | None = None  # the remark with which the last bucket was asked for ahead
+        self._has_changed = False  # the parameters have, since the last step
+        self._is_busy = False  # the step is being completed
         self._enter()
         self._roster.update(self._passes)
 
@@ -102,14 +119,11 @@ class GradientReducer:
                 then undefined.
         """
         with self._lock, torch.no_grad():
-            while (seat := self._enter()) is not None:
+            while (seat := self._enter_step()) is not None:
                 try:
                     self._reduce(seat)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
-                except BaseException:
-                    self._give_up(seat)
-                    raise
                 return
             self._end_step()
 
@@ -122,33 +136,51 @@ class GradientReducer:
             HorovodInternalError: a reduction failed, or another rank uses the gradients that this one throws away.
         """
         with self._lock, torch.no_grad():
-            seat = self._enter()
+            seat = self._enter_step()
             if seat is not None and self._ready:
-                if self._is_eager:
+                if self._is_eager or self._promise is not None:
                     try:
-                        is_of_all = self._complete(seat, remark=THROWN_AWAY)
+                        with self._completing(seat):
+                            self._keep_promise(seat, THROWN_AWAY)
+                            is_of_all = self._complete(seat, remark=THROWN_AWAY)
                     except StepRevokedError:
                         self._enter()
                         is_of_all = True
-                    except BaseException:
-                        self._give_up(seat)
-                        raise
                     if is_of_all:
                         self._become_cautious(-_CAUTION_STEPS)
                 else:
                     self._calm = -_CAUTION_STEPS
             self._end_step()
 
-    def average(self, value: torch.Tensor) -> torch.Tensor:
-        """A number of this rank's combined with those of the others as gradients are: the loss that belongs to them."""
+    def help(self, mention: Mention) -> bool:
+        """All ranks wait, some of them for a step of this one; see `Helper`."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            seat = self._seat
+            if seat is None or self._is_busy or seat.is_elastic or not seat.is_meant(mention):
+                return True
+            with torch.no_grad():
+                return self._ask_ahead(seat, THROWN_AWAY if mention.text.startswith(THROWN_AWAY) else "")
+        except Exception:  # noqa: BLE001 - it comes again where it belongs, when the program comes to its step
+            return True
+        finally:
+            self._lock.release()
+
+    def average(self, value: torch.Tensor, note: str = "") -> torch.Tensor:
+        """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
+
+        With a note, all ranks must have the same, and are told of it where they have not.
+        """
         with self._lock, torch.no_grad():
-            seat = self._enter()
+            seat = self._enter_step()
             if seat is None:
                 return value.detach()
             reduction = self._settings.how.reduction
             how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
-            name = f"allreduce.{seat.name}.loss"
-            return seat.executor.run(Allreduce([value.detach()], how, seat.members, name))[0]
+            operation = Allreduce([value.detach()], how, seat.members, f"allreduce.{seat.name}.loss")
+            operation.question = operation.question.add_note(note)
+            return seat.executor.run(operation)[0]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
@@ -169,7 +201,7 @@ class GradientReducer:
             ExcessBackwardError: there were more passes than one step has.
         """
         with self._lock:
-            seat = self._enter()
+            seat = self._enter() if self._ready else self._enter_step()
             if seat is None:
                 return
             if entry.is_ready:
@@ -205,7 +237,8 @@ class GradientReducer:
         executor = self._get_executor()
         if executor is not self._executor:
             self._executor, self._generation = executor, executor.generation
-            self._seat = Seat.take(executor, self._find_set())
+            self._seat = Seat.take(executor, self._find_set(), self._label)
+            executor.accord.add_helper(self)
             self._end_step()
             self._become_cautious(0)
         elif self._generation != executor.generation:
@@ -214,22 +247,26 @@ class GradientReducer:
             for bucket in self._buckets:
                 bucket.take_back()
                 bucket.reset()
-            self._latest = None
+            self._latest = self._asked = self._survey = self._promise = None
             self._become_cautious(0)
         return self._seat
 
     def _reduce(self, seat: Seat) -> None:
         """Complete the step; see `synchronize`."""
-        was_eager, survey = self._is_eager, None
-        has_changed = self._roster.update(self._passes)
-        if not was_eager:
-            survey = self._explore(seat)
-        elif has_changed:
-            self._extend(seat)
-        self._complete(seat)
-        for bucket in self._buckets:
-            bucket.give()
-        seat.commit()
+        was_eager = self._is_eager
+        with self._completing(seat):
+            self._keep_promise(seat, "")
+            self._has_changed |= self._roster.update(self._passes)
+            if not was_eager:
+                self._explore(seat)
+            elif self._has_changed:
+                self._extend(seat)
+            self._complete(seat)
+            for bucket in self._buckets:
+                bucket.give()
+            seat.commit()
+        has_changed, survey = self._has_changed, self._survey
+        self._has_changed = False
         self._end_step()
         self._calm += 1
         if has_changed:
@@ -237,15 +274,88 @@ class GradientReducer:
         elif survey is not None and survey.is_of_all and survey.calm > 0:
             self._become_eager(seat, survey)
 
-    def _explore(self, seat: Seat) -> Survey:
+    def _enter_step(self) -> Seat | None:
+        """As `_enter`; where all ranks have begun anew, under another name as soon as no step is under way."""
+        seat = self._enter()
+        if seat is not None and seat.is_outdated and not self._is_under_way():
+            self._renew(seat, "the ranks were out of step, and have begun anew")
+        return self._seat
+
+    def _is_under_way(self) -> bool:
+        """Whether gradients were asked for, or have been brought where they travel."""
+        return (self._is_eager and bool(self._ready)) or any(bucket.handle is not None for bucket in self._buckets)
+
+    @contextmanager
+    def _completing(self, seat: Seat) -> Iterator[None]:
+        """While all that belongs to the step is asked for and awaited."""
+        self._is_busy = True
+        try:
+            yield
+        except StepRevokedError:
+            raise  # nothing has failed: the step is run again
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
+                self._withdraw(seat, reason)
+            self._give_up(seat, reason)
+            raise
+        finally:
+            self._is_busy = False
+
+    def _ask_ahead(self, seat: Seat, remark: str) -> bool:
+        """Ask what the step would ask, if its gradients are there, without waiting; whether that is all."""
+        self._has_changed |= self._roster.update(self._passes)
+        entries = self._roster.entries
+        if self._promise is not None or not entries or not all(entry.is_ready for entry in entries):
+            return True
+        if not self._is_eager:
+            if self._asked is None and self._survey is None:
+                self._asked = self._ask_survey(seat, is_awaited=False)
+            if self._asked is not None and not self._asked.is_done():
+                return False
+            self._explore(seat)
+        elif self._has_changed:
+            self._extend(seat)
+        self._promise = remark
+        self._ask_rest(seat, remark, at_once=True)
+        return True
+
+    def _keep_promise(self, seat: Seat, remark: str) -> None:
+        """Make sure that the step ends as the others were told.
+
+        Raises:
+            OperationRefusedError: it does not; they are told in their next step.
+        """
+        promise = self._promise
+        if promise is None or promise == remark:
+            return
+        here, there = ("used", THROWN_AWAY) if promise else (THROWN_AWAY, "used")
+        text = (
+            f"gradients were {here} on rank {seat.members.rank}, and {there} on the others, where the step came before "
+            "an operation that came first here; all ranks must step, or throw away, the same"
+        )
+        for bucket in self._buckets:
+            seat.give_up(bucket.part, text)
+        raise OperationRefusedError(f"{seat.name}: {text}")
+
+    def _ask_survey(self, seat: Seat, *, is_awaited: bool) -> AskedSurvey:
+        entries = self._roster.entries
+        note = f"{self._settings.describe()}, {describe(entries)}"
+        return ask_survey(seat, entries, self._ready, self._calm, note, is_awaited=is_awaited)
+
+    def _explore(self, seat: Seat) -> None:
         """In a cautious step: find out what all have, and plan accordingly."""
-        note = f"{self._settings.describe()}, {describe(self._roster.entries)}"
-        survey = take_survey(seat, self._roster.entries, self._ready, self._calm, note)
+        survey = self._survey
+        if survey is None:
+            asked = self._asked = self._asked or self._ask_survey(seat, is_awaited=True)
+            survey = asked.read()
+            if asked.entries != tuple(self._roster.entries):  # asked ahead, in a step that was thrown away
+                survey = self._ask_survey(seat, is_awaited=True).read()
+            self._asked, self._survey = None, survey
         planned = (seat, tuple(self._roster.entries), survey.sparse_dims)
         if planned != self._planned:
             self._buckets = make_buckets(self._roster.entries, self._settings, seat, sparse_dims=survey.sparse_dims)
             self._planned = planned
-        return survey
 
     def _extend(self, seat: Seat) -> None:
         """In an eager step: let parameters that are new travel, too."""
@@ -258,24 +368,31 @@ class GradientReducer:
 
         With a remark, the gradients that were not taken do not matter, and are left alone.
         """
+        self._ask_rest(seat, remark)
+        terms = None
+        if self._buckets and (last := self._buckets[-1].handle) is not None:
+            last.await_answer()  # before any data: its question leaves now, and it runs beside the others
+            if last.terms is None:
+                last.wait()  # raises: it was refused, and others may have asked for nothing else
+        for bucket in self._buckets:
+            terms = bucket.finish()
+        return terms is None or not terms.joined
+
+    def _ask_rest(self, seat: Seat, remark: str, *, at_once: bool = False) -> None:
+        """Ask for the buckets that were not asked for; the last one is waited for, unless they are sent at once."""
         for bucket in self._buckets:
             if bucket.handle is None:
                 for entry in bucket.entries:
                     if not remark and (entry.bucket is None or not entry.is_ready):
                         bucket.take(entry)
                 is_last = bucket is self._buckets[-1]
-                bucket.ask(seat, is_awaited=is_last, remark=remark if is_last else "")
-        terms = None
-        if self._buckets and (last := self._buckets[-1].handle) is not None:
-            last.await_answer()  # before any data: its question leaves now, and it runs beside the others
-        for bucket in self._buckets:
-            terms = bucket.finish()
-        return terms is None or not terms.joined
+                is_awaited = is_last and not at_once
+                bucket.ask(seat, at_once=at_once, is_awaited=is_awaited, remark=remark if is_last else "")
 
     def _restart(self, entry: Entry) -> None:
         """A gradient was complete, and backward has made another: all is well if the first one was thrown away."""
         gradient = entry.parameter.grad
-        if entry.bucket is None:
+        if entry.bucket is None and self._promise is None:
             # Autograd adds to a gradient in place, so that its version grows; that of a new one begins at 0.
             is_new = gradient is None or gradient._version <= entry.version  # noqa: SLF001 - as above
         else:
@@ -297,20 +414,41 @@ class GradientReducer:
     def _become_cautious(self, calm: int) -> None:
         self._is_eager, self._calm = False, calm
         self._buckets, self._planned = [], None
+        self._asked = None
         for entry in self._roster.entries:
             entry.bucket = None
 
-    def _give_up(self, seat: Seat) -> None:
+    def _withdraw(self, seat: Seat, reason: str) -> None:
+        """After a failure: see to the end of what was asked for, so that nothing is written to gradients afterwards."""
+        handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
+        for handle in handles:
+            if handle.terms is None:
+                seat.executor.withdraw(handle, reason)
+        for handle in handles:
+            with suppress(Exception):  # what has failed first is told
+                handle.wait()
+
+    def _give_up(self, seat: Seat, reason: str) -> None:
         """After a failure: nothing that was asked for is waited for, and its names and memory are not used again."""
         if self._seat is seat:
-            self._seat = seat.renew()
-        self._become_cautious(0)
+            self._renew(seat, reason)
+        else:
+            self._become_cautious(0)
         self._end_step()
+
+    def _renew(self, seat: Seat, reason: str) -> None:
+        """Begin anew under another name; who waits for something under the old one is told that it does not come."""
+        for part in ("allreduce.{}.plan", *(bucket.part for bucket in self._buckets if bucket.handle is None)):
+            seat.give_up(part, reason)
+        if self._asked is not None:
+            self._asked.withdraw(seat, reason)
+        self._seat = seat.renew()
+        self._become_cautious(0)
 
     def _end_step(self) -> None:
         """The next step begins anew."""
         self._ready.clear()
-        self._latest = None
+        self._latest = self._survey = self._promise = None
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 
 from worker_runtime.reduction.entry import Entry
+from worker_runtime.untraced import untraced
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
 
@@ -72,12 +73,20 @@ class Roster:
 
     def _enter(self, name: str, parameter: torch.Tensor, passes: int) -> Entry:
         entry = Entry(parameter, name, passes, self._groups.get(parameter))
-        recorder = self._recorder
-
-        def hook(_: torch.Tensor) -> None:
-            target = recorder()
-            if target is not None:
-                target.record_gradient(entry)
-
+        hook = _make_hook(self._recorder, weakref.ref(entry))
         entry.hook = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return entry
+
+
+def _make_hook(
+    find_recorder: Callable[[], Recorder | None], find_entry: Callable[[], Entry | None]
+) -> Callable[[torch.Tensor], None]:
+    """A parameter's hook. It keeps nothing alive: torch holds it where the garbage collector cannot see it."""
+
+    @untraced
+    def hook(_: torch.Tensor) -> None:
+        recorder, entry = find_recorder(), find_entry()
+        if recorder is not None and entry is not None:
+            recorder.record_gradient(entry)
+
+    return hook

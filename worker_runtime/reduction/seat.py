@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from worker_runtime.executor import Executor
+from worker_runtime.mentions import Mention
 from worker_runtime.operation import Members
 
 
@@ -10,17 +11,25 @@ from worker_runtime.operation import Members
 class Seat:
     """This rank's place among those that average the same gradients.
 
-    name: that no other optimizer has; the same on all ranks, which make their optimizers in the same order.
+    name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
+    label: that part of the name which the program chooses.
     is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
+    origin: the name that the place had first.
+    restarts: how often all ranks had begun anew when it got its name.
+    renewals: how often it was renewed since then.
     """
 
     executor: Executor
     members: Members
     name: str
     is_elastic: bool
+    label: str = ""
+    origin: str = ""
+    restarts: int = 0
+    renewals: int = 0
 
     @classmethod
-    def take(cls, executor: Executor, process_set: int) -> "Seat | None":
+    def take(cls, executor: Executor, process_set: int, label: str = "") -> "Seat | None":
         """A place under a new name; None where there is nobody to communicate with: this rank is alone, or no member.
 
         Raises:
@@ -30,16 +39,38 @@ class Seat:
         if executor.rank not in ranks or len(ranks) == 1:
             return None
         members = executor.find_members(process_set, "DistributedOptimizer")
-        return cls(executor, members, _make_name(executor, process_set), executor.is_elastic)
+        name = _make_name(executor, process_set, label)
+        return cls(executor, members, name, executor.is_elastic, label, name, executor.accord.restarts)
 
     @property
     def is_first(self) -> bool:
         """Whether this rank is the first of its set, whose observations decide where one rank's must."""
         return self.members.position == 0
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether all ranks have begun anew since, some of them perhaps in the middle of a step."""
+        return self.restarts != self.executor.accord.restarts
+
     def renew(self) -> "Seat":
-        """The same place under a name that was never used: what was asked under the old one is not waited for."""
-        return replace(self, name=_make_name(self.executor, self.members.number))
+        """The same place under a name that was never used: what was asked under the old one is not waited for.
+
+        The same on all ranks that have renewed it equally often since all began anew.
+        """
+        restarts = self.executor.accord.restarts
+        renewals = 0 if self.is_outdated else self.renewals + 1
+        name = f"{self.origin}.again.{restarts}.{renewals}"
+        return replace(self, name=name, restarts=restarts, renewals=renewals)
+
+    def is_meant(self, mention: Mention) -> bool:
+        """Whether an operation is part of a step here: the survey, or a bucket."""
+        process_set, name, _ = mention
+        _, mine, part = name.partition(".")[2].partition(f"{self.name}.")
+        return process_set == self.members.number and bool(mine) and part.startswith(("plan", "bucket."))
+
+    def give_up(self, part: str, reason: str) -> None:
+        """Have the others' next operation of a kind and name refused: "allreduce.{}.plan"."""
+        self.executor.give_up_call(self.members.number, part.format(self.name), reason)
 
     def move(self) -> "Seat | None":
         """The same place in the generation that the executor has gone on to; None where nobody else is left.
@@ -60,6 +91,6 @@ class Seat:
             self.executor.commit(self.members)
 
 
-def _make_name(executor: Executor, process_set: int) -> str:
-    number = executor.make_name("optimizer", None, process_set).rpartition(".")[2]
-    return f"optimizer.{number}"
+def _make_name(executor: Executor, process_set: int, label: str) -> str:
+    kind = f"optimizer.{label}" if label else "optimizer"
+    return f"{kind}.{executor.make_name(kind, None, process_set).removeprefix(f'{kind}.noname.')}"

@@ -4,11 +4,12 @@ It costs a round trip, so an optimizer makes it in its first steps, and whenever
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.handles import Handle
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat
 
@@ -30,8 +31,42 @@ class Survey:
     is_of_all: bool
 
 
-def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], calm: int, note: str) -> Survey:
-    """Exchange what each rank has found.
+class AskedSurvey:
+    """A survey that was asked for, of the findings of this rank at that time.
+
+    entries: whose gradients it is about.
+    """
+
+    def __init__(self, handle: Handle[list[torch.Tensor]], entries: Sequence[Entry]) -> None:
+        self.entries = tuple(entries)
+        self._handle = handle
+
+    def is_done(self) -> bool:
+        """Whether `read` returns, or raises, at once."""
+        return self._handle.is_done()
+
+    def withdraw(self, seat: Seat, reason: str) -> None:
+        """Nobody will read it; whoever waits for it is told."""
+        seat.executor.withdraw(self._handle, reason)
+
+    def read(self) -> Survey:
+        """Wait for it.
+
+        Raises:
+            HorovodInternalError: the ranks have not the same gradients, or the operation failed.
+        """
+        (found,) = self._handle.wait()
+        negative_calm, *numbers = found.tolist()
+        count = len(self.entries)
+        order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
+        terms = self._handle.terms
+        return Survey(-negative_calm, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)
+
+
+def ask_survey(
+    seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], calm: int, note: str, *, is_awaited: bool = True
+) -> AskedSurvey:
+    """Ask for what each rank has found.
 
     Args:
         seat: among whom.
@@ -39,9 +74,7 @@ def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], ca
         ready: those that are complete, in the order in which they became so.
         calm: of this rank; see `Survey`.
         note: what all ranks must have alike.
-
-    Raises:
-        HorovodInternalError: the ranks have not the same gradients, or the operation failed.
+        is_awaited: it is read right away.
     """
     places = dict.fromkeys(entries, 0)
     if seat.is_first:
@@ -50,13 +83,6 @@ def take_survey(seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], ca
     # All by the maximum: what only one rank knows, the others leave at zero.
     findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64)
     operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
-    question = operation.question
     operation.is_of_step = True
-    operation.question = question._replace(signature=replace(question.signature, note=note))
-    handle = seat.executor.submit(operation, is_awaited=True)
-    (found,) = handle.wait()
-    negative_calm, *numbers = found.tolist()
-    count = len(entries)
-    order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
-    is_of_all = handle.terms is not None and not handle.terms.joined
-    return Survey(-negative_calm, tuple(order), tuple(numbers[count:]), is_of_all)
+    operation.question = operation.question.add_note(note)
+    return AskedSurvey(seat.executor.submit(operation, at_once=not is_awaited, is_awaited=is_awaited), entries)

@@ -12,6 +12,7 @@ from functools import partial
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.core.questions import Answer, Failure, Kind, Refusal, Release, Signature
 from worker_runtime.core.stalls import describe_stall, describe_stall_limit
+from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.connection import Connection, ConnectionEndedError
 from worker_runtime.sequencer.member import MAX_PENDING, NUMBERS, Member
@@ -19,18 +20,21 @@ from worker_runtime.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadE
 from worker_runtime.sequencer.poller import WRITE
 from worker_runtime.sequencer.runs import Run
 from worker_runtime.sequencer.stall_clock import StallClock, StallLimits
+from worker_runtime.sequencer.tellings import tell
 from worker_runtime.wire import (
     Frame,
     ProtocolError,
     decode_blocked,
+    decode_number,
+    decode_numbered,
     decode_questions,
     encode_neutral,
-    encode_numbered,
 )
 
 _MAX_REASON_BYTES = 500
 _GOODBYES = (Frame.LEAVE, Frame.END)
 _LAST_WORDS = (*_GOODBYES, Frame.HALT)
+_WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
 class Generation:
@@ -128,13 +132,8 @@ class Generation:
             self._ask(member, data, start, end)
         elif kind == Frame.SIGNATURE:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
-        elif kind == Frame.BLOCKED:
-            number, is_blocked = decode_blocked(memoryview(data)[start:end])
-            key = member.find_pending(number)
-            if not is_blocked:
-                self._ordering.unblock(member.rank)
-            elif key is not None:
-                self._note(self._ordering.block(member.rank, *key))
+        elif kind in _WAITS:
+            self._follow(member, kind, memoryview(data)[start:end])
         elif kind in _LAST_WORDS:
             self._take_last_words(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
         else:
@@ -148,6 +147,25 @@ class Generation:
         member.farewell = reason
         if kind == Frame.LEAVE:
             self._part(member, reason)
+
+    def _follow(self, member: Member, kind: int, body: memoryview) -> None:
+        """Note what a member waits for, or does not come to ask."""
+        ordering, rank = self._ordering, member.rank
+        if kind == Frame.GIVE_UP:
+            process_set, name, reason = Mention.decode(body)
+            self._note(ordering.give_up(rank, process_set, name, reason[:_MAX_REASON_BYTES]))
+            return
+        if kind == Frame.WITHDRAW:
+            number, reason = decode_numbered(body)
+            if (key := member.find_pending(number)) is not None:
+                self._note(ordering.withdraw(rank, *key, reason[:_MAX_REASON_BYTES]))
+            return
+        number, is_waiting = decode_blocked(body) if kind == Frame.BLOCKED else (decode_number(body), True)
+        key = member.find_pending(number)
+        if not is_waiting:
+            ordering.unblock(rank)
+        elif key is not None:
+            self._note(ordering.wait(rank, *key, is_blocked=kind == Frame.BLOCKED))
 
     def _part(self, member: Member, reason: bytes) -> None:
         """Let a member go, who may have said why the others cannot go on."""
@@ -188,7 +206,7 @@ class Generation:
             asked: list[Entry] = []
             if isinstance(answer, Failure):
                 self._failure = answer.reason
-            else:
+            elif isinstance(answer, Release | Refusal):
                 if isinstance(answer, Release):
                     ranks, key = answer.members, (answer.question.process_set, answer.question.name)
                 else:
@@ -220,7 +238,10 @@ class Generation:
             else:
                 self._put_run(run, touched)
                 run = None
-                self._put_end(answer, asked, touched)
+                for rank, kind, body in tell(answer, asked, self._members):
+                    if rank in self._members:
+                        touched.add(rank)
+                        self._members[rank].put(kind, body)
         self._put_run(run, touched)
         return touched
 
@@ -236,17 +257,6 @@ class Generation:
             if rank in members:
                 members[rank].put(Frame.NEUTRAL, encode_neutral(run.first))
                 touched.add(rank)
-
-    def _put_end(self, answer: Refusal | Failure, asked: Sequence[Entry], touched: set[int]) -> None:
-        if isinstance(answer, Refusal):
-            for rank, number, _, _ in asked:
-                if rank in self._members:
-                    touched.add(rank)
-                    self._members[rank].put(Frame.REFUSAL, encode_numbered(number, answer.reason))
-        else:
-            touched.update(self._members)
-            for member in self._members.values():
-                member.put(Frame.FAILURE, answer.reason.encode())
 
     def _find_since(self, pending: Pending) -> float:
         """Since when somebody waits for this; in a join, since something was released."""

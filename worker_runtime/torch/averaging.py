@@ -1,5 +1,6 @@
 """The distributed optimizer that averages gradients before each step."""
 
+import operator
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +8,10 @@ from typing import Any
 
 import torch
 
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.torch.facade import Closure, Facade
+from worker_runtime.untraced import untraced
 
 
 class Averaging(Facade):
@@ -36,9 +39,9 @@ class Averaging(Facade):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change it; for parameters that have had a backward pass in this step, from the next one on."""
-        check_passes(passes)
-        self._reducer.set_passes(passes)
+        self._reducer.set_passes(read_passes(passes))
 
+    @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
         """Average the gradients and step.
 
@@ -71,6 +74,7 @@ class Averaging(Facade):
         self._is_synchronized = False
         return self._optimizer.step()
 
+    @untraced
     def synchronize(self) -> None:
         """Wait until all gradients are averaged, for example to clip them before `step()`.
 
@@ -90,6 +94,7 @@ class Averaging(Facade):
             self._skips_synchronize = False
             self._is_synchronized = self._is_unscaled = False
 
+    @untraced
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
 
@@ -100,6 +105,7 @@ class Averaging(Facade):
         self._is_synchronized = self._is_unscaled = False
         self._optimizer.zero_grad(set_to_none)
 
+    @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state; the present step is thrown away, as by `zero_grad()`."""
         self._reducer.discard()
@@ -119,7 +125,16 @@ class Averaging(Facade):
         return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
 
 
-def check_passes(passes: int) -> None:
-    """Raise ValueError unless there is at least one."""
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step is {passes}; it must be at least 1")
+def read_passes(passes: object) -> int:
+    """How many backward passes a program wants for each step.
+
+    Raises:
+        ValueError: it is no integer, or not at least one.
+    """
+    try:
+        number = operator.index(passes)  # type: ignore[arg-type]  # that it may be none is what is looked for
+    except TypeError:
+        raise WrongArgumentError(f"backward_passes_per_step is {passes!r}; it must be an integer") from None
+    if number <= 0:
+        raise ValueError(f"backward_passes_per_step is {number}; it must be at least 1")
+    return number

@@ -8,6 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
+from worker_runtime.errors import WrongArgumentError
+
+_ADVICE = "give hvd.Compression.none, fp16 or bf16, or an object with compress() and decompress()"
+
 
 class Compressor(Protocol):
     """How a tensor is made smaller; both methods are pure, and differentiable if gradients shall flow through."""
@@ -17,6 +21,27 @@ class Compressor(Protocol):
 
     def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
         """The tensor as it was, of what has come back."""
+
+
+def check_compression(compression: object) -> None:
+    """Raise WrongArgumentError unless it has what a compressor has."""
+    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
+        raise WrongArgumentError(f"compression is {compression!r}; {_ADVICE}")
+
+
+def compress(compression: Compressor, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """What travels of a tensor, and what `decompress` needs to know.
+
+    Raises:
+        WrongArgumentError: it is no compressor, or gives no tensor.
+    """
+    if compression is Compression.none:
+        return tensor, None
+    check_compression(compression)
+    compressed, context = compression.compress(tensor)
+    if not isinstance(compressed, torch.Tensor):
+        raise WrongArgumentError(f"compression made {type(compressed).__name__} of a tensor; it must make a tensor")
+    return compressed, context
 
 
 class NoneCompressor:

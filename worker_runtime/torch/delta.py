@@ -5,8 +5,9 @@ from typing import Any, NoReturn
 import torch
 
 from worker_runtime.reduction.delta import DeltaReducer
-from worker_runtime.torch.averaging import check_passes
+from worker_runtime.torch.averaging import read_passes
 from worker_runtime.torch.facade import Closure, Facade
+from worker_runtime.untraced import untraced
 
 
 class Delta(Facade):
@@ -31,9 +32,9 @@ class Delta(Facade):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change it; nobody counts them here."""
-        check_passes(passes)
-        self._passes = passes
+        self._passes = read_passes(passes)
 
+    @untraced
     def step(self, closure: Closure | None = None) -> Any:  # noqa: ANN401 - what the optimizer returns
         """Step, and combine the steps.
 

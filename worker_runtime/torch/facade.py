@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 import torch
 
 from worker_runtime.core.questions import Reduction
+from worker_runtime.errors import WrongArgumentError
 from worker_runtime.process_set import ProcessSet
 
 Closure = Callable[[], Any]
@@ -144,6 +145,12 @@ def make_facade(kind: type[Facade], plain: OptimizerT, module: str, **attributes
     for name, value in {"_optimizer": plain, **attributes}.items():
         object.__setattr__(facade, name, value)
     return facade  # type: ignore[no-any-return]  # an instance of a class made here
+
+
+def check_optimizer(title: str, optimizer: object) -> None:
+    """Raise WrongArgumentError unless it has what torch's optimizers have."""
+    if not all(hasattr(optimizer, name) for name in ("param_groups", "state_dict", "step")):
+        raise WrongArgumentError(f"{title}: an optimizer was expected, not {type(optimizer).__name__}")
 
 
 def unwrap(optimizer: OptimizerT) -> OptimizerT:

@@ -5,17 +5,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import await_all, begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.checks import read_root
+from worker_runtime.errors import WrongArgumentError
+from worker_runtime.giving_up import gives_up
 from worker_runtime.object_calls import allgather_object, broadcast_object
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.torch.facade import check_optimizer
 from worker_runtime.torch.optimizer import unwrap
+from worker_runtime.untraced import untraced
+
+_PAIR = 2
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
+@untraced
+@gives_up()
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     root_rank: int,
@@ -42,9 +52,12 @@ def broadcast_parameters(
     operations = [
         (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
     ]
+    increment_version([tensor for _, tensor in named])
     await_all([executor.submit(operation) for executor, operation in operations])
 
 
+@untraced
+@gives_up()
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
@@ -64,13 +77,18 @@ def broadcast_optimizer_state(
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: the optimizer of this rank has other parameter groups than the root's, or the root is not in the
-            set.
+        ValueError: something else than an optimizer was given, the optimizer of this rank has other parameter groups
+            than the root's, or the root is not in the set.
         HorovodInternalError: an operation failed, or Horovod has not been initialized.
     """
     del model
+    check_optimizer("broadcast_optimizer_state", optimizer)
     plain = unwrap(optimizer)
-    is_root = RUNTIME.executor.rank == root_rank
+    check_process_set("broadcast_optimizer_state", process_set)
+    number = process_set.find_number("broadcast_optimizer_state")
+    among = RUNTIME.executor.find_members(number, "broadcast_optimizer_state")
+    root_rank = read_root("broadcast_optimizer_state", root_rank, among.ranks)
+    is_root = among.rank == root_rank
     own = plain.state_dict()
     outline = broadcast_object(_outline(own) if is_root else None, root_rank, "optimizer.outline", process_set)
     state = own["state"] if is_root else _allocate_state(outline["state"], plain)
@@ -86,7 +104,7 @@ def broadcast_optimizer_state(
 
 def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(params, Mapping):
-        pairs: Iterable[Any] = sorted(params.items())
+        pairs: Iterable[Any] = sorted(params.items(), key=_find_name)
     elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str | bytes):
         pairs = params
     else:
@@ -94,10 +112,18 @@ def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
             f"invalid params of type: {type(params).__name__}; give a state_dict, tensors or named tensors"
         )
     for index, pair in enumerate(pairs):
+        if isinstance(pair, tuple) and len(pair) != _PAIR:
+            raise ValueError(f"broadcast_parameters: (name, tensor) pairs were expected, not {len(pair)} values")
         name, tensor = pair if isinstance(pair, tuple) else (f"parameter.{index}", pair)
+        if not isinstance(name, str):
+            raise WrongArgumentError(f"broadcast_parameters: {name!r} was given as a name; give a str")
         if not isinstance(tensor, torch.Tensor):
             raise NoTensorError(name, tensor)
         yield name, tensor
+
+
+def _find_name(pair: tuple[object, object]) -> str:
+    return str(pair[0])
 
 
 class NoTensorError(AttributeError, ValueError):

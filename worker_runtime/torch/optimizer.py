@@ -1,5 +1,6 @@
 """The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
+import math
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
@@ -8,15 +9,16 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives.combination import read_factor
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reductions import Average, choose_reduction
 from worker_runtime.runtime import RUNTIME
-from worker_runtime.torch.averaging import Averaging, check_passes
-from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.averaging import Averaging, read_passes
+from worker_runtime.torch.compression import Compression, Compressor, check_compression
 from worker_runtime.torch.delta import Delta
-from worker_runtime.torch.facade import OptimizerT, list_parameters, make_facade, unwrap
+from worker_runtime.torch.facade import OptimizerT, check_optimizer, list_parameters, make_facade, unwrap
 from worker_runtime.torch.parameter_groups import read_groups
 from worker_runtime.torch.parameter_names import read_names
 
@@ -84,13 +86,19 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
             raise it as well, when the ranks' parameters or arguments differ (it names both sides, and the next step may
             go on), or when a rank that is needed has ended.
     """
+    check_optimizer("DistributedOptimizer", optimizer)
+    check_process_set("DistributedOptimizer", process_set)
+    check_compression(compression)
     reduction = choose_reduction(op)
-    if gradient_predivide_factor != 1.0 and reduction is not Reduction.AVERAGE:
+    predivide = read_factor("gradient_predivide_factor", gradient_predivide_factor)
+    if predivide == 0.0 or not math.isfinite(predivide) or not math.isfinite(1.0 / predivide):
+        raise ValueError(f"gradient_predivide_factor is {predivide}; gradients are divided and multiplied by it")
+    if predivide != 1.0 and reduction is not Reduction.AVERAGE:
         raise ValueError("gradient_predivide_factor is supported only with op=Average")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
-    check_passes(backward_passes_per_step)
+    passes = read_passes(backward_passes_per_step)
     size = RUNTIME.executor.size
     if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
         raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
@@ -113,10 +121,10 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     own = None if compression is Compression.none else compression
     if reduction is Reduction.ADASUM:
         delta = DeltaReducer(lambda: RUNTIME.executor, find_set, own)
-        return make_facade(Delta, plain, __name__, _reducer=delta, _passes=backward_passes_per_step, **attributes)
+        return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
-        how=Combination(reduction, 1.0 / gradient_predivide_factor, gradient_predivide_factor),
+        how=Combination(reduction, 1.0 / predivide, predivide),
         wire_dtype=wire_dtype,
         compressor=own if wire_dtype is None else None,
         sparse_as_dense=sparse_as_dense,
@@ -125,7 +133,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         lambda: list_parameters(plain, names),
         lambda: RUNTIME.executor,
         settings,
-        passes=backward_passes_per_step,
+        passes=passes,
         groups=chosen_groups,
         find_set=find_set,
     )

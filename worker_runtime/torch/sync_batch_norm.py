@@ -6,6 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from worker_runtime.calls import begin_call
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
+from worker_runtime.untraced import untraced
 
 _MIN_DIMENSIONS = 2
 
@@ -43,6 +44,7 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)  # type: ignore[arg-type]  # device and dtype
         self.process_set = process_set
 
+    @untraced
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 

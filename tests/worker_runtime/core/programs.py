@@ -34,6 +34,22 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Fail before asking, as by a wrong argument, and go on."""
+
+    where: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take a question back, if it has no answer yet."""
+
+    where: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait for the answer to what was asked under this name, with the rank's only thread."""
 
@@ -71,7 +87,7 @@ class Hang:
     """Never do anything again."""
 
 
-Instruction = Ask | Wait | Add | Remove | Join | Leave | Hang
+Instruction = Ask | GiveUp | Withdraw | Wait | Add | Remove | Join | Leave | Hang
 
 
 class Trouble(StrEnum):
@@ -81,6 +97,8 @@ class Trouble(StrEnum):
     SIGNATURES = "one rank's signature differs now and then"
     PARAMETERS = "one rank uses other parameters than the others"
     CROSSED = "ranks wait for each operation before they ask the next, each in its own order"
+    FAILING = "one rank's calls fail there now and then, before anything is sent"
+    WITHDRAWING = "one rank takes questions back now and then"
     EARLY_LEAVE = "one rank leaves early"
     HANG = "one rank hangs"
     LOSS = "one rank is lost"
@@ -186,6 +204,10 @@ class Author:
                 continue
             waits = [Wait(operation.where, operation.name) for operation in own]
             asks: list[Instruction] = [Ask(operation) for operation in own]
+            if self.trouble is Trouble.FAILING and rank == self.culprit:
+                asks = [ask for operation in own for ask in self._fail(operation)]
+            if self.trouble is Trouble.WITHDRAWING and rank == self.culprit:
+                asks += [Withdraw(operation.where, operation.name) for operation in own if self.chance.random() < 0.5]
             if inner is not None:  # each rank has asked some of the others when it comes to it
                 place = self.chance.randint(0, len(asks))
                 asks[place:place] = [Ask(inner), Wait(inner.where, inner.name)]
@@ -207,6 +229,11 @@ class Author:
             case Kind.REDUCESCATTER:
                 signature = Signature(kind, ("float32",), ((4,),), Reduction.SUM)
         return Operation(where, f"{kind.name.lower()}.{name}", signature)
+
+    def _fail(self, operation: Operation) -> list[Instruction]:
+        """Ask, or fail; or fail behind it, as when the name is in flight still, where the others perhaps ask again."""
+        failure = GiveUp(operation.where, operation.name)
+        return self.chance.choice([[failure], [failure], [Ask(operation)], [Ask(operation), failure]])
 
     def _vary(self, operation: Operation, rank: int) -> Operation:
         """As this rank asks it: with its own extents, and now and then with another signature."""

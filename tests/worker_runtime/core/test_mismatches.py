@@ -117,6 +117,13 @@ def test_the_first_difference_in_the_order_of_checks_is_told_whichever_rank_has_
     assert text.startswith("Mismatched data types: allreduce 'x' has float32 on rank 0 and int32 on rank 2.")
 
 
+def test_what_the_ranks_note_is_told_before_the_shapes_that_come_from_it() -> None:
+    text = find_mismatch(ask(replace(ALLREDUCE, note="2 parts"), replace(ALLREDUCE, note="1 part", shapes=((9,),))), {})
+    assert text is not None
+    assert "'2 parts' on rank 0 and '1 part' on rank 1" in text
+    assert "allgather" not in text
+
+
 def test_the_text_does_not_depend_on_who_asked_first() -> None:
     asked = ask(ALLREDUCE, replace(ALLREDUCE, shapes=((9,),)), replace(ALLREDUCE, shapes=((7,),)))
     assert len({find_mismatch(dict(order), {}) for order in permutations(asked.items())}) == 1

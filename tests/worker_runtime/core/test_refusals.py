@@ -5,6 +5,7 @@ import pytest
 from worker_runtime.core.questions import Kind, Question, Signature
 from worker_runtime.core.refusals import (
     explain_deadlock,
+    explain_given_up,
     explain_join,
     explain_removal,
     explain_shutdown,
@@ -72,3 +73,9 @@ def test_of_a_deadlock_of_many_a_few_are_named() -> None:
     text = explain_deadlock(questions, [])
     assert "rank 5 waits for allreduce '5'; ..." in text
     assert "rank 6" not in text
+
+
+def test_who_gave_up_is_named_with_its_error() -> None:
+    text = explain_given_up(2, "allgather.loss", 1, "ValueError: wrong")
+    assert text.startswith("allgather 'loss' in process set 2 was given up on rank 1")
+    assert text.endswith("ValueError: wrong")

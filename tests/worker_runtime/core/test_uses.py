@@ -14,27 +14,43 @@ def begin(*asked: int, kind: Kind = Kind.ALLREDUCE, name: str = "x") -> Use:
 
 def test_a_refusal_is_owed_once_to_each_that_has_not_asked() -> None:
     uses = Uses((0, 2, 4))
-    uses.owe(begin(0), "first", excused=())
-    uses.owe(begin(0), "second", excused={4})
+    uses.owe("x", "first", excused={0})
+    uses.owe("x", "second", excused={0, 4})
     assert [uses.pay(2, "x"), uses.pay(2, "x"), uses.pay(2, "x")] == ["first", "second", None]
     assert [uses.pay(0, "x"), uses.pay(4, "y")] == [None, None]
     assert [uses.pay(4, "x"), uses.pay(4, "x")] == ["first", None]
     assert uses.owed == {}
 
 
-def test_who_is_excused_is_owed_nothing() -> None:
+def test_who_is_excused_is_owed_nothing_and_late_for_nothing() -> None:
     uses = Uses((0, 2, 4))
-    uses.owe(begin(0), "reason", excused=())
+    uses.owe("x", "reason", excused={0})
+    uses.note_deadlock(begin(0), excused=())
     uses.excuse(2)
     assert [uses.pay(2, "x"), uses.pay(4, "x")] == [None, "reason"]
+    assert [uses.is_late(begin(2)), uses.is_late(begin(4))] == [False, True]
+
+
+def test_late_is_a_question_of_those_alone_that_had_not_asked_in_a_deadlock() -> None:
+    uses = Uses((0, 2, 4))
+    assert not uses.is_late(begin(2))
+    uses.note_deadlock(begin(0), excused={4})
+    assert uses.is_late(begin(2))
+    assert not uses.is_late(begin(2, name="y"))
+    assert not uses.is_late(begin(0, 2))
+    assert not uses.is_late(begin(4))
+    uses.note_deadlock(begin(2), excused=(0, 4))
+    assert not uses.is_late(begin(2))
 
 
 def test_a_closed_set_forgets_all() -> None:
     uses = Uses((0, 2, 4))
     uses.pending["x"] = begin(0)
-    uses.owe(begin(0), "reason", excused=())
+    uses.owe("x", "reason", excused={0})
+    uses.note_deadlock(begin(0), excused=())
+    uses.ahead["x"] = [(0, "reason")]
     uses.close()
-    assert (uses.pending, uses.owed, uses.is_closed) == ({}, {}, True)
+    assert (uses.pending, uses.owed, uses.late, uses.ahead, uses.is_closed) == ({}, {}, {}, {}, True)
 
 
 @pytest.mark.parametrize("kind", list(Kind))

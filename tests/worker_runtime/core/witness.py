@@ -4,9 +4,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from worker_runtime.core.ordering import JOIN_NAME, Ordering
-from worker_runtime.core.questions import GLOBAL_SET, Answer, Failure, Kind, Question, Refusal, Release, Signature
+from worker_runtime.core.questions import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Question,
+    Refusal,
+    Release,
+    Restart,
+    Signature,
+    Wanted,
+)
 
 Name = tuple[int, str]  # a set's number and a name
+CAUSES = ("has been shut down", "has been removed", "with Join", "given up", "every rank waits", "Mismatched")
 TOLERANT = (Kind.ALLREDUCE, Kind.COMMIT)
 
 
@@ -26,8 +38,9 @@ class Witness:
     births: Counter[int] = field(default_factory=Counter)  # of the sets of a number
     next_index: int = 0
     phase: int = 0
-    is_aligned: bool = True  # uses can be counted: no join has failed
+    is_aligned: bool = True  # uses can be counted: no join has failed, and none was given up behind a deadlock
     uses: Counter[tuple[int, Name]] = field(default_factory=Counter)
+    numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the uses that are open
     verdicts: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -44,6 +57,15 @@ class Witness:
         name = (question.process_set, question.name)
         self.open[rank][name] = (question, extents)
         self.uses[rank, name] += 1
+        self.numbers[rank, name] = self.uses[rank, name]
+
+    def note_failure(self, rank: int, question: Question) -> None:
+        """A rank gives up a use."""
+        name = (question.process_set, question.name)
+        self.uses[rank, name] += 1
+        if question.process_set in self.members:  # else it is gone, and so are its uses
+            self._note_verdict(name, "refused", self.uses[rank, name])
+        self.counts["given up"] += 1
 
     def note_answer(self, answer: Answer) -> list[int]:
         """The rules have answered; who is told."""
@@ -55,6 +77,15 @@ class Witness:
             case Failure():
                 self.counts["failure"] += 1
                 return [rank for rank in range(self.size) if rank not in self.left]
+            case Restart():
+                self.counts["restart"] += 1
+                return [rank for rank in range(self.size) if rank not in self.left]
+            case Wanted(rank, number, text):
+                self.counts["wanted"] += 1
+                assert rank in self.members[number]
+                assert (number, text) not in self.open[rank]
+                assert not self.has_joined(rank)
+                return [rank]
 
     def check_pending(self, ordering: Ordering) -> None:
         """Nothing waits that could be answered, and what waits is what the model says."""
@@ -97,7 +128,7 @@ class Witness:
         length = len(next(iter(asked.values()))[1])
         assert release.extents == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
         for rank in asked:
-            self._note_verdict(rank, name, release.index)
+            self._note_verdict(name, release.index, self.numbers[rank, name])
         self._note_change(release)
         self.counts[f"{kind.name} released"] += 1
         self.counts["released with joined"] += bool(absent)
@@ -124,9 +155,20 @@ class Witness:
         for rank in refusal.ranks:
             question, _ = self.open[rank].pop(name)
             self.counts[f"{question.signature.kind.name} refused"] += 1
-            self._note_verdict(rank, name, "refused")
+            if "every rank waits" in refusal.reason:
+                self.is_aligned = self.is_aligned and self.uses[rank, name] == self.numbers[rank, name]  # no later one
+                self.uses[rank, name] -= 1  # it counts for nobody
+            else:
+                self._note_verdict(name, "refused", self.numbers[rank, name])
         self.is_aligned = self.is_aligned and refusal.name != JOIN_NAME
-        for cause in ("has been shut down", "has been removed", "with Join", "every rank waits", "Mismatched"):
+        for cause in (
+            "has been shut down",
+            "has been removed",
+            "with Join",
+            "given up",
+            "every rank waits",
+            "Mismatched",
+        ):
             if cause in refusal.reason:
                 self.counts[f"refused: {cause}"] += 1
                 break
@@ -134,9 +176,9 @@ class Witness:
             raise AssertionError(f"a refusal for no known reason: {refusal}")
         return list(refusal.ranks)
 
-    def _note_verdict(self, rank: int, name: Name, verdict: object) -> None:
+    def _note_verdict(self, name: Name, verdict: object, number: int) -> None:
         if self.is_aligned:
-            use = (self.phase, name, self.births[name[0]], self.uses[rank, name])
+            use = (self.phase, name, self.births[name[0]], number)
             self.verdicts.setdefault(use, set()).add(verdict)
 
     def _is_overlapping(self, number: int) -> bool:

@@ -38,13 +38,17 @@ class GateProp(mx.operator.CustomOpProp):
 
 
 class GatedNet(mx.gluon.HybridBlock):
-    """A layer, the gate, and layers of 33 MiB, more than a bucket holds: in backward they come first."""
+    """A layer, the gate, and layers of 33 MiB, more than a bucket holds: in backward they come first.
 
-    def __init__(self) -> None:
+    Args:
+        first: the name of the layer before the gate. Those after it begin with "m".
+    """
+
+    def __init__(self, first: str = "a") -> None:
         super().__init__(prefix="gated_")
         with self.name_scope():
-            self.first = mx.gluon.nn.Dense(WIDTH, in_units=WIDTH)
-            self.rest = mx.gluon.nn.HybridSequential()
+            self.first = mx.gluon.nn.Dense(WIDTH, in_units=WIDTH, prefix=f"{first}_")
+            self.rest = mx.gluon.nn.HybridSequential(prefix="m_")
             for _ in range(6):
                 self.rest.add(mx.gluon.nn.Dense(WIDTH, in_units=WIDTH))
 

@@ -71,6 +71,10 @@ def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
         else:
             with pytest.raises(ValueError, match="Rank 1 is not a member"):
                 hvd.broadcast_parameters({"p": array}, 2, process_set=some)
+        with pytest.raises(
+            ValueError, match="broadcast_parameters received invalid root rank '0'; the set's ranks are 0"
+        ):
+            hvd.broadcast_parameters({"p": mx.nd.ones(1)}, root_rank="0")
         with pytest.raises(ValueError, match="broadcast_parameters received invalid root rank 7"):
             hvd.broadcast_parameters({"p": array}, 7)
         return array.asnumpy().tolist()
@@ -88,7 +92,7 @@ def test_alone_and_without_parameters_nothing_happens(ranks: RankPool) -> None:
     assert ranks.run(lambda: hvd.broadcast_parameters({})) == [None, None]
 
 
-@pytest.mark.parametrize("params", [[1], "p", None, {"p": 1}, iter(())], ids=str)
+@pytest.mark.parametrize("params", [[1], "p", None, {"p": 1}, iter(())], ids=lambda params: type(params).__name__)
 def test_something_else_than_parameters_is_refused(ranks: RankPool, params: object) -> None:
     told = "'p' is of type int" if isinstance(params, dict) else "invalid params of type"
     if not isinstance(params, list | str | dict | None):

@@ -13,9 +13,9 @@ LIMIT_SECONDS = 60
 NUMPY = "module 'numpy' has no attribute 'bool'"
 
 
-def import_beside(folder: Path | None) -> str:
-    """The last line of an interpreter that imports the package, finding this folder's mxnet, or none at all."""
-    hide, show = "sys.modules['mxnet'] = None", f"sys.path.insert(0, {str(folder)!r})"
+def import_beside(folder: Path | None, hidden: str = "mxnet") -> str:
+    """The last line of an interpreter that imports the package, finding this folder's mxnet, or hiding a module."""
+    hide, show = f"sys.modules[{hidden!r}] = None", f"sys.path.insert(0, {str(folder)!r})"
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; {show if folder else hide}; import worker_runtime.mxnet"],
         cwd=ROOT,
@@ -30,7 +30,14 @@ def import_beside(folder: Path | None) -> str:
 def test_without_mxnet_it_says_what_to_install() -> None:
     told = import_beside(None)
     assert "MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9.1, which is not installed in" in told
-    assert "pip install 'hvdrun[mxnet]' brings it, with numpy < 1.24" in told
+    assert "pip install 'hvdrun[mxnet]' brings all that is needed: MXNet, torch, and numpy < 1.24" in told
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy"])
+def test_without_what_mxnet_and_this_package_need_it_says_what_to_install(name: str) -> None:
+    told = import_beside(None, name)
+    assert f"MXNetMissingError: worker_runtime.mxnet needs {name}, which is not installed in" in told
+    assert "pip install 'hvdrun[mxnet]' brings all that is needed" in told
 
 
 def test_what_is_wrong_with_the_one_that_is_there_is_said(tmp_path: Path) -> None:

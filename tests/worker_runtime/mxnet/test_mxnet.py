@@ -19,8 +19,9 @@ NAMES = [
 ]
 BEYOND = [
     "HorovodInternalError", "allgather_async", "allreduce_async", "allreduce_async_", "alltoall_async", "barrier",
-    "broadcast_async", "broadcast_async_", "grouped_allgather_async", "grouped_allreduce_async",
-    "grouped_allreduce_async_", "grouped_reducescatter_async", "join", "poll", "reducescatter_async", "synchronize",
+    "broadcast_async", "broadcast_async_", "broadcast_optimizer_state", "grouped_allgather_async",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter_async", "join", "poll",
+    "reducescatter_async", "synchronize",
 ]
 # fmt: on
 
@@ -42,6 +43,7 @@ SIGNATURES = {
     "broadcast_object": "obj=None root_rank=0 name=None process_set",
     "allgather_object": "obj name=None process_set",
     "broadcast_parameters": "params root_rank=0 prefix=None process_set",
+    "broadcast_optimizer_state": "trainer root_rank=0 process_set",
     "init": "comm=None process_sets=None",
     "barrier": "process_set",
     "join": "device=-1",

@@ -20,7 +20,7 @@ from tests.worker_runtime.mxnet.training import (
     read,
 )
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.optimizer import unwrap
+from worker_runtime.mxnet.states import unwrap
 
 
 class Noting(mx.optimizer.Optimizer):

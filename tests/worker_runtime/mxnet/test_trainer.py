@@ -220,30 +220,84 @@ def test_contexts_of_a_worker_are_summed_before_workers_are_averaged(ranks: Rank
     check([replica for worker in ranks.run(body, size=size) for replica in worker], read(net))
 
 
-def test_a_parameter_that_only_some_workers_use_is_updated_on_all(ranks: RankPool) -> None:
+@pytest.mark.parametrize("contexts", [1, 2])
+@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+def test_a_parameter_that_only_some_workers_use_is_updated_on_all(
+    ranks: RankPool, *, is_split: bool, contexts: int
+) -> None:
     def body() -> object:
         params = make_parameters((2,), (2,), (2,))
+        params.reset_ctx([mx.cpu(place) for place in range(contexts)])
         trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
         for step in range(4):
             used = [params["p0"]] if step % 2 == hvd.rank() else [params["p0"], params["p1"]]
             with mx.autograd.record():
-                losses = [(parameter.data() * 2).sum() for parameter in used]
+                losses = [(parameter.list_data()[-1] * 2).sum() for parameter in used]
             mx.autograd.backward(losses)
-            trainer.step(1, ignore_stale_grad=True)
-        return [parameter.data().asnumpy().tolist() for parameter in params.values()]
+            if is_split:
+                trainer.allreduce_grads()
+                trainer.update(1, ignore_stale_grad=True)
+            else:
+                trainer.step(1, ignore_stale_grad=True)
+        return [[data.asnumpy().tolist() for data in parameter.list_data()] for parameter in params.values()]
 
-    assert ranks.run(body) == [[[-7.0] * 2, [-3.0] * 2, [1.0] * 2]] * 2
+    assert ranks.run(body) == [[[[-7.0] * 2] * contexts, [[-3.0] * 2] * contexts, [[1.0] * 2] * contexts]] * 2
 
 
-def test_without_that_wish_a_stale_gradient_is_told_as_gluon_does(ranks: RankPool) -> None:
+def test_what_one_worker_did_not_use_counts_as_zeros_also_when_it_has_a_gradient_from_before(ranks: RankPool) -> None:
     def body() -> object:
+        params = make_parameters((1,), (1,))
+        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        found = []
+        for used in (["p0", "p1"], ["p0", "p1"][hvd.rank() :], ["p0"]):
+            with mx.autograd.record():
+                losses = [(params[name].data() * 4).sum() for name in used]
+            mx.autograd.backward(losses)
+            trainer.allreduce_grads()
+            trainer.update(1, ignore_stale_grad=True)
+            found.append([params[name].data().asscalar() for name in ("p0", "p1")])
+        return found
+
+    assert ranks.run(body) == [[[-3.0, -3.0], [-5.0, -7.0], [-9.0, -7.0]]] * 2
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+def test_gradients_that_no_backward_has_made_are_averaged_and_left_to_the_program(
+    ranks: RankPool, *, is_split: bool
+) -> None:
+    def body() -> object:
+        params = make_parameters((1,))
+        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        for _ in range(2):
+            params["p0"].grad()[:] = hvd.rank() + 1
+            if is_split:
+                trainer.allreduce_grads()
+            else:
+                trainer._allreduce_grads()
+        with pytest.raises(UserWarning, match=r"`p0`.*has not been updated"):
+            trainer.update(1)
+        return params["p0"].grad().asscalar()
+
+    assert ranks.run(body) == [1.5] * 2
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+def test_without_that_wish_a_stale_gradient_is_told_as_gluon_does(ranks: RankPool, *, is_split: bool) -> None:
+    def body() -> None:
         params = make_parameters((2,), (2,))
         trainer = hvd.DistributedTrainer(params, "sgd")
+        used = ["p0"] if hvd.rank() == 0 else ["p0", "p1"]
         with mx.autograd.record():
-            loss = params["p0"].data().sum()
-        loss.backward()
-        with pytest.raises(UserWarning, match=r"`p1`.*has not been updated"):
-            trainer.step(1)
+            losses = [params[name].data().sum() for name in used]
+        mx.autograd.backward(losses)
+        if is_split:
+            trainer.allreduce_grads()
+        update = trainer.update if is_split else trainer.step
+        if hvd.rank() == 0:
+            with pytest.raises(UserWarning, match=r"`p1`.*has not been updated"):
+                update(1)
+        else:
+            update(1)
 
     ranks.run(body)
 
@@ -323,6 +377,44 @@ def test_two_trainers_take_turns(ranks: RankPool) -> None:
         return first["p0"].data().asnumpy()[0], second["p0"].data().asnumpy()[0]
 
     assert ranks.run(body) == [(-3.5, -8.0)] * 2
+
+
+@pytest.mark.parametrize("extra", [False, True], ids=["other order", "one more on a rank"])
+def test_trainers_with_prefixes_find_each_other_whenever_they_are_made(ranks: RankPool, *, extra: bool) -> None:
+    def body() -> object:
+        models = {"a_": make_parameters((2,)), "b_": make_parameters((2,))}
+        if extra and hvd.rank() == 0:
+            hvd.DistributedTrainer(make_parameters((2,)), "sgd")
+        prefixes = sorted(models, reverse=not extra and hvd.rank() == 1)
+        trainers = {
+            prefix: hvd.DistributedTrainer(models[prefix], "sgd", {"learning_rate": 1.0}, prefix=prefix)
+            for prefix in prefixes
+        }
+        for _ in range(3):
+            for factor, (prefix, params) in enumerate(models.items(), 1):
+                differentiate(params, 2.0 * factor * hvd.rank())
+                trainers[prefix].step(1)
+        return [params["p0"].data().asnumpy()[0] for params in models.values()]
+
+    assert ranks.run(body) == [[-2.0, -5.0]] * 2
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+def test_ranks_with_more_parameters_than_others_are_told_how_many(ranks: RankPool, *, is_split: bool) -> None:
+    def body() -> str:
+        params = make_parameters(*[(2,)] * (2 + hvd.rank()))
+        trainer = hvd.DistributedTrainer(params, "sgd", prefix="net")
+        differentiate(params, 1.0)
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            trainer.allreduce_grads() if is_split else trainer.step(1)
+        return str(caught.value)
+
+    first, second = ranks.run(body)
+    assert first == second
+    assert "allreduce 'optimizer.net.1." in first
+    assert "2 gradients from 'net0'" in first
+    assert "3 gradients from 'net0'" in first
+    assert "allgather" not in first
 
 
 def test_ranks_with_other_parameters_are_told_which(ranks: RankPool) -> None:
@@ -409,7 +501,6 @@ def test_a_distributed_optimizer_is_taken_out(ranks: RankPool) -> None:
         ({"prefix": 3}, AssertionError, "prefix is 3"),
         ({"params": 3}, ValueError, "list or dict of Parameters"),
         ({"optimizer": "none"}, ValueError, "Cannot find optimizer"),
-        ({"params": "trainer"}, TypeError, "takes the parameters and the optimizer"),
     ],
 )
 def test_wrong_arguments_are_named(
@@ -417,10 +508,22 @@ def test_wrong_arguments_are_named(
 ) -> None:
     def body() -> None:
         given = {"params": make_parameters((1,)), "optimizer": "sgd", **arguments}
-        if given["params"] == "trainer":
-            given["params"] = mx.gluon.Trainer(make_parameters((1,)), "sgd", kvstore=None)
         with pytest.raises(error, match=message):
             hvd.DistributedTrainer(**given)
+
+    ranks.run(body, size=1)
+
+
+def test_a_trainer_or_parameters_alone_are_not_enough(ranks: RankPool) -> None:
+    def body() -> None:
+        params = make_parameters((1,))
+        trainer = mx.gluon.Trainer(params, "sgd", kvstore=None)
+        for more in ((), ("sgd",)):
+            with pytest.raises(TypeError, match=r"takes the parameters and the optimizer, not a Trainer"):
+                hvd.DistributedTrainer(trainer, *more)
+        for more in ((), (None,)):
+            with pytest.raises(TypeError, match=r"needs an optimizer: .*'sgd'"):
+                hvd.DistributedTrainer(params, *more)
 
     ranks.run(body, size=1)
 

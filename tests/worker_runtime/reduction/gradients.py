@@ -16,24 +16,31 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
 
 
 def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
-    """A reducer of p0, p1, ...; `passes` and `groups` are its own, the other settings are `Settings`."""
+    """A reducer of p0, p1, ...; `passes`, `groups` and `process_set` are its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
+    process_set = settings.pop("process_set", 0)
     return GradientReducer(
         lambda: [(f"p{index}", parameter) for index, parameter in enumerate(parameters)],
         lambda: executor,
         Settings(**{"bounds": SMALL, **settings}),
         passes=passes,
         groups=groups,
+        find_set=lambda: process_set,
     )
 
 
 def train(reducer: GradientReducer, parameters: list[torch.Tensor], factor: float = 1.0) -> None:
     """One step in which each gradient is `factor` on this rank."""
+    backward(parameters, factor)
+    reducer.synchronize()
+
+
+def backward(parameters: list[torch.Tensor], factor: float = 1.0) -> None:
+    """Let each gradient be a new one, of `factor`."""
     for parameter in parameters:
         parameter.grad = None
     sum((parameter * factor).sum() for parameter in parameters).backward()
-    reducer.synchronize()
 
 
 def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], executor: ThreadExecutor) -> None:

@@ -7,6 +7,7 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
 from tests.worker_runtime.reduction.threads import ThreadExecutor
+from worker_runtime.collectives import Allreduce, Combination, Reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,13 @@ class Step:
     throws_away: gradients of another loss come first, and are thrown away.
     clears: what becomes of the gradients afterwards: "none", "zero" or "keep".
     ready: of each rank, the parameters that get gradients, in order.
+    metric_first: of each rank, whether another operation comes before its step, or after it.
     """
 
     throws_away: bool
     clears: str
     ready: list[list[int]]
+    metric_first: list[bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ class Program:
                 _clear(parameters, "none")
             for index in mine:
                 (parameters[index] * (executor.rank + number)).sum().backward()
-            reducer.synchronize()
+            calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
+            for call in reversed(calls) if step.metric_first[executor.rank] else calls:
+                call()
             seen.append([parameter.grad[0].item() for parameter in parameters])
             _clear(parameters, step.clears)
         return seen
@@ -67,19 +72,24 @@ class Program:
         return expected
 
 
+def make_metric(executor: ThreadExecutor, name: str = "metric", process_set: int = 0) -> Allreduce:
+    """An operation that has nothing to do with gradients."""
+    members = executor.find_members(process_set, name)
+    return Allreduce([torch.ones(1)], Combination(Reduction.SUM), members, f"allreduce.{name}")
+
+
 def make_program(seed: int) -> Program:
     """Another one for each seed."""
     random = Random(seed)  # noqa: S311 - no secret
     size, count = random.choice([2, 3, 4]), random.randint(1, 6)
-    steps = [
-        Step(
-            random.random() < 0.2,
-            random.choice(["none", "none", "zero", "keep"]),
-            [random.sample(range(count), random.randint(1, count)) for _ in range(size)],
-        )
-        for _ in range(12)
-    ]
-    return Program(size, count, random.choice([(16, 16), (16, 40), (1000, 1000)]), random.random() < 0.5, steps)
+    is_elastic = random.random() < 0.5
+    steps = []
+    for _ in range(12):
+        ready = [random.sample(range(count), random.choice([count, random.randint(1, count)])) for _ in range(size)]
+        may_help = [len(mine) == count and not is_elastic for mine in ready]
+        metric_first = [may and random.random() < 0.5 for may in may_help]
+        steps.append(Step(random.random() < 0.2, random.choice(["none", "none", "zero", "keep"]), ready, metric_first))
+    return Program(size, count, random.choice([(16, 16), (16, 40), (1000, 1000)]), is_elastic, steps)
 
 
 def _clear(parameters: list[torch.Tensor], how: str) -> None:

@@ -1,13 +1,27 @@
-"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away."""
+"""Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away.
+
+Long because each way in which a step can go, or be helped on, has its test here.
+"""
+
+import threading
+from random import Random
 
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer, train, warm_up
-from tests.worker_runtime.reduction.programs import make_program
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.reduction.gradients import (
+    backward,
+    list_gradients,
+    make_parameters,
+    make_reducer,
+    train,
+    warm_up,
+)
+from tests.worker_runtime.reduction.programs import make_metric, make_program
+from tests.worker_runtime.reduction.threads import LIMIT_SECONDS, ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import ExcessBackwardError, HorovodInternalError
+from worker_runtime.mentions import Mention
 
 
 def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
@@ -264,7 +278,204 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
     assert world.run(body) == [(1.5, 3.0)] * 2
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_step_may_come_before_another_operation_here_and_after_it_there(*, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        values = []
+        for _ in range(4):
+            backward(parameters, executor.rank + 1)
+            if executor.rank == 0:
+                executor.run(make_metric(executor))
+            reducer.synchronize()
+            if executor.rank == 1:
+                executor.run(make_metric(executor))
+            values.append(list_gradients(parameters))
+        return values
+
+    world = World(2)
+    assert world.run(body) == [[[[1.5] * 4] * 2] * 4] * 2
+    assert not world.pending
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets(*, is_warm: bool) -> None:
+    sets = [(0, 1), (1, 2), (0, 2)]
+
+    def body(executor: ThreadExecutor) -> object:
+        mine = [number for number, ranks in enumerate(sets, 1) if executor.rank in ranks]
+        parameters = {number: make_parameters(2) for number in mine}
+        reducers = {number: make_reducer(parameters[number], executor, process_set=number) for number in mine}
+        for number in mine if is_warm else ():
+            warm_up(reducers[number], parameters[number], executor)
+        chance, values = Random(executor.rank), []  # noqa: S311 - no secret
+        for _ in range(6):
+            for number in mine:
+                backward(parameters[number], executor.rank + 1)
+            for number in chance.sample(mine, len(mine)):
+                reducers[number].synchronize()
+            values.append([list_gradients(parameters[number])[0][0] for number in mine])
+        return values
+
+    world = World(3)
+    for executor in world.executors:
+        for number, ranks in enumerate(sets, 1):
+            executor.process_sets.add(number, ranks, number)
+    for number, ranks in enumerate(sets, 1):
+        assert world.add_set(ranks) == number
+    assert world.run(body) == [[[1.5, 2.0]] * 6, [[1.5, 2.5]] * 6, [[2.5, 2.0]] * 6]
+    assert not world.pending
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_who_throws_away_what_it_has_let_others_use_is_told_and_so_are_they(*, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        sum(parameter.sum() for parameter in parameters).backward()
+        told = []
+        if executor.rank == 0:
+            executor.run(make_metric(executor))
+            with pytest.raises(
+                HorovodInternalError, match=r"thrown away by zero_grad.* on rank 0, and used on"
+            ) as mine:
+                reducer.discard()
+            told.append(str(mine.value))
+        else:
+            reducer.synchronize()
+            executor.run(make_metric(executor))
+            with pytest.raises(HorovodInternalError, match=r"given up on rank 0.*thrown away by zero_grad") as theirs:
+                train(reducer, parameters)
+            told.append(str(theirs.value))
+        train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters), len(told)
+
+    world = World(2)
+    assert world.run(body) == [([[1.5] * 4] * 2, 1)] * 2
+    assert not world.pending
+
+
+@pytest.mark.parametrize("throws_away", [False, True])
+def test_who_waits_may_help_others_to_throw_away_and_has_to_do_so_too(*, throws_away: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        sum((parameter * 100).sum() for parameter in parameters).backward()
+        if executor.rank == 1:
+            reducer.discard()
+            executor.run(make_metric(executor))
+            if not throws_away:
+                with pytest.raises(HorovodInternalError, match=r"given up on rank 0.*used on rank 0, and thrown away"):
+                    train(reducer, parameters)
+        else:
+            executor.run(make_metric(executor))
+            if throws_away:
+                reducer.discard()
+            else:
+                with pytest.raises(HorovodInternalError, match="used on rank 0, and thrown away by zero_grad"):
+                    reducer.synchronize()
+        values = []
+        for _ in range(3):
+            train(reducer, parameters, executor.rank + 1)
+            values.append(list_gradients(parameters))
+        return values
+
+    world = World(2)
+    assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
+    assert not world.pending
+
+
+def test_a_survey_that_was_asked_ahead_serves_the_step_after_gradients_were_thrown_away() -> None:
+    thrown_away = threading.Event()
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        done = True
+        if executor.rank == 0:
+            sum((parameter * 100).sum() for parameter in parameters).backward()
+            done = reducer.help(Mention(0, "allreduce.optimizer.1.plan", ""))
+            reducer.discard()
+            thrown_away.set()
+        assert thrown_away.wait(LIMIT_SECONDS)
+        train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters), done, executor.asked.count("allreduce.optimizer.1.plan")
+
+    assert World(2).run(body) == [([[1.5] * 4] * 2, False, 1), ([[1.5] * 4] * 2, True, 1)]
+
+
+def test_who_cannot_help_is_told_with_all_others_and_all_go_on(world: World) -> None:
+    """A gradient is missing; or workers may be lost, and nobody leaves a step before all have come to it."""
+    present = 2 if world.is_elastic else 1
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        sum(parameter.sum() for parameter in parameters[:present]).backward()
+        with pytest.raises(HorovodInternalError, match="every rank waits"):
+            executor.run(make_metric(executor)) if executor.rank == 0 else reducer.synchronize()
+        steps = 0
+        while steps < 3:
+            try:
+                for parameter in parameters:
+                    parameter.grad = None
+                reducer.discard()
+                train(reducer, parameters, executor.rank + 1)
+                executor.run(make_metric(executor))
+                steps += 1
+            except HorovodInternalError:
+                assert steps == 0
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.5] * 4] * 2] * 2
+
+
+def test_help_leaves_a_step_alone_that_is_under_way_or_of_others() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        helped = [reducer.help(Mention(0, "allreduce.optimizer.1.plan", ""))]  # no gradients yet
+        sum(parameter.sum() for parameter in parameters).backward()
+        helped += [reducer.help(Mention(0, name, "")) for name in ("allreduce.x", "allreduce.optimizer.2.plan")]
+        asked = list(executor.asked)
+        reducer.synchronize()
+        return helped, asked
+
+    assert World(2).run(body) == [([True] * 3, [])] * 2
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_another_backward_pass_after_the_step_was_helped_on_is_one_too_many_or_breaks_the_promise(
+    *, clears: bool
+) -> None:
+    def body(executor: ThreadExecutor) -> None:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        parameters[0].sum().backward()
+        if executor.rank == 1:
+            reducer.synchronize()
+            executor.run(make_metric(executor))
+            return
+        executor.run(make_metric(executor))
+        if clears:
+            parameters[0].grad = None
+            with pytest.raises(HorovodInternalError, match=r"thrown away by zero_grad.* on rank 0"):
+                parameters[0].sum().backward()
+        else:
+            with pytest.raises(ExcessBackwardError):
+                parameters[0].sum().backward()
+
+    World(2).run(body)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_random_programs_average_what_they_should(seed: int) -> None:
     program = make_program(seed)
     world = World(program.size, is_elastic=program.is_elastic)

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import pytest
+import torch
 
 from tests.worker_runtime.reduction.gradients import (
     list_gradients,
@@ -90,3 +91,18 @@ def test_hooks_come_and_go_with_the_parameters_that_require_gradients() -> None:
     roster.detach()
     sum(parameter.sum() for parameter in parameters).backward()
     assert len(listener.heard) == 2
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> list["weakref.ref[torch.Tensor]"]:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        train(reducer, parameters, 1.0)
+        return [weakref.ref(parameter) for parameter in parameters]
+
+    kept = world.run(body)
+    gc.collect()
+    assert [[each() for each in rank] for rank in kept] == [[None, None]] * 2

@@ -6,7 +6,7 @@ from tests.worker_runtime.reduction.gradients import make_parameters
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat
-from worker_runtime.reduction.survey import Survey, take_survey
+from worker_runtime.reduction.survey import Survey, ask_survey
 
 
 def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
@@ -15,7 +15,7 @@ def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(worl
         ready = [entries[2], entries[0]] if executor.rank == 0 else entries
         if executor.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        return take_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, "")
+        return ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, "").read()
 
     expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
@@ -26,7 +26,7 @@ def test_it_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
         surveys = []
         if executor.rank == 1:
-            surveys.append(take_survey(Seat.take(executor, 0), entries, entries, 3, ""))
+            surveys.append(ask_survey(Seat.take(executor, 0), entries, entries, 3, "").read())
         executor.join()
         return surveys
 

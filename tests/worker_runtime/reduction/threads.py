@@ -1,23 +1,30 @@
 """A world in one process: each rank is a thread, the sequencer's rules are the true ones, and gloo is a few additions.
 
 It shows what a real world does not let a test see: who asked for what and when, and what is in flight.
+
+Long because it is a whole world.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from worker_runtime.accord import Accord
 from worker_runtime.collectives import Commit, Join, make_neutral
 from worker_runtime.core.ordering import Ordering
-from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release
+from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Restart, Signature, Wanted
 from worker_runtime.errors import HorovodInternalError, OperationRefusedError
+from worker_runtime.mentions import Mention
 from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
 
 LIMIT_SECONDS = 20.0
+BLOCKED_SECONDS = 0.3  # until a rank that waits is blocked
+_TURN_SECONDS = 0.01  # and looks whether it is wanted
 NUMPY_REDUCTIONS = {
     Reduction.AVERAGE: np.add,
     Reduction.SUM: np.add,
@@ -46,9 +53,20 @@ class ThreadHandle:
     def await_answer(self) -> None:
         """Until it was released or refused; noted."""
         self._world.executors[self._rank].awaited.append(self.operation.question.name)
-        if not self.answered.is_set():
-            self._world.block(self._rank, self.operation.question)
-        assert self.answered.wait(LIMIT_SECONDS), f"{self.operation.title} was not answered"
+        if self.answered.is_set():
+            return
+        question, accord = self.operation.question, self._world.executors[self._rank].accord
+        accord.begin_wait()
+        self._world.wait(self._rank, question, is_blocked=False)
+        deadline, is_blocked = time.monotonic() + LIMIT_SECONDS, False
+        while not self.answered.wait(_TURN_SECONDS) and time.monotonic() < deadline:
+            if accord.is_wanted:
+                accord.help()
+            if not is_blocked and time.monotonic() > deadline - LIMIT_SECONDS + BLOCKED_SECONDS:
+                is_blocked = True
+                self._world.wait(self._rank, question, is_blocked=True)
+        accord.end_wait()
+        assert self.answered.is_set(), f"{self.operation.title} was not answered"
 
     def wait(self) -> Any:  # noqa: ANN401 - the operation's
         """Its result, or its failure."""
@@ -72,8 +90,11 @@ class ThreadExecutor:
         self.asked: list[str] = []
         self.awaited: list[str] = []
         self.notes: list[str] = []
+        self.given_up: list[str] = []
+        self.withdrawn: list[str] = []
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
+        self.accord = Accord(self._counts.clear)
 
     def find_members(self, process_set: int, title: str) -> Members:
         """As the true one."""
@@ -83,7 +104,12 @@ class ThreadExecutor:
         """As the true one."""
         assert name is None
         count = self._counts[process_set, kind] = self._counts.get((process_set, kind), 0) + 1
-        return f"{kind}.noname.{count}"
+        return f"{kind}.noname.{f'0.{self.accord.restarts}.' if self.accord.restarts else ''}{count}"
+
+    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
+        """Tell the world, and note it."""
+        self.given_up.append(name)
+        self._world.give_up(self.rank, process_set, name, reason)
 
     def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
         """Ask, and note it."""
@@ -91,6 +117,11 @@ class ThreadExecutor:
         self.asked.append(operation.question.name)
         self.notes.append(operation.question.signature.note)
         return self._world.ask(self.rank, operation)
+
+    def withdraw(self, handle: ThreadHandle, reason: str) -> None:
+        """Tell the world, and note it."""
+        self.withdrawn.append(handle.operation.question.name)
+        self._world.withdraw(self.rank, handle.operation.question, reason)
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
         """Ask and wait."""
@@ -209,11 +240,30 @@ class World:
             self._obey(self._ordering.ask(rank, question, tuple(operation.extents)))
             return handle
 
-    def block(self, rank: int, question: Question) -> None:
+    def add_set(self, ranks: tuple[int, ...]) -> int:
+        """A process set, which all ranks have asked for; its number."""
+        question = Question(0, f"add_set.{ranks}", Signature(Kind.ADD_SET))
+        with self._lock:
+            answers = [answer for rank in range(self.size) for answer in self._ordering.ask(rank, question, ranks)]
+        (release,) = answers
+        assert isinstance(release, Release)
+        return release.value
+
+    def wait(self, rank: int, question: Question, *, is_blocked: bool) -> None:
         """A rank waits, with its only thread."""
         with self._lock:
             if (rank, question.process_set, question.name) in self._pending:
-                self._obey(self._ordering.block(rank, question.process_set, question.name))
+                self._obey(self._ordering.wait(rank, question.process_set, question.name, is_blocked=is_blocked))
+
+    def give_up(self, rank: int, process_set: int, name: str, reason: str) -> None:
+        """A rank will not ask."""
+        with self._lock:
+            self._obey(self._ordering.give_up(rank, process_set, name, reason))
+
+    def withdraw(self, rank: int, question: Question, reason: str) -> None:
+        """A rank does not want an answer any more."""
+        with self._lock:
+            self._obey(self._ordering.withdraw(rank, question.process_set, question.name, reason))
 
     def run(self, body: Callable[[ThreadExecutor], Any]) -> list[Any]:
         """Call `body` with each rank's executor in a thread of its own; the results by rank."""
@@ -245,12 +295,16 @@ class World:
         for answer in answers:
             if isinstance(answer, Release):
                 self._release(answer)
+            elif isinstance(answer, Wanted):
+                self.executors[answer.rank].accord.want(Mention(answer.process_set, answer.name, answer.note))
+            elif isinstance(answer, Restart):
+                for executor in self.executors:
+                    executor.accord.restart()
             elif isinstance(answer, Refusal):
                 for rank in answer.ranks:
                     handle = self._pending.pop((rank, answer.process_set, answer.name))
                     handle.failure = OperationRefusedError(answer.reason)
                     handle.answered.set()
-                    self._ordering.unblock(rank)
 
     def _release(self, terms: Release) -> None:
         question = terms.question
@@ -272,9 +326,8 @@ class World:
                 handles[rank].operation if rank in handles else make_neutral(terms, rank) for rank in terms.members
             ]
             run_together(operations, terms)
-        for rank, handle in handles.items():
+        for handle in handles.values():
             handle.terms = terms
-            self._ordering.unblock(rank)
             handle.answered.set()
 
 

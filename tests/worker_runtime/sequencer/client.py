@@ -15,6 +15,7 @@ from typing import Self
 
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.mentions import Mention
 from worker_runtime.wire import Frame, Released
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -23,7 +24,7 @@ KEY = bytes(range(wire.KEY_BYTES))
 LIMIT_SECONDS = 20.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-Answer = tuple[Frame, Released | Release | tuple[int, str] | str]
+Answer = tuple[Frame, Released | Release | Mention | tuple[int, str] | str]
 
 
 class Process:
@@ -180,6 +181,13 @@ class Client:
         assert isinstance(text, str)
         return text
 
+    def mention(self) -> Mention:
+        """The next answer, which must tell that this rank is wanted."""
+        found, answer = self.answer()
+        assert found is Frame.WANTED, (found, answer)
+        assert isinstance(answer, Mention)
+        return answer
+
     def leave(self) -> None:
         """Say goodbye."""
         self.send(Frame.LEAVE)
@@ -202,6 +210,8 @@ class Client:
                 yield kind, wire.decode_neutral(body)
             case Frame.REFUSAL:
                 yield kind, wire.decode_numbered(body)
+            case Frame.WANTED:
+                yield kind, Mention.decode(body)
             case _:
                 yield kind, str(body, "utf-8")
 

@@ -25,6 +25,7 @@ from tests.worker_runtime.sequencer.client import (
 )
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Signature
+from worker_runtime.mentions import Mention
 from worker_runtime.wire import Frame
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
@@ -146,6 +147,9 @@ def make_story(client: Client) -> Iterator[bytes]:
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(2, is_blocked=True))
     yield wire.encode_frame(Frame.ASK, client.encode("f", BARRIER) + client.encode("add", signatures[5], b"", (0, 1)))
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(3, is_blocked=False))
+    yield wire.encode_frame(Frame.IDLE, wire.encode_number(2))
+    yield wire.encode_frame(Frame.WITHDRAW, wire.encode_numbered(3, "ValueError: wrong"))
+    yield wire.encode_frame(Frame.GIVE_UP, Mention(0, "g", "ValueError: wrong").encode())
     yield wire.encode_frame(Frame.ASK, client.encode("join", JOIN))
     yield wire.encode_frame(Frame.LEAVE)
 

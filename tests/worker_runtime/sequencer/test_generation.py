@@ -1,4 +1,7 @@
-"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules."""
+"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules.
+
+Long because each rule that can be broken has its case here.
+"""
 
 import random
 import select
@@ -29,6 +32,7 @@ from tests.worker_runtime.sequencer.client import (
 )
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
+from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.generation import Generation
@@ -123,7 +127,43 @@ def test_a_deadlock_is_broken() -> None:
             client.ask(f"a{client.rank}", BARRIER)
             client.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
         for client in clients:
+            assert client.told(Frame.RESTART) == ""
             assert "a0" in client.told(Frame.REFUSAL)
+
+
+def test_who_is_missed_while_all_wait_is_told_and_may_help() -> None:
+    with serving(2) as (_, (first, second)):
+        first.ask("metric", BARRIER)
+        second.ask("bucket", summing(note="thrown away"), bytes(64))
+        for client in (first, second):
+            client.send(Frame.IDLE, wire.encode_number(0))
+        assert second.mention() == Mention(0, "metric", "")
+        assert first.mention() == Mention(0, "bucket", "thrown away")
+        first.ask("bucket", summing(note="thrown away"), bytes(64))
+        assert second.released().index == first.released().index == 0
+
+
+def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error() -> None:
+    with serving(2) as (_, (first, second)):
+        first.ask("alltoall.a", BARRIER)
+        second.send(Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: no\u00e9" + 1000 * "x").encode())
+        text = first.told(Frame.REFUSAL)
+        assert "alltoall 'a' was given up on rank 1" in text
+        assert "ValueError: no\u00e9" in text
+        assert len(text) < 700
+        exchange([first, second], "alltoall.a")
+
+
+def test_a_question_that_is_withdrawn_is_refused_to_all_unless_it_was_answered() -> None:
+    with serving(2) as (_, (first, second)):
+        first.send(Frame.WITHDRAW, wire.encode_numbered(first.ask("a", BARRIER), "ValueError: why"))
+        text = "a was given up on rank 0, before anything was sent: ValueError: why"
+        assert first.told(Frame.REFUSAL) == text
+        second.ask("a", BARRIER)
+        assert second.told(Frame.REFUSAL) == text
+        exchange([first, second], "a")
+        first.send(Frame.WITHDRAW, wire.encode_numbered(1, "ValueError: too late"))
+        exchange([first, second], "a")
 
 
 def test_who_waits_no_longer_is_in_no_deadlock() -> None:
@@ -222,6 +262,9 @@ def make_offence(client: Client, offence: str) -> bytes:
         "unknown set": ask(Frame.ASK, client.encode("b", BARRIER, process_set=9)),
         "same name twice": ask(Frame.ASK, client.encode("b", BARRIER) * 2),
         "bad blocked": ask(Frame.BLOCKED, b"\0"),
+        "bad idle": ask(Frame.IDLE, b"\0"),
+        "bad withdrawal": ask(Frame.WITHDRAW, b"\0"),
+        "bad mention": ask(Frame.GIVE_UP, b"\0\0\7\0abc"),
         "other length": ask(Frame.ASK, client.encode("a", summing(), bytes(60))),
         "other length and goodbye": ask(Frame.ASK, client.encode("a", summing(), bytes(60))) + ask(Frame.LEAVE),
         "other length and more": ask(
@@ -243,6 +286,9 @@ def make_offence(client: Client, offence: str) -> bytes:
         ("oversized payload", "8000000 bytes are too many"),
         ("unknown set", "there is no process set 9"),
         ("same name twice", "has asked b of process set 0 already"),
+        ("bad idle", "a question's number was expected"),
+        ("bad withdrawal", "a question's number and a text were expected"),
+        ("bad mention", "the mention of an operation is cut off"),
         ("bad blocked", "a question's number and a truth value were expected"),
         ("other length", "it sent 60 bytes with 'a', and rank 0 sent 64"),
         ("other length and goodbye", "it sent 60 bytes with 'a', and rank 0 sent 64"),

@@ -1,9 +1,11 @@
 """A distributed optimizer is the user's optimizer in everything that is not about averaging."""
 
 import copy
+import ctypes
 import gc
 import pickle
 import warnings
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -121,3 +123,47 @@ def test_parameters_without_a_name_are_called_as_in_horovod() -> None:
     parameter, plain = make_plain()
     assert list_parameters(plain, {}) == [("allreduce.noname.0.0", parameter)]
     assert list_parameters(plain, {parameter: "w"}) == [("w", parameter)]
+
+
+def use_and_drop(how: str) -> list["weakref.ref[object]"]:
+    """Wrap an optimizer of a model of 2 MB, use both, and drop both."""
+    model = torch.nn.Sequential(torch.nn.Linear(500, 1000), hvd.SyncBatchNorm(1000))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), 0.1, momentum=0.9),
+        model.named_parameters(),
+        compression=hvd.Compression.fp16 if how == "compressed" else hvd.Compression.none,
+        op=hvd.Adasum if how == "Adasum" else hvd.Average,
+    )
+    for _ in range(3):
+        model(torch.ones(2, 500) * hvd.rank()).sum().backward()
+        if how == "stepped":
+            optimizer.step()
+        optimizer.zero_grad()
+    kept = [weakref.ref(model), weakref.ref(optimizer), *(weakref.ref(each) for each in model.parameters())]
+    if how == "state":
+        state = hvd.elastic.TorchState(model, optimizer, epoch=0)
+        state.commit()
+        kept.append(weakref.ref(state))
+    return kept
+
+
+@pytest.mark.parametrize("how", ["stepped", "thrown away", "Adasum", "compressed", "state"])
+def test_models_and_optimizers_that_are_dropped_are_gone(ranks: RankPool, how: str) -> None:
+    """Torch's hooks are invisible to the garbage collector, and memory grew by a model with each wrapping."""
+
+    def measure() -> int:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what is free does not count
+        with open("/proc/self/statm") as file:  # noqa: PTH123 - of this moment
+            return int(file.read().split()[1]) * 4096
+
+    def body() -> object:
+        kept = [each for _ in range(5) for each in use_and_drop(how)]
+        before = measure()
+        kept += [each for _ in range(50) for each in use_and_drop(how)]
+        grown = measure() - before
+        return sum(each() is not None for each in kept), grown // 2**20
+
+    for alive, grown_mib in ranks.run(body):
+        assert alive == 0
+        assert grown_mib < 20  # of 100 at least

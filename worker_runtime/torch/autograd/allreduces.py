@@ -13,14 +13,16 @@ With y = postscale * reduce over r of (prescale * x_r), and G = the sum over the
     Adasum    the Adasum of the ranks' gradients, as Horovod has it; it is not the derivative
 
 Horovod combines the gradients of Min, Max and Product by minimum, maximum and product, which is no gradient at all.
+
+Gradients are made of the same differentiable collectives, so that they have gradients themselves; those of Product have
+none, since the quotient that they are made of has a wrong one where a factor is zero.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from worker_runtime.calls import Call, begin_call, make_allreduce
 from worker_runtime.collectives import SUM, Combination
@@ -51,7 +53,6 @@ class HorovodAllreduce(Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """As the module's table says; a collective."""
         (result,) = _differentiate(ctx, [gradient])
@@ -77,10 +78,50 @@ class HorovodGroupedAllreduce(Function):
         return tuple(_reduce(ctx, begin_call("grouped_allreduce", name, process_set), tensors, how))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """As the module's table says; one collective for all (two for Product)."""
         return None, None, None, None, None, None, *_differentiate(ctx, gradients)
+
+
+class Reduce(Function):
+    """The same for a call that was begun: what gradients are made of."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - as above
+        """Combine."""
+        return tuple(_reduce(ctx, call, tensors, how))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """As the module's table says."""
+        return None, None, *_differentiate(ctx, gradients)
+
+
+class MultiplyByOthers(Function):
+    """The gradients of a product, which have none."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - as above
+        """Multiply the gradients, the first half of the tensors, by the product of the other ranks' inputs."""
+        del ctx
+        half = len(tensors) // 2
+        return tuple(_multiply_by_others(call, how, tensors[:half], tensors[half:]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ANN401 - as above
+        """Refuse.
+
+        Raises:
+            RuntimeError: always.
+        """
+        del ctx, gradients
+        raise RuntimeError("an allreduce with op=Product can be differentiated once only")
+
+
+def reduce(call: Call, how: Combination, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Combine tensors, differentiably."""
+    results: tuple[torch.Tensor, ...] = Reduce.apply(call, how, *tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return results
 
 
 def _reduce(ctx: Any, call: Call, tensors: Sequence[torch.Tensor], how: Combination) -> list[torch.Tensor]:  # noqa: ANN401 - as above
@@ -110,9 +151,9 @@ def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Te
             results = [saved[len(gradients) + index] for index in chosen]
             found = _share_among_holders(call, how, given, inputs, results)
         case Reduction.PRODUCT:
-            found = _multiply_by_others(call, how, given, inputs)
+            found = MultiplyByOthers.apply(call, how, *given, *inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         case _:
-            found = call.executor.run(make_allreduce(call, given, how))
+            found = list(reduce(call, how, given))
     placed: list[torch.Tensor | None] = [None] * len(gradients)
     for index, gradient in zip(chosen, found, strict=True):
         placed[index] = gradient
@@ -135,10 +176,11 @@ def _share_among_holders(
     if (how.prescale, how.postscale) != (1.0, 1.0):
         is_min = (how.reduction is Reduction.MIN) == (how.prescale >= 0)
         plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
-        results = call.executor.run(make_allreduce(call.derive("extremes"), inputs, plain))
+        plain_inputs = [mine.detach() for mine in inputs]
+        results = call.executor.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
     holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
     counts = [is_held.to(torch.int32) for is_held in holds]
-    summed = call.executor.run(make_allreduce(call, [*gradients, *counts], SUM))
+    summed = reduce(call, SUM, [*gradients, *counts])
     totals, holders = summed[: len(gradients)], summed[len(gradients) :]
     return [
         torch.where(is_held, total * factor / count.clamp(min=1), 0).to(total.dtype)  # none holds a value that is NaN

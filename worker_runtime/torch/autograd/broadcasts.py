@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from worker_runtime.calls import Call, begin_call, make_allreduce
+from worker_runtime.calls import Call, begin_call
 from worker_runtime.collectives import AVERAGE, Broadcast
 from worker_runtime.process_set import ProcessSet
+from worker_runtime.torch.autograd.allreduces import reduce
 
 
 class HorovodBroadcast(Function):
@@ -33,9 +33,10 @@ class HorovodBroadcast(Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401 - as above
         """Average on the root, zeros elsewhere."""
         call: Call = ctx.call.derive("backward")
-        (averaged,) = call.executor.run(make_allreduce(call, (gradient,), AVERAGE))
-        return averaged if call.among.rank == ctx.root else torch.zeros_like(averaged), None, None, None
+        (averaged,) = reduce(call, AVERAGE, (gradient,))
+        if call.among.rank != ctx.root:  # zeros that still come from it: all ranks differentiate it again, or none
+            averaged = averaged.masked_fill(averaged.new_ones((), dtype=torch.bool), 0)
+        return averaged, None, None, None

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
-from worker_runtime.calls import Call, begin_call, make_allreduce
+from worker_runtime.calls import Call, begin_call
 from worker_runtime.collectives import AVERAGE, Allgather
 from worker_runtime.collectives.allgather import find_own_rows
 from worker_runtime.process_set import ProcessSet
+from worker_runtime.torch.autograd.allreduces import reduce
 
 
 class HorovodAllgather(Function):
@@ -28,7 +28,6 @@ class HorovodAllgather(Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:  # noqa: ANN401 - as above
         """Average, and take this rank's rows."""
         (result,) = _differentiate(ctx, [gradient])
@@ -49,10 +48,29 @@ class HorovodGroupedAllgather(Function):
         return tuple(_gather(ctx, begin_call("grouped_allgather", name, process_set), tensors))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Average, and take this rank's rows of each."""
         return None, None, *_differentiate(ctx, gradients)
+
+
+class Gather(Function):
+    """The same for a call that was begun: what gradients are made of."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - as above
+        """Gather."""
+        return tuple(_gather(ctx, call, tensors))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """Average, and take this rank's rows of each."""
+        return None, *_differentiate(ctx, gradients)
+
+
+def gather(call: Call, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Gather tensors, differentiably."""
+    results: tuple[torch.Tensor, ...] = Gather.apply(call, *tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return results
 
 
 def _gather(ctx: Any, call: Call, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:  # noqa: ANN401 - as above
@@ -65,7 +83,7 @@ def _gather(ctx: Any, call: Call, tensors: Sequence[torch.Tensor]) -> list[torch
 def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:  # noqa: ANN401 - as above
     call: Call = ctx.call.derive("backward")
     chosen = [index for index, each in enumerate(gradients) if each.is_floating_point() or each.is_complex()]
-    averaged = call.executor.run(make_allreduce(call, [gradients[index] for index in chosen], AVERAGE))
+    averaged = reduce(call, AVERAGE, [gradients[index] for index in chosen])
     placed: list[torch.Tensor | None] = [None] * len(gradients)
     for index, gradient in zip(chosen, averaged, strict=True):
         begin, end = ctx.bounds[index]

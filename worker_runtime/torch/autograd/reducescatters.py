@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from worker_runtime.calls import Call, begin_call
-from worker_runtime.collectives import Allgather, Combination, Reducescatter
+from worker_runtime.collectives import Combination, Reducescatter
 from worker_runtime.core.questions import Reduction
 from worker_runtime.process_set import ProcessSet
+from worker_runtime.torch.autograd.gathers import gather
 
 
 class HorovodReducescatter(Function):
@@ -37,7 +37,6 @@ class HorovodReducescatter(Function):
         return result
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Gather the parts' gradients."""
         (result,) = _differentiate(ctx, [gradient])
@@ -62,7 +61,6 @@ class HorovodGroupedReducescatter(Function):
         return tuple(_reduce(ctx, begin_call("grouped_reducescatter", name, process_set), tensors, how))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Gather the parts' gradients."""
         return None, None, None, None, None, *_differentiate(ctx, gradients)
@@ -77,8 +75,8 @@ def _reduce(ctx: Any, call: Call, tensors: Sequence[torch.Tensor], how: Combinat
 def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:  # noqa: ANN401 - as above
     call: Call = ctx.call.derive("backward")
     chosen = [index for index, each in enumerate(gradients) if each.is_floating_point() or each.is_complex()]
-    gathered = call.executor.run(Allgather([gradients[index] for index in chosen], call.among, call.name))
+    gathered = gather(call, [gradients[index] for index in chosen])
     placed: list[torch.Tensor | None] = [None] * len(gradients)
-    for index, (gradient, _) in zip(chosen, gathered, strict=True):
+    for index, gradient in zip(chosen, gathered, strict=True):
         placed[index] = gradient if ctx.factor == 1.0 else gradient * ctx.factor
     return placed

@@ -4,17 +4,23 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 import torch
+from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.collectives import Combination
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
-from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
+@gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -30,15 +36,16 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     The gradient of an input is, with G the sum of all ranks' gradients for the result: for Sum G, for Average G / size,
     for Min and Max G on the ranks that hold the extreme value, in equal shares, for Product G times the product of the
     other ranks' inputs; each times both factors. For Adasum it is, as in Horovod, the Adasum of the gradients.
-    Backward is itself a collective, which all ranks of the set must run; it is differentiable once.
+    Backward is itself a collective, which all ranks of the set must run, and differentiable in turn (for Product
+    it is not).
 
     Args:
         tensor: dense, of any shape, strides and of the dtypes in `worker_runtime.collectives.dtypes`; left alone.
         average: deprecated; True for `op=Average`, False for `op=Sum`.
         name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
         compression: how the tensor is made smaller on its way; gradients pass through it too.
-        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum
-            divided by the size, truncated toward zero; sums and products of integers wrap around.
+        op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum,
+            divided by the size, truncated toward zero, while that sum fits int64; other results may wrap around.
         prescale_factor: multiplies before; integers in float64, truncated toward zero.
         postscale_factor: multiplies after, likewise.
         process_set: the ranks that take part.
@@ -53,7 +60,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
             Horovod has not been initialized.
     """
     reduction = choose_reduction(op, average)
-    compressed, context = (tensor, None) if compression is Compression.none else compression.compress(tensor)
+    check_tensor("allreduce", tensor)
+    compressed, context = compress(compression, tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
@@ -65,6 +73,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     return result if compression is Compression.none else compression.decompress(result, context)
 
 
+@untraced
+@gives_up("allreduce")
 def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -89,6 +99,8 @@ def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(executor.submit(make_allreduce(call, (tensor,), how)), _take_first)
 
 
+@untraced
+@gives_up("allreduce")
 def allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -100,6 +112,8 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
 ) -> torch.Tensor:
     """`allreduce` in place: the result replaces the values of `tensor`, which is returned; not differentiable.
 
+    Autograd takes it for the change that it is: a backward pass that needs the earlier values is an error.
+
     Raises:
         ValueError: as `allreduce`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
@@ -107,10 +121,14 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     call = begin_call("allreduce", name, process_set)
     targets = (tensor,)
-    call.executor.run(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
+    increment_version(targets)
+    call.executor.run(operation)
     return tensor
 
 
+@untraced
+@gives_up("allreduce")
 def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -132,9 +150,13 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     call = begin_call("allreduce", name, process_set)
     executor, targets = call.executor, (tensor,)
-    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), _take_first)
+    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    increment_version(targets)
+    return executor.handle_table.add(handle, _take_first)
 
 
+@untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -167,7 +189,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce`.
     """
     reduction = choose_reduction(op, average)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compress(compression, tensor) for tensor in read_tensors("grouped_allreduce", tensors)]
     compressed = [tensor for tensor, _ in pairs]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
         results: list[torch.Tensor] = list(
@@ -182,6 +204,8 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
 
+@untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -202,11 +226,14 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce_async`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    given = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(make_allreduce(call, list(tensors), how)), tuple)
+    return executor.handle_table.add(executor.submit(make_allreduce(call, given, how)), tuple)
 
 
+@untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -218,16 +245,22 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
 ) -> list[torch.Tensor]:
     """`grouped_allreduce` in place: returns the tensors that were given, with new values; not differentiable.
 
+    Autograd takes note, as with `allreduce_`.
+
     Raises:
         ValueError: as `grouped_allreduce`; also when elements of a tensor share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    targets = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
-    targets = list(tensors)
-    return call.executor.run(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
+    increment_version(targets)
+    return call.executor.run(operation)
 
 
+@untraced
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -248,6 +281,9 @@ def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce_async`.
     """
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+    targets = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
-    executor, targets = call.executor, list(tensors)
-    return executor.handle_table.add(executor.submit(make_allreduce(call, targets, how, targets)), tuple)
+    executor = call.executor
+    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    increment_version(targets)
+    return executor.handle_table.add(handle, tuple)

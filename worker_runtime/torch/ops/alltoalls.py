@@ -5,10 +5,15 @@ import torch
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged, Splits
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
+from worker_runtime.untraced import untraced
 
 
+@untraced
+@gives_up("alltoall")
 def alltoall(
     tensor: torch.Tensor,
     splits: Splits | None = None,
@@ -18,7 +23,7 @@ def alltoall(
     """Give each rank of a set some of the rows, and get some from each.
 
     The gradient of a row goes back to the rank that it came from. Backward is itself a collective, which all ranks of
-    the set must run; it is differentiable once.
+    the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of any strides and of the dtypes in
@@ -39,6 +44,7 @@ def alltoall(
         HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
             failed; or Horovod has not been initialized.
     """
+    check_tensor("alltoall", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         received, received_splits = HorovodAlltoall.apply(tensor, splits, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
@@ -47,6 +53,8 @@ def alltoall(
     return received if splits is None else (received, received_splits)
 
 
+@untraced
+@gives_up("alltoall")
 def alltoall_async(
     tensor: torch.Tensor,
     splits: Splits | None = None,

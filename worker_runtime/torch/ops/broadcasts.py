@@ -3,15 +3,21 @@
 from operator import itemgetter
 
 import torch
+from torch.autograd.graph import increment_version
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
+@gives_up("broadcast")
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -19,7 +25,7 @@ def broadcast(
 
     The gradient of the root's tensor is the average of all ranks' gradients for the result (Horovod's choice: the
     derivative of the sum of all losses would be `size` times as much), that of the others' is zero. Backward is itself
-    a collective, which all ranks of the set must run; it is differentiable once.
+    a collective, which all ranks of the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of any shape and strides and of the dtypes in `worker_runtime.collectives.dtypes`; shape and
@@ -36,6 +42,7 @@ def broadcast(
         HorovodInternalError: the ranks do not agree on dtype, shape, root or device; one of them has joined; the
             operation failed; or Horovod has not been initialized.
     """
+    check_tensor("broadcast", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
@@ -44,6 +51,8 @@ def broadcast(
     return copied
 
 
+@untraced
+@gives_up("broadcast")
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -63,20 +72,28 @@ def broadcast_async(
     )
 
 
+@untraced
+@gives_up("broadcast")
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """`broadcast` in place: overwrites `tensor` on all ranks but the root, and returns it; not differentiable.
+
+    Autograd takes it for a change, on the root too: a backward pass that needs the earlier values is an error.
 
     Raises:
         ValueError: as `broadcast`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `broadcast`.
     """
     call = begin_call("broadcast", name, process_set)
-    call.executor.run(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    operation = Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))
+    increment_version(tensor)
+    call.executor.run(operation)
     return tensor
 
 
+@untraced
+@gives_up("broadcast")
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -91,6 +108,6 @@ def broadcast_async_(
     """
     call = begin_call("broadcast", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(
-        executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))), _take_first
-    )
+    handle = executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    increment_version(tensor)
+    return executor.handle_table.add(handle, _take_first)

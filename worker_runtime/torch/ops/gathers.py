@@ -7,10 +7,15 @@ import torch
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
+from worker_runtime.untraced import untraced
 
 
+@untraced
+@gives_up("allgather")
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
@@ -18,7 +23,7 @@ def allgather(
 
     The gradient of an input is the average, over the ranks, of their gradients for its rows (Horovod's choice: the
     derivative of the sum of all losses would be `size` times as much). Backward is itself a collective, which all ranks
-    of the set must run; it is differentiable once.
+    of the set must run, and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of any strides and of the dtypes in
@@ -35,6 +40,7 @@ def allgather(
         HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
             failed; or Horovod has not been initialized.
     """
+    check_tensor("allgather", tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
@@ -43,6 +49,8 @@ def allgather(
     return gathered.tensor
 
 
+@untraced
+@gives_up("allgather")
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin an `allgather`; not differentiable.
 
@@ -58,6 +66,8 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     return executor.handle_table.add(executor.submit(Allgather((tensor,), call.among, call.name)), _take_tensor)
 
 
+@untraced
+@gives_up("grouped_allgather")
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
@@ -77,13 +87,15 @@ def grouped_allgather(
         ValueError: as `allgather`; also tensors on several devices, or none at all.
         HorovodInternalError: as `allgather`.
     """
-    given = list(tensors)
+    given = read_tensors("grouped_allgather", tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         return list(HorovodGroupedAllgather.apply(name, process_set, *given))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     call = begin_call("grouped_allgather", name, process_set)
     return [gathered.tensor for gathered in call.executor.run(Allgather(given, call.among, call.name))]
 
 
+@untraced
+@gives_up("grouped_allgather")
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -97,9 +109,10 @@ def grouped_allgather_async(
         ValueError: as `grouped_allgather`.
         HorovodInternalError: as `allgather_async`.
     """
+    given = read_tensors("grouped_allgather", tensors)
     call = begin_call("grouped_allgather", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(Allgather(list(tensors), call.among, call.name)), _take_tensors)
+    return executor.handle_table.add(executor.submit(Allgather(given, call.among, call.name)), _take_tensors)
 
 
 def _take_tensor(gathered: list[Gathered]) -> torch.Tensor:

@@ -7,14 +7,19 @@ import torch
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Combination, Reducescatter
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import Average, choose_scatter_reduction
+from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter, HorovodReducescatter
-from worker_runtime.torch.compression import Compression, Compressor
+from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 
 
+@untraced
+@gives_up("reducescatter")
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -28,8 +33,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
 
     The gradient of the input is the concatenation of the ranks' gradients for their parts, times both factors, and
     times the size of the set where the op is Sum (Horovod's choice: the derivative of the sum of all losses would be
-    `size` times less, for Sum and for Average). Backward is itself a collective, which all ranks of the set must run;
-    it is differentiable once.
+    `size` times less, for Sum and for Average). Backward is itself a collective, which all ranks of the set must run,
+    and differentiable in turn.
 
     Args:
         tensor: dense, of at least one dimension, of the same shape and dtype on all ranks, of any strides and of the
@@ -50,7 +55,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
             of them has joined; the operation failed; or Horovod has not been initialized.
     """
     reduction = choose_scatter_reduction(op)
-    compressed, context = (tensor, None) if compression is Compression.none else compression.compress(tensor)
+    check_tensor("reducescatter", tensor)
+    compressed, context = compress(compression, tensor)
     if compressed.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, name, reduction, process_set, prescale_factor, postscale_factor
@@ -62,6 +68,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     return result if compression is Compression.none else compression.decompress(result, context)
 
 
+@untraced
+@gives_up("reducescatter")
 def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
     name: str | None = None,
@@ -85,6 +93,8 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     return executor.handle_table.add(executor.submit(Reducescatter((tensor,), how, call.among, call.name)), _take_first)
 
 
+@untraced
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -115,7 +125,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `reducescatter`.
     """
     reduction = choose_scatter_reduction(op)
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compress(compression, tensor) for tensor in read_tensors("grouped_reducescatter", tensors)]
     compressed = [tensor for tensor, _ in pairs]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
         results: Sequence[torch.Tensor] = HorovodGroupedReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -128,6 +138,8 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
 
+@untraced
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -147,6 +159,7 @@ def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `reducescatter_async`.
     """
     how = Combination(choose_scatter_reduction(op), prescale_factor, postscale_factor)
+    given = read_tensors("grouped_reducescatter", tensors)
     call = begin_call("grouped_reducescatter", name, process_set)
     executor = call.executor
-    return executor.handle_table.add(executor.submit(Reducescatter(list(tensors), how, call.among, call.name)), tuple)
+    return executor.handle_table.add(executor.submit(Reducescatter(given, how, call.among, call.name)), tuple)

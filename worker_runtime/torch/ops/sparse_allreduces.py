@@ -6,10 +6,15 @@ import torch
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import SparseAllreduce
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
+from worker_runtime.torch.arguments import check_tensor
+from worker_runtime.untraced import untraced
 
 
+@untraced
+@gives_up("sparse_allreduce")
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int | None, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
@@ -32,5 +37,6 @@ def sparse_allreduce_async(
             where the ranks do not agree on dtype, shape or op, or the operation failed.
     """
     reduction = choose_reduction(op)
+    check_tensor("sparse_allreduce", tensor)
     call = begin_call("sparse_allreduce", name, process_set)
     return call.executor.submit(SparseAllreduce(tensor, reduction, call.among, call.name)).wait

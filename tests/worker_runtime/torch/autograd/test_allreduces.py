@@ -138,14 +138,38 @@ def test_ranks_may_differ_in_who_wants_a_gradient_of_a_group(ranks: RankPool) ->
     assert ranks.run(body) == [(2.0, 2.0), (None, 2.0)]
 
 
-def test_a_second_derivative_is_a_clear_error(ranks: RankPool) -> None:
+@pytest.mark.parametrize("name", ["Average", "Sum", "Min", "Max"])
+@pytest.mark.parametrize(("pre", "post"), [(1.0, 1.0), (-2.0, 0.5)])
+@pytest.mark.parametrize("form", ["allreduce", "grouped_allreduce"])
+def test_gradients_have_gradients(ranks: RankPool, name: str, pre: float, post: float, form: str) -> None:
+    op, combine = REDUCTIONS[name]
+    inputs = INPUTS + torch.linspace(0.0, 0.1, 18).view(3, 6)  # all different: amin has no second derivative at ties
+
+    def penalize(combined: torch.Tensor, x: torch.Tensor, weights: torch.Tensor) -> None:
+        (gradient,) = torch.autograd.grad((combined**3 * weights).sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+
+    def body() -> object:
+        x = inputs[hvd.rank()].clone().requires_grad_()
+        options = {"op": op, "prescale_factor": pre, "postscale_factor": post}
+        result = hvd.allreduce(x, **options) if form == "allreduce" else hvd.grouped_allreduce([x], **options)[0]
+        penalize(result, x, GRADIENTS[hvd.rank()])
+        return x.grad.tolist()
+
+    whole = inputs.clone().requires_grad_()
+    penalize(post * combine(pre * whole), whole, GRADIENTS.sum(0))
+    torch.testing.assert_close(torch.tensor(ranks.run(body, size=3), dtype=torch.float64), whole.grad)
+
+
+def test_a_second_derivative_of_a_product_is_a_clear_error(ranks: RankPool) -> None:
     def body() -> object:
         x = torch.ones(1, requires_grad=True)
-        (gradient,) = torch.autograd.grad((hvd.allreduce(x) ** 2).sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="differentiate twice"):
+        (gradient,) = torch.autograd.grad((hvd.allreduce(x, op=hvd.Product) ** 2).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="op=Product can be differentiated once only"):
             gradient.sum().backward()
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
 
-    ranks.run(body)
+    assert ranks.run(body) == [2.0, 2.0]
 
 
 def test_an_input_that_was_changed_before_backward_is_an_error(ranks: RankPool) -> None:

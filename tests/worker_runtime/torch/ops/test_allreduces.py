@@ -1,5 +1,7 @@
 """Allreduce under Horovod's arguments; what it computes is tested with the collectives."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -142,6 +144,9 @@ def test_a_group_whose_name_is_in_flight_leaves_nothing_behind(ranks: RankPool) 
                 hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
         hvd.barrier()
         first = [each.tolist() for each in hvd.synchronize(handle)]
+        if hvd.rank() == 1:
+            with pytest.raises(hvd.HorovodInternalError, match="given up on rank 0"):
+                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
         return first, [each.tolist() for each in hvd.grouped_allreduce([torch.ones(1)], name="g")]
 
     assert ranks.run(body) == [([[1.0], [1.0, 1.0]], [[1.0]])] * 2
@@ -241,3 +246,34 @@ def test_a_burst_that_is_answered_while_it_is_waited_for_is_finished_once(ranks:
         return results
 
     assert ranks.run(body) == [[1.5] * 150] * 2
+
+
+@pytest.mark.parametrize("size", [3, 100_000], ids=["in the question", "in the group"])
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_autograd_notices_what_is_written_in_place(ranks: RankPool, size: int, *, is_plain: bool) -> None:
+    def body() -> object:
+        calls: dict[str, Callable[[torch.Tensor], object]] = {
+            "allreduce_": hvd.allreduce_,
+            "allreduce_async_": lambda y: hvd.synchronize(hvd.allreduce_async_(y)),
+            "grouped_allreduce_": lambda y: hvd.grouped_allreduce_([y]),
+            "grouped_allreduce_async_": lambda y: hvd.synchronize(hvd.grouped_allreduce_async_([y])),
+            "broadcast_": lambda y: hvd.broadcast_(y, 0),
+            "broadcast_async_": lambda y: hvd.synchronize(hvd.broadcast_async_(y, 0)),
+            "broadcast_parameters": lambda y: hvd.broadcast_parameters([y], 0),
+        }
+        missed = []
+        for title, call in calls.items():
+            x = torch.ones(size, 2, requires_grad=True)
+            y = x.exp()  # whose values backward needs
+            call(y if is_plain else y[:, :1])
+            try:
+                y.sum().backward()
+            except RuntimeError as error:
+                assert "modified by an inplace operation" in str(error)  # noqa: PT017 - which of them is the question
+            else:
+                missed.append(title)
+        with torch.inference_mode():
+            alone = hvd.allreduce_(torch.ones(2), op=hvd.Sum).tolist()  # it has no version
+        return missed, alone
+
+    assert ranks.run(body) == [([], [2.0, 2.0])] * 2

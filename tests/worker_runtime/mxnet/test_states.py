@@ -1,0 +1,201 @@
+"""What one trainer has saved another of any kind goes on with, and averages exactly once."""
+
+import pickle
+from pathlib import Path
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import worker_runtime.mxnet as hvd
+from tests.worker_runtime.mxnet.training import (
+    check,
+    differentiate,
+    make_net,
+    make_optimizer,
+    make_parameters,
+    make_plain,
+    make_values,
+    make_wrapped,
+    read,
+)
+from tests.worker_runtime.ranks import RankPool
+
+MAKERS = {"plain": make_plain, "wrapped": make_wrapped, "trainer": hvd.DistributedTrainer}
+
+
+def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone: bool) -> None:
+    """Two steps; a plain trainer has the whole batch to itself."""
+    rank, size = (0, 1) if is_alone else (hvd.rank(), hvd.size())
+    for step in range(2):
+        batch = mx.nd.array(make_values(12, 6, seed=seed + step)[rank::size], dtype="float64")
+        with mx.autograd.record():
+            loss = net(batch).square()
+        loss.backward()
+        trainer.step(len(batch))
+
+
+def train_twice(makers: list[str], name: str, path: str) -> list[np.ndarray]:
+    """Train with one trainer, save, and go on with another; each of the makers' kind."""
+    net = make_net()
+    for turn, maker in enumerate(makers):
+        own = make_optimizer(name)
+        trainer = MAKERS[maker](net.collect_params(), own)
+        given = trainer._optimizer
+        if turn:
+            trainer.load_states(path)
+            trainer.set_learning_rate(trainer.learning_rate / 2)
+            assert type(trainer._optimizer) is type(given)
+            assert all(updater.optimizer is trainer._optimizer for updater in trainer._updaters)
+            assert dict(enumerate(trainer._params)) == trainer._optimizer.param_dict
+        train(net, trainer, 10 * turn, is_alone=maker == "plain")
+        trainer.save_states(path)
+    return read(net)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize("second", MAKERS)
+@pytest.mark.parametrize("first", MAKERS)
+def test_states_of_any_trainer_are_loaded_by_any_other(
+    ranks: RankPool, tmp_path: Path, first: str, second: str, name: str
+) -> None:
+    folder = str(tmp_path)
+    replicas = ranks.run(lambda: train_twice([first, second], name, f"{folder}/{hvd.rank()}.states"))
+    check(replicas, train_twice(["plain", "plain"], name, f"{folder}/alone.states"))
+
+
+def test_a_file_holds_the_optimizer_of_the_users_and_is_read_where_nothing_was_initialised(
+    ranks: RankPool, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "saved.states")
+
+    def body() -> None:
+        params = make_parameters((2,))
+        trainer = make_wrapped(params, mx.optimizer.create("sgd", learning_rate=1.0, momentum=0.5))
+        differentiate(params, 1.0)
+        trainer.step(1)
+        if hvd.rank() == 0:
+            trainer.save_states(path)
+
+    ranks.run(body)
+    assert type(pickle.loads(Path(path).read_bytes())[1]) is mx.optimizer.SGD  # noqa: S301 - made here
+    assert b"worker_runtime" not in Path(path).read_bytes()
+
+
+def test_the_wrapper_stays_the_same_one_with_its_settings(ranks: RankPool, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def body() -> object:
+        path = f"{folder}/{hvd.rank()}.states"
+        params = make_parameters((1,))
+        make_plain(params, mx.optimizer.create("sgd", learning_rate=1.0)).save_states(path)
+        wrapped = hvd.DistributedOptimizer(mx.optimizer.create("adam"), 2.0, 3)
+        trainer = mx.gluon.Trainer(params, wrapped, kvstore=None)
+        trainer.load_states(path)
+        wrapped.set_learning_rate(2.0)
+        differentiate(params, hvd.rank() + 1)
+        trainer.step(1)
+        kept = trainer._optimizer is wrapped, wrapped._gradient_predivide_factor, wrapped._num_groups
+        return kept, params["p0"].data().asscalar()
+
+    assert ranks.run(body) == [((True, 2.0, 3), -2.0)] * 2
+
+
+def test_a_key_value_store_and_an_updater_of_the_users_keep_the_wrapper_too(ranks: RankPool, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    def body() -> object:
+        found = []
+        plain = mx.optimizer.get_updater(mx.optimizer.create("sgd", learning_rate=1.0))
+        updater = mx.optimizer.get_updater(hvd.DistributedOptimizer(mx.optimizer.create("adam")))
+        for dump in (True, False, True):
+            updater.set_states(plain.get_states(dump_optimizer=dump))
+        weight = mx.nd.zeros(1)
+        updater(0, mx.nd.full(1, hvd.rank() + 1.0), weight)
+        found.append(weight.asscalar())
+        path = f"{folder}/{hvd.rank()}.states"
+        Path(path).write_bytes(updater.get_states(dump_optimizer=True))
+        store = mx.kv.create("local")
+        store.set_optimizer(hvd.DistributedOptimizer(mx.optimizer.create("adam")))
+        store.load_optimizer_states(path)
+        store.init(3, mx.nd.zeros(1))
+        store.push(3, mx.nd.full(1, hvd.rank() + 1.0))
+        store.pull(3, out=weight)
+        return [*found, weight.asscalar()]
+
+    assert ranks.run(body) == [[-1.5, -1.5]] * 2
+
+
+@pytest.mark.parametrize("maker", ["wrapped", "trainer"])
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+def test_states_that_one_rank_has_loaded_are_broadcast(ranks: RankPool, tmp_path: Path, maker: str, name: str) -> None:
+    path, saved = f"{tmp_path}/saved.states", f"{tmp_path}/saved.params"
+    plain = make_net()
+    trainer = make_plain(plain.collect_params(), make_optimizer(name))
+    train(plain, trainer, 0, is_alone=True)
+    trainer.save_states(path)
+    plain.save_parameters(saved)
+    train(plain, trainer, 10, is_alone=True)
+
+    def body() -> list[np.ndarray]:
+        is_root = hvd.rank() == 1
+        net = mx.gluon.nn.HybridSequential(prefix="net_")  # whose parameters the others initialise in the first step
+        with net.name_scope():
+            net.add(mx.gluon.nn.Dense(8, activation="tanh"), mx.gluon.nn.Dense(1))
+        net.cast("float64")
+        net.initialize()
+        own = MAKERS[maker](net.collect_params(), make_optimizer(name))
+        if is_root:
+            net.load_parameters(saved)
+            own.load_states(path)
+        hvd.broadcast_parameters(net.collect_params(), 1)
+        hvd.broadcast_optimizer_state(own, 1)
+        assert isinstance(own._optimizer, hvd.DistributedOptimizer) == (maker == "wrapped")
+        assert all(updater.optimizer is own._optimizer for updater in own._updaters)
+        assert dict(enumerate(own._params)) == own._optimizer.param_dict
+        train(net, own, 10, is_alone=False)
+        return read(net)
+
+    check(ranks.run(body), read(plain))
+
+
+def test_states_of_a_module_are_broadcast(ranks: RankPool) -> None:
+    def body() -> object:
+        net = mx.sym.LinearRegressionOutput(mx.sym.FullyConnected(num_hidden=1, no_bias=True, name="f"), name="o")
+        module = mx.mod.Module(net, data_names=["f_data"], label_names=["o_label"])
+        module.bind([("f_data", (1, 1))], [("o_label", (1, 1))])
+        module.init_params(mx.init.One())
+        with pytest.raises(ValueError, match=r"broadcast_optimizer_state: .*init_optimizer\(kvstore=None"):
+            hvd.broadcast_optimizer_state(module)
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=0.5, momentum=0.5))
+        module.init_optimizer(kvstore=None, optimizer=optimizer)
+        if hvd.rank() == 0:
+            module._updater.set_states(pickle.dumps({0: mx.nd.full((1, 1), 4.0)}))
+            optimizer.momentum = 1.0
+        hvd.broadcast_optimizer_state(module)
+        batch = mx.io.DataBatch([mx.nd.ones((1, 1))], [mx.nd.ones((1, 1))])
+        module.forward_backward(batch)  # without a gradient
+        module.update()
+        return module.get_params()[0]["f_weight"].asscalar(), module._optimizer is optimizer
+
+    assert ranks.run(body) == [(5.0, True)] * 2
+
+
+def test_states_of_something_else_are_not_broadcast(ranks: RankPool) -> None:
+    def body() -> None:
+        params = make_parameters((1,))
+        for other in (mx.optimizer.create("sgd"), params):
+            with pytest.raises(ValueError, match=r"broadcast_optimizer_state takes a Trainer or a Module, not "):
+                hvd.broadcast_optimizer_state(other)
+
+    ranks.run(body, size=1)
+
+
+def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks: RankPool) -> None:
+    def body() -> object:
+        wrapped = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0))
+        updater = mx.optimizer.get_updater(mx.optimizer.create("adam"))
+        updater.set_states(pickle.dumps(({}, wrapped)))
+        return type(updater.optimizer) is mx.optimizer.SGD
+
+    assert ranks.run(body) == [True] * 2

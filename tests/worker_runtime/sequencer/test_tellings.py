@@ -1,0 +1,37 @@
+"""Answers as frames."""
+
+import socket
+
+import pytest
+
+from worker_runtime.core.questions import Answer, Failure, Refusal, Restart, Wanted
+from worker_runtime.mentions import Mention
+from worker_runtime.sequencer.connection import Connection
+from worker_runtime.sequencer.member import Member
+from worker_runtime.sequencer.poller import Poller
+from worker_runtime.sequencer.tellings import tell
+from worker_runtime.wire import Frame, encode_numbered
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            Refusal(0, "x", (0, 2), "why"),
+            [(0, Frame.REFUSAL, encode_numbered(7, "why")), (2, Frame.REFUSAL, encode_numbered(9, "why"))],
+        ),
+        (Wanted(2, 1, "x", "note"), [(2, Frame.WANTED, Mention(1, "x", "note").encode())]),
+        (Restart(), [(0, Frame.RESTART, b""), (2, Frame.RESTART, b"")]),
+        (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
+    ],
+)
+def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object]) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    ours = socket.create_connection(listener.getsockname())
+    poller = Poller()
+    members = {rank: Member(rank, Connection(ours, poller), has_left=rank == 1) for rank in range(3)}
+    asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
+    assert list(tell(answer, asked, members)) == expected  # type: ignore[arg-type]  # no release is among them
+    poller.close()
+    for end in (ours, listener):
+        end.close()

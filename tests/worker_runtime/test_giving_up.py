@@ -1,0 +1,180 @@
+"""One rank makes a mistake; after one refusal all go on as if nothing had happened."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.giving_up import gives_up
+
+Call = Callable[[str | None], object]
+
+MISTAKES: dict[str, tuple[Call, Call]] = {  # a wrong call and the right one
+    "rows": (
+        lambda name: hvd.alltoall(torch.zeros(3), name=name),
+        lambda name: hvd.alltoall(torch.zeros(2), name=name),
+    ),
+    "op": (
+        lambda name: hvd.allreduce(torch.zeros(2), op=99, name=name),
+        lambda name: hvd.allreduce(torch.zeros(2), name=name),
+    ),
+    "no tensor": (
+        lambda name: hvd.allreduce("text", name=name),  # type: ignore[arg-type]  # the mistake
+        lambda name: hvd.allreduce(torch.zeros(2), name=name),
+    ),
+    "too few": (
+        lambda name: hvd.allgather(name=name),  # type: ignore[call-arg]  # the mistake
+        lambda name: hvd.allgather(torch.zeros(2), name=name),
+    ),
+    "an argument too many": (
+        lambda name: hvd.allgather(torch.zeros(2), name=name, extra=1),  # type: ignore[call-arg]  # the mistake
+        lambda name: hvd.allgather(torch.zeros(2), name=name),
+    ),
+    "root": (
+        lambda name: hvd.broadcast(torch.zeros(2), 7, name=name),
+        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name),
+    ),
+    "differentiable": (
+        lambda name: hvd.alltoall(torch.zeros(3, requires_grad=True), name=name),
+        lambda name: hvd.alltoall(torch.zeros(2), name=name),
+    ),
+    "asynchronous": (
+        lambda name: hvd.reducescatter_async(torch.zeros(2), op=hvd.Max, name=name),
+        lambda name: hvd.reducescatter(torch.zeros(2), name=name),
+    ),
+    "object": (
+        lambda name: hvd.broadcast_object("x", 5, name=name),
+        lambda name: hvd.broadcast_object("x", 0, name=name),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ["a", None])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_at_once_and_all_go_on(
+    ranks: RankPool, mistake: str, name: str | None
+) -> None:
+    def body() -> object:
+        wrong, right = MISTAKES[mistake]
+        began = time.monotonic()
+        try:
+            (wrong if hvd.rank() == 1 else right)(name)
+        except (ValueError, TypeError, RuntimeError, AttributeError) as error:
+            caught: Exception = error
+        seconds = time.monotonic() - began
+        for _ in range(3):
+            right(name)
+            hvd.allreduce(torch.ones(1), name="loss")
+            hvd.allreduce(torch.ones(1))
+        return type(caught).__name__, str(caught), seconds
+
+    (mine, text, seconds), (theirs, cause, _) = ranks.run(body)
+    assert mine == "OperationRefusedError"
+    assert f"was given up on rank 1, before anything was sent: {theirs}: {cause}" in text
+    assert seconds < 0.9  # no deadlock had to be found
+
+
+def test_a_name_in_flight_counts_as_another_use_of_it(ranks: RankPool) -> None:
+    def body() -> object:
+        if hvd.rank() == 0:
+            handle = hvd.allreduce_async(torch.ones(1), name="x")
+            with pytest.raises(ValueError, match="same name"):
+                hvd.allreduce_async(torch.ones(1), name="x")
+            hvd.barrier()
+            hvd.synchronize(handle)
+        else:
+            hvd.barrier()
+            hvd.allreduce(torch.ones(1), name="x")
+            with pytest.raises(hvd.HorovodInternalError, match=r"given up on rank 0.*same name"):
+                hvd.allreduce(torch.ones(1), name="x")
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item()
+
+    assert ranks.run(body) == [2.0] * 2
+
+
+def test_what_all_ranks_do_wrong_is_no_ranks_debt(ranks: RankPool) -> None:
+    def body() -> object:
+        for _ in range(2):
+            with pytest.raises(ValueError, match="multiple"):
+                hvd.alltoall(torch.zeros(3), name="a")
+        return hvd.alltoall(torch.full((2,), float(hvd.rank())), name="a").tolist()
+
+    assert ranks.run(body) == [[0.0, 1.0]] * 2
+
+
+def test_of_several_operations_those_that_were_not_asked_for_are_given_up(ranks: RankPool) -> None:
+    def body() -> object:
+        good = {"a": torch.ones(1), "b": torch.ones(1)}
+        bad = {"a": torch.ones(1), "b": torch.ones(1).to_sparse()}
+        with pytest.raises((ValueError, hvd.HorovodInternalError)):
+            hvd.broadcast_parameters(bad if hvd.rank() == 1 else good, 0)
+        hvd.broadcast_parameters(good, 0)
+        return True
+
+    assert ranks.run(body) == [True] * 2
+
+
+def test_a_failure_after_the_question_is_nobody_elses(ranks: RankPool) -> None:
+    def body() -> object:
+        @gives_up("allreduce")
+        def reduce_and_fail(name: str) -> None:
+            hvd.allreduce(torch.ones(1), name=name)
+            raise ValueError("afterwards")
+
+        if hvd.rank() == 0:
+            with pytest.raises(ValueError, match="afterwards"):
+                reduce_and_fail("x")
+        else:
+            hvd.allreduce(torch.ones(1), name="x")
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item()
+
+    assert ranks.run(body) == [2.0] * 2
+
+
+def test_who_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0, 1])
+        if hvd.rank() == 2:
+            with pytest.raises(ValueError, match="not a member"):
+                hvd.allreduce(torch.ones(1), name="x", process_set=some)
+            with pytest.raises(ValueError, match="name"):
+                hvd.allreduce(torch.ones(1), name=7)  # type: ignore[arg-type]  # the mistake
+        hvd.barrier()
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x", process_set=some).item() if some.included() else 2.0
+
+    assert ranks.run(body, size=3) == [2.0] * 3
+
+
+@pytest.mark.parametrize(("is_named", "catches_each"), [(True, False), (True, True), (False, False)])
+def test_after_a_deadlock_all_are_in_step_again(ranks: RankPool, *, is_named: bool, catches_each: bool) -> None:
+    """Rank 1 leaves one operation out, once; what has no name is matched by order, so that must be right again."""
+
+    def body() -> object:
+        refused: list[int] = []
+
+        def attempt(calls: list[Callable[[], object]], step: int) -> None:
+            try:
+                for call in calls:
+                    call()
+            except hvd.HorovodInternalError:
+                refused.append(step)
+
+        for step in range(6):
+            calls: list[Callable[[], object]] = [
+                lambda: hvd.allreduce(torch.ones(2), name="a" if is_named else None),
+                lambda: hvd.allgather(torch.ones(2), name="b" if is_named else None),
+                lambda: hvd.broadcast(torch.ones(2), 0, name="c" if is_named else None),
+                hvd.barrier,
+            ]
+            if step == 1 and hvd.rank() == 1:
+                del calls[0]
+            for part in [[call] for call in calls] if catches_each else [calls]:
+                attempt(part, step)
+        return sorted(set(refused))
+
+    found = ranks.run(body)
+    assert found[0]
+    assert all(step <= 2 for rank in found for step in rank), found

@@ -1,0 +1,71 @@
+"""A call that fails before it asks anything: the other ranks, which wait for it or will, are told so at once.
+
+Otherwise they would wait for a rank that has gone on, and their next calls of this name would meet this rank's later
+ones. A call that has failed here counts as one: for the others, who are refused theirs, and where calls are counted.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
+
+from worker_runtime.errors import HorovodInternalError, NotInitializedError
+from worker_runtime.executor import Executor
+from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.runtime import RUNTIME
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+
+def gives_up(kind: str | None = None) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
+    """Have a function of the API tell the other ranks when it fails before it has asked.
+
+    Args:
+        kind: of the one operation that it asks for, with the arguments `name` and `process_set`, so that it can also
+            fail before that has its name; None for a function of several.
+    """
+
+    def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
+            try:
+                executor = RUNTIME.executor
+            except NotInitializedError:
+                return function(*args, **kwargs)
+            made = executor.accord.unasked.made
+            try:
+                return function(*args, **kwargs)
+            except BaseException as error:
+                calls: Iterable[tuple[int, str]] = executor.accord.find_unasked(made)
+                if kind is not None and executor.accord.unasked.made == made:
+                    calls = _count_call(executor, kind, _bind(signature, args, kwargs))
+                for process_set, name in calls:
+                    executor.give_up_call(process_set, name, f"{type(error).__name__}: {error}")
+                raise
+
+        return call
+
+    return decorate
+
+
+def _bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
+    """What was passed, by name, as far as it fits."""
+    try:
+        return signature.bind_partial(*args, **kwargs).arguments
+    except TypeError:
+        return kwargs
+
+
+def _count_call(executor: Executor, kind: str, arguments: dict[str, object]) -> list[tuple[int, str]]:
+    """Make the name that the call did not come to; none where this rank cannot make it anyway."""
+    name, where = arguments.get("name"), arguments.get("process_set", global_process_set)
+    if not isinstance(name, str | None) or not isinstance(where, ProcessSet):
+        return []
+    try:
+        number = executor.find_members(where.find_number(kind), kind).number
+        return [(number, executor.make_name(kind, name, number))]
+    except (ValueError, HorovodInternalError):
+        return []

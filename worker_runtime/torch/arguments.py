@@ -1,0 +1,27 @@
+"""What a program has passed to a collective, looked at before anything else is done with it."""
+
+from collections.abc import Iterable
+
+import torch
+
+from worker_runtime.errors import WrongArgumentError
+
+
+def check_tensor(title: str, tensor: object) -> None:
+    """Raise WrongArgumentError unless it is a tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)")
+
+
+def read_tensors(title: str, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a group.
+
+    Raises:
+        WrongArgumentError: it is no list of tensors.
+    """
+    if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+        raise WrongArgumentError(f"{title}: a list of tensors was expected, not {type(tensors).__name__}")
+    read = list(tensors)
+    for tensor in read:
+        check_tensor(title, tensor)
+    return read
