@@ -9,7 +9,7 @@ import copy
 import queue
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -24,6 +24,9 @@ notification_manager = RUNTIME.notifications  # by Horovod's name
 
 Parameters = ParamSpec("Parameters")
 ResultT = TypeVar("ResultT")
+
+# Joins as one that restores its state, or keeps it, and tells what the others do; with why, where it restores.
+Enter = Callable[[Wish, str], Verdict | None]
 BroadcastObject = Callable[[Any], Any]
 
 
@@ -160,7 +163,7 @@ def run_fn(
 
 
 def _run_through(
-    func: Callable[Concatenate[State, Parameters], ResultT], enter: Callable[[Wish, str], Verdict | None]
+    func: Callable[Concatenate[State, Parameters], ResultT], enter: Enter
 ) -> Callable[Concatenate[State, Parameters], ResultT]:
     """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
 
@@ -171,42 +174,44 @@ def _run_through(
             if RUNTIME.join_late():
                 state.on_reset()
             with RUNTIME.declare_state():
-                return repeat(state, *args, **kwargs)
+                return _repeat(partial(func, state, *args, **kwargs), state, enter)
         finally:
             notification_manager.remove_listener(state)
 
-    def repeat(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
-        skip_sync = False
-        failures: list[tuple[str, int]] = []
-        while True:
-            trouble = ""
-            try:
-                if not skip_sync:
-                    state.sync()
-                    RUNTIME.note_synced()
-                return func(state, *args, **kwargs)
-            except HorovodInternalError as error:
-                trouble = str(error)
-                failures.append((trouble, state._commits))  # noqa: SLF001 - of this module
-                if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
-                    raise  # nothing has changed: it is the program's own fault
-                state.restore()
-                skip_sync = False
-                wish = Wish.RESTORE
-            except HostsUpdatedInterrupt as interrupt:
-                skip_sync = interrupt.skip_sync and not state.needs_sync()
-                wish = Wish.RESIZE
-            notification_manager.forget()
-            verdict = enter(wish, trouble)
-            if verdict is not None:
-                is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
-                skip_sync = skip_sync and is_same  # others may have come in the meantime
-                if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
-                    state.restore()
-            state.on_reset()
-            notification_manager.repeat_to(state)  # what came while the job was joined anew
-
     return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
+
+
+def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT:
+    """Sync the state and train, until it ends in something else than a change of the job."""
+    skip_sync = False
+    failures: list[tuple[str, int]] = []
+    while True:
+        trouble = ""
+        try:
+            if not skip_sync:
+                state.sync()
+                RUNTIME.note_synced()
+            return train()
+        except HorovodInternalError as error:
+            trouble = str(error)
+            failures.append((trouble, state._commits))  # noqa: SLF001 - of this module
+            if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
+                raise  # nothing has changed: it is the program's own fault
+            state.restore()
+            skip_sync = False
+            wish = Wish.RESTORE
+        except HostsUpdatedInterrupt as interrupt:
+            skip_sync = interrupt.skip_sync and not state.needs_sync()
+            wish = Wish.RESIZE
+        notification_manager.forget()
+        verdict = enter(wish, trouble)
+        if verdict is not None:
+            is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
+            skip_sync = skip_sync and is_same  # others may have come in the meantime
+            if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
+                state.restore()
+        state.on_reset()
+        notification_manager.repeat_to(state)  # what came while the job was joined anew
 
 
 def run(

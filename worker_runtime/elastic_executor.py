@@ -6,6 +6,9 @@ which is run again as a whole by its reducer (`StepRevokedError`), and for round
 
 What makes this right is the snapshot: it is taken under the lock under which every operation becomes done, after the
 sequencer has said that nothing more is released, and nothing of the old generation becomes done after it.
+
+Long because suspending, reporting, adopting and resuming are one movement over the same handles under the same lock:
+apart, none of them could be checked by reading.
 """
 
 import threading

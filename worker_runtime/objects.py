@@ -127,7 +127,7 @@ def _pack(executor: Executor, title: str, value: object, rank: int) -> tuple[tor
     try:
         cloudpickle.dump(value, stream)
     except Exception as error:  # noqa: BLE001 - the object's own code runs here
-        data, _ = _pack(executor, title, _Unpicklable(f"{type(error).__name__}: {error}"))
+        data, _ = _pack(executor, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
         return data, error
     message = stream.getbuffer()
     message[:_PROOF_BYTES] = _prove(executor.key, title, rank, message[_PROOF_BYTES:])

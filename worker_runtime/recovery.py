@@ -10,6 +10,8 @@ verdict, the same for all:
 
 Each try is a `Formation`. What is lost while it is under way makes it worthless, and another begins: pending operations
 and kept gradients belong to the process, and outlive any number of tries.
+
+Long because the thread that recovers and the program that comes for a generation share one state under one lock.
 """
 
 import ctypes
@@ -19,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from worker_runtime.backends.choice import Choice
 from worker_runtime.elastic_executor import ElasticExecutor
@@ -37,6 +39,7 @@ from worker_runtime.membership import (
     Verdict,
     Wish,
 )
+from worker_runtime.news import Closed, Connected, Failed, FormationNews, Joined, News, Trouble
 
 # What it says at the level DEBUG, and when, tells how long each part of a recovery takes (benchmarks/recovery.py).
 _LOG = logging.getLogger("hvd.recovery")
@@ -56,40 +59,6 @@ class FollowingClient(JoiningClient, Protocol):
 
     def close(self) -> None:
         """End the connection to the agent, and whoever waits for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """This worker has noticed that the generation cannot go on."""
-
-    generation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Joined:
-    formation: Formation
-    membership: Membership
-
-
-@dataclass(frozen=True, slots=True)
-class _Connected:
-    formation: Formation
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    formation: Formation
-    error: Exception
-    is_final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Closed:
-    pass
-
-
-_News: TypeAlias = Trouble | Interrupted | ResizeOffered | _Joined | _Connected | _Failed | _Closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +105,7 @@ class Recovery:
         self._is_blank = bootstrap.is_late  # until it has the others' state
         self._states = 0  # functions under way that begin again after an exception
         self._changed = threading.Condition()
-        self._news: SimpleQueue[_News] = SimpleQueue()
+        self._news: SimpleQueue[News] = SimpleQueue()
         self._client = connect(bootstrap)
         self._threads = [
             threading.Thread(target=target, name=name, daemon=True)
@@ -196,7 +165,7 @@ class Recovery:
 
     def close(self) -> None:
         """End the threads; the executor is its owner's."""
-        self._news.put(_Closed())
+        self._news.put(Closed())
         self._client.close()
         with self._changed:
             formation, self._formation = self._formation, None
@@ -219,15 +188,15 @@ class Recovery:
 
     def note_joined(self, formation: Formation, membership: Membership) -> None:
         """See `Follower`."""
-        self._news.put(_Joined(formation, membership))
+        self._news.put(Joined(formation, membership))
 
     def note_connected(self, formation: Formation) -> None:
         """See `Follower`."""
-        self._news.put(_Connected(formation))
+        self._news.put(Connected(formation))
 
     def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
         """See `Follower`."""
-        self._news.put(_Failed(formation, error, is_final))
+        self._news.put(Failed(formation, error, is_final))
 
     def _listen(self) -> None:
         """Hear what the rendezvous has to say, until the client is closed."""
@@ -239,15 +208,15 @@ class Recovery:
 
     def _control(self) -> None:
         try:
-            while not isinstance(news := self._news.get(), _Closed):
+            while not isinstance(news := self._news.get(), Closed):
                 self._heed(news)
         except BaseException as error:  # a fault of ours: nobody may wait for this thread
             self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
             raise
 
-    def _heed(self, news: _News) -> None:
+    def _heed(self, news: News) -> None:
         match news:
-            case _Joined(formation) | _Connected(formation) | _Failed(formation):
+            case Joined(formation) | Connected(formation) | Failed(formation):
                 if formation is self._formation:  # else it was abandoned meanwhile
                     self._hear_of_formation(news)
             case ResizeOffered(generation):
@@ -259,15 +228,15 @@ class Recovery:
             case Trouble(generation, reason):
                 self._leave(generation, reason, trouble=reason)
 
-    def _hear_of_formation(self, news: "_Joined | _Connected | _Failed") -> None:
+    def _hear_of_formation(self, news: FormationNews) -> None:
         match news:
-            case _Joined(_, membership):
+            case Joined(_, membership):
                 self._join(membership)
-            case _Connected(formation):
+            case Connected(formation):
                 self._go_on(formation)
-            case _Failed(_, error, is_final=True):
+            case Failed(_, error, is_final=True):
                 self._give_up(error)
-            case _Failed(_, error):
+            case Failed(_, error):
                 self._leave(self._generation, str(error), trouble=str(error))
 
     def _leave(self, generation: int, reason: str, trouble: str = "") -> None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from worker_runtime.backends.choice import Choice, choose
 from worker_runtime.backends.features import Features
+from worker_runtime.environment import read_is_elastic, read_numbers
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.group import form
@@ -36,11 +37,8 @@ from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
 
-_ELASTIC = "HOROVOD_ELASTIC"  # "1" in a job whose policy allows losses
-
 # How long the members of a world that another launcher made wait for each other; torch's own default is as long.
 WORLD_LIMIT = timedelta(minutes=5)
-
 
 # How long a failed operation waits to hear that it failed because a peer has ended well.
 DEPARTED_LIMIT_SECONDS = 2.0
@@ -94,17 +92,17 @@ class Runtime:
             try:
                 bootstrap = Bootstrap.read(environment)
                 world = None if bootstrap is not None else find_world(environment)
-                is_elastic = environment.get(_ELASTIC) == "1"
+                is_elastic = read_is_elastic(environment)
                 identity = str(bootstrap or world or "")
                 check_mark(environment, identity)
-                choice = _choose_backends(read_backend(environment))
+                wish = read_backend(environment)
+                choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL))
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                    assignment, executor = _read_numbers(environment), Executor()
+                    assignment, executor = read_numbers(environment), Executor()
                     self._late = bootstrap, choice
                 elif bootstrap is not None:
-                    assignment, executor = (
-                        self._join_elastic(bootstrap, choice) if is_elastic else self._join(bootstrap, choice)
-                    )
+                    join = self._join_elastic if is_elastic else self._join
+                    assignment, executor = join(bootstrap, choice)
                 elif world is not None:
                     assignment, executor = self._join_foreign(world, choice)
                 else:
@@ -297,17 +295,6 @@ class Runtime:
         if self._world is not None and not self._is_forked:
             self._is_forked = True
             self._world.executor.abandon()
-
-
-def _read_numbers(environment: Mapping[str, str]) -> Assignment:
-    """The numbers with which the agent has started this worker."""
-    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    return Assignment(*(int(environment[f"HOROVOD_{name}"]) for name in names))
-
-
-def _choose_backends(wish: Backend | None) -> Choice:
-    """Through which backends tensors travel; raises BackendRefusedError."""
-    return choose(wish, Features.look(counts_devices=wish is Backend.NCCL))
 
 
 RUNTIME = Runtime(connect)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.worker_runtime.conversation import Echo
 from tests.worker_runtime.generation import Generation
+from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.core.questions import Question, Release
 from worker_runtime.executor import Executor
@@ -20,6 +21,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.accord = Accord()
 
     def note_release(self, terms: Release) -> None:
         """As `Owner`."""

@@ -33,7 +33,6 @@ from worker_runtime.wire import (
 
 _MAX_REASON_BYTES = 500
 _GOODBYES = (Frame.LEAVE, Frame.END)
-_LAST_WORDS = (*_GOODBYES, Frame.HALT)
 _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
@@ -134,7 +133,7 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind in _WAITS:
             self._follow(member, kind, memoryview(data)[start:end])
-        elif kind in _LAST_WORDS:
+        elif kind in (*_GOODBYES, Frame.HALT):
             self._take_last_words(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
         else:
             raise ProtocolError(f"a frame of type {kind} came")
