@@ -20,6 +20,7 @@ from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
 from rendezvous.orders import Begin
 from rendezvous.server import Server
+from tests.hvdrun.agent.jobs import JOB
 from tests.rendezvous.stage import Sequencing
 
 LIMIT_SECONDS = 20.0
@@ -58,11 +59,11 @@ class Rendezvous:
 
     def __init__(self, lease_seconds: float) -> None:
         self.effects: list[Effect] = []
-        self.authority = Authority("job")
+        self.authority = Authority(JOB)
         policy = Policy.static(1, lease_seconds=30)
         self.server = Server(policy, self.effects.append, self.authority.issue_server())
         self.begin = Begin(
-            job="job",
+            job=JOB,
             host="a",
             server="",
             credential=self.authority.issue_agent("a"),

@@ -25,6 +25,7 @@ from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.orders import Begin
 from tests.hvdrun.agent.alone import run_alone
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.watching import until
 
 LIMIT_SECONDS = 20.0
@@ -105,7 +106,7 @@ async def checking(
         folder = Path(name)
         (folder / "program.py").write_text(program)
         begin = Begin(
-            job="job",
+            job=JOB,
             host="a",
             server="127.0.0.1:1",
             credential=Credential(b"", b"", b""),
@@ -116,7 +117,7 @@ async def checking(
             start_timeout_seconds=limit_seconds,
             address="127.0.0.1",
         )
-        guard = Guard("job/a", folder / "nothing")
+        guard = Guard(ORIGIN, folder / "nothing")
         spawner = Spawner(forks)
         checked = CheckedSpawner(begin, spawner, guard, module="program")
         descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count

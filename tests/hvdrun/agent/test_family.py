@@ -11,6 +11,7 @@ import pytest
 
 from hvdrun.agent import processes
 from hvdrun.agent.family import Family, is_in_one_of
+from tests.hvdrun.agent.jobs import ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
 
 
@@ -22,7 +23,7 @@ def start_time(pid: int) -> int:
 
 @pytest.fixture
 def family() -> Family:
-    return Family("job/a")
+    return Family(ORIGIN)
 
 
 @pytest.fixture

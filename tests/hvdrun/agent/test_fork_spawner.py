@@ -20,6 +20,7 @@ from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.orders import Begin
 from tests.hvdrun.agent.alone import run_alone
+from tests.hvdrun.agent.jobs import JOB
 
 PR_SET_CHILD_SUBREAPER = 36
 LIMIT_SECONDS = 20.0
@@ -61,7 +62,7 @@ def describe(folder: Path, command: tuple[str, ...]) -> Begin:
     """A job of this command on this host."""
     site = folder / "site"
     return Begin(
-        job="job",
+        job=JOB,
         host="a",
         server="127.0.0.1:1",
         credential=Credential(b"", b"", b""),

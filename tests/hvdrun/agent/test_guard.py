@@ -9,9 +9,8 @@ import pytest
 
 from hvdrun.agent import processes
 from hvdrun.agent.guard import Guard
+from tests.hvdrun.agent.jobs import ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
-
-ORIGIN = "job/a"
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent import processes
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
 
-ORIGIN = "job/a"
-OURS = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
+OURS = {"HVD_JOB": JOB, "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_at_the_end_of_its_pipe_it_ends_the_sessions_and_removes_the_folder(
 
 
 def test_it_finds_what_was_started_by_the_agent_s_workers_wherever_it_went(guardian: subprocess.Popen[str]) -> None:
-    inner = {**OURS, "HVD_JOB": "job/a/0.1/inner", "HVD_SLOT": "b:0"}
+    inner = {**OURS, "HVD_JOB": f"{ORIGIN}/0.1/inner", "HVD_SLOT": "b:0"}
     with sleeping(environment=OURS) as stray, sleeping(environment=inner) as inner_worker:
         assert tell(guardian) == 0
         assert (stray.wait(10), inner_worker.wait(10)) == (-9, -9)

@@ -33,6 +33,7 @@ from rendezvous.orders import (
     Telling,
     Wait,
 )
+from tests.hvdrun.agent.jobs import JOB
 
 LAUNCH = Launch(Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1), "placed")
 
@@ -68,10 +69,10 @@ def start_agent(tmp_path: Path) -> subprocess.Popen[bytes]:
 
 def make_begin(directory: Path) -> Begin:
     return Begin(
-        job="job",
+        job=JOB,
         host="a",
         server="127.0.0.1:1",
-        credential=Authority("job").issue_agent("a"),
+        credential=Authority(JOB).issue_agent("a"),
         command=("sh", "-c", "echo up; sleep 600"),
         directory=str(directory),
         environment={b"PATH": os.environb[b"PATH"]},

@@ -26,6 +26,7 @@ from rendezvous.credentials import Credential
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from rendezvous.orders import Begin
 from tests.hvdrun.agent.alone import run_alone
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.watching import until
 
 KEY = bytes(range(32))
@@ -103,7 +104,7 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic:
         folder = Path(name)
         (folder / "program.py").write_text(program)
         begin = Begin(
-            job="job",
+            job=JOB,
             host="a",
             server="127.0.0.1:1",
             credential=Credential(b"", b"", b""),
@@ -119,14 +120,14 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic:
             start_timeout_seconds=30,
             address="127.0.0.1",
         )
-        guard = Guard("job/a", folder / "nothing")
+        guard = Guard(ORIGIN, folder / "nothing")
         warnings: list[str] = []
         sequencing = Sequencing(
             begin, NoForker(), guard, warnings.append, limit_seconds=limit_seconds, module="program"
         )
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed = InputFeed(lambda: None)
-        watch = Watch("job", "a", spawner, OutputForwarder(), feed=feed, guard=guard, claim=sequencing.note_end)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, guard=guard, claim=sequencing.note_end)
         watch.open()
         descriptors = count_descriptors()
         try:
@@ -149,7 +150,7 @@ def read_command(pid: int) -> str:
 
 
 def find_ours() -> list[processes.Process]:
-    return [process for process in processes.running() if processes.comes_from(process, "job/a")]
+    return [process for process in processes.running() if processes.comes_from(process, ORIGIN)]
 
 
 async def serve_several_generations() -> None:

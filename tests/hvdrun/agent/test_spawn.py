@@ -22,13 +22,14 @@ from rendezvous.core.effects import Launch
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.orders import Begin
+from tests.hvdrun.agent.jobs import JOB
 
 LAUNCH = Launch(Worker(Slot("a", 1), 1), Assignment(1, 2, 1, 2, 0, 1), "placed")
 
 
 def make_begin(directory: Path, *command: str, stdin_rank: int | None = None) -> Begin:
     return Begin(
-        job="job",
+        job=JOB,
         host="a",
         server="127.0.0.1:1",
         credential=Credential(b"", b"", b""),
@@ -119,7 +120,7 @@ def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) 
     found = dict(entry.partition(b"=")[::2] for entry in out.split(b"\0"))
     assert found[b"NAME"] == b"\xff"
     assert (found[b"HOROVOD_RANK"], found[b"HOROVOD_SIZE"]) == (b"1", b"2")
-    assert (found[b"HVD_JOB"], found[b"HVD_SLOT"], found[b"HVD_INCARNATION"]) == (b"job", b"a:1", b"1")
+    assert (found[b"HVD_JOB"], found[b"HVD_SLOT"], found[b"HVD_INCARNATION"]) == (JOB.encode(), b"a:1", b"1")
     assert found[b"HVD_SOCKET"] == b"/run/agent.sock"
 
 

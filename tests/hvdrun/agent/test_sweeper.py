@@ -10,6 +10,7 @@ from hvdrun.agent import processes, sweeper
 from hvdrun.agent.processes import Process
 from hvdrun.agent.sweeper import CLEAN_LOOKS, Sweeper
 from rendezvous.core.model import Slot, Worker
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
 
 LIMIT_SECONDS = 20.0
@@ -20,7 +21,7 @@ class Counted(Sweeper):
     """Counts its looks."""
 
     def __init__(self, lives: Container[int] = ()) -> None:
-        super().__init__("job", "a", lives)
+        super().__init__(JOB, "a", lives)
         self.looks = 0
         self.told: list[Worker] = []
 
@@ -39,7 +40,7 @@ def name(index: int) -> Worker:
 
 
 def mark(index: int) -> dict[str, str]:
-    return {"HVD_JOB": "job", "HVD_SLOT": f"a:{index}", "HVD_INCARNATION": "1"}
+    return {"HVD_JOB": JOB, "HVD_SLOT": f"a:{index}", "HVD_INCARNATION": "1"}
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -70,7 +71,7 @@ def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() ->
             await room.finish()
             assert room.told == [name(0)]
             assert first.wait(10) == -signal.SIGKILL
-            assert not [process for process in processes.running() if processes.comes_from(process, "job/a/0.1")]
+            assert not [process for process in processes.running() if processes.comes_from(process, f"{ORIGIN}/0.1")]
             assert is_alive(second.pid)
 
     run(scenario)

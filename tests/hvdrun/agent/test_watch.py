@@ -17,6 +17,7 @@ from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
 from rendezvous.core.events import Exited
 from tests.hvdrun.agent.alone import run_alone
+from tests.hvdrun.agent.jobs import ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.agent.watching import (
     LAUNCHES,
@@ -134,7 +135,7 @@ def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_re
 
 async def neighbours() -> None:
     # The second worker runs what an hvdrun in it would start: a worker of an inner job in a slot like the first's.
-    inner = "HVD_JOB=job/a/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
+    inner = f"HVD_JOB={ORIGIN}/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
     script = f"if [ $HVD_SLOT = a:0 ]; then until [ -s inner ]; do sleep 0.01; done; else {inner}; fi"
     async with watching("sh", "-c", script) as room:
         for launch in LAUNCHES:

@@ -20,6 +20,7 @@ from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.orders import Begin
+from tests.hvdrun.agent.jobs import JOB, ORIGIN
 
 LIMIT_SECONDS = 20.0
 
@@ -102,7 +103,7 @@ async def watching(*command: str, wrap: Callable[[Spawner], Spawner] = lambda sp
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = Begin(
-            job="job",
+            job=JOB,
             host="a",
             server="127.0.0.1:1",
             credential=Credential(b"", b"", b""),
@@ -113,15 +114,15 @@ async def watching(*command: str, wrap: Callable[[Spawner], Spawner] = lambda sp
             start_timeout_seconds=30,
             address="127.0.0.1",
         )
-        guard = Guard("job/a", folder / "nothing")
+        guard = Guard(ORIGIN, folder / "nothing")
         environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1))
         spawner = wrap(ExecSpawner(begin, environment))
-        watch = Watch("job", "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard)
         watch.open()
         try:
             yield Room(watch, guard, folder)
         finally:
             await watch.close()
-            left = [process for process in processes.running() if processes.comes_from(process, "job/a")]
+            left = [process for process in processes.running() if processes.comes_from(process, ORIGIN)]
             guard.dismiss()
         assert left == []

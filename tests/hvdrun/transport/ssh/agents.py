@@ -17,6 +17,7 @@ from rendezvous.authority import Authority
 from rendezvous.core.effects import Launch
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.orders import Begin, Output, OutputStream, Telling
+from tests.hvdrun.agent.jobs import JOB
 from tests.hvdrun.transport.ssh.servers import Home, SshServer
 
 LIMIT_SECONDS = 30.0
@@ -26,10 +27,10 @@ LAUNCH = Launch(WORKER, Assignment(0, 1, 0, 1, 0, 1), "placed")
 
 def make_begin(directory: Path, script: str) -> Begin:
     return Begin(
-        job="job",
+        job=JOB,
         host="a",
         server="127.0.0.1:1",
-        credential=Authority("job").issue_agent("a"),
+        credential=Authority(JOB).issue_agent("a"),
         command=("sh", "-c", script),
         directory=str(directory),
         environment={b"PATH": os.environb[b"PATH"]},
