@@ -131,7 +131,8 @@ class Agent:
             guard=self._guard,
             claim=self._sequencing.note_end,
         )
-        self._standstill = Standstill(self._watch, begin.lease_seconds) if elastic else None
+        watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
+        self._standstill = Standstill(watched, begin.lease_seconds)
 
     async def run(self, orders: Orders) -> Ending:
         """Carry out orders until one of the endings; then clear everything away."""
@@ -139,9 +140,8 @@ class Agent:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
-        parts = {attending, *(asyncio.create_task(part) for part in (self._obey(orders), _await_signal()))}
-        if self._standstill is not None:
-            parts.add(asyncio.create_task(self._standstill.run()))
+        others = (self._obey(orders), _await_signal(), self._standstill.run())
+        parts = {attending, *(asyncio.create_task(part) for part in others)}
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending = done.pop().result()

@@ -78,6 +78,15 @@ class ForkSpawner:
             await self._dismiss(forkserver, str(error))
             return None
 
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """The forkserver, while it is used; see `hvdrun.agent.standstill.Owner`."""
+        return () if self._forkserver is None else ((self._forkserver.pid, "the forkserver"),)
+
+    def put_down(self, pid: int, error: str) -> None:
+        """End the forkserver, which cannot go on: whoever waits for it is executed."""
+        if self._forkserver is not None and self._forkserver.pid == pid:
+            self._forkserver.kill(error)
+
     async def close(self) -> None:
         """Let the forkserver go."""
         if self._forkserver is not None:

@@ -9,10 +9,12 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
 
+from hvdrun.agent import processes
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 # The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
@@ -51,6 +53,7 @@ class Forkserver:
         self._socket: socket.socket | None = None
         self._errors: int | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._fault = ""  # why it was ended, if it was
         self.pid = 0
 
     def open(
@@ -129,6 +132,13 @@ class Forkserver:
             self._answers.pop(request.number, None)
         return pid
 
+    def kill(self, fault: str) -> None:
+        """End it at once, if it lives; whoever asks for a worker is told this as the reason."""
+        process = processes.look(self.pid)
+        if process is not None and process.parent == os.getpid():
+            self._fault = fault
+            processes.kill(process, signal.SIGKILL)
+
     def next_number(self) -> int:
         """A number for the next request."""
         self._number += 1
@@ -205,6 +215,8 @@ class Forkserver:
 
     def _describe_end(self) -> str:
         """Half a sentence, with the last that it wrote."""
+        if self._fault:
+            return self._fault
         if self._errors is None:
             return "the forkserver ended"
         size = os.fstat(self._errors).st_size

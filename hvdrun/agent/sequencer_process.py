@@ -33,12 +33,14 @@ class SequencerProcess:
     pid: 0 until it is known.
     port: where it listens; 0 until that is known.
     has_served: it was told of a generation.
+    fault: why it was put down, if it was.
     """
 
     def __init__(self, stdin: int, stdout: int, errors: int) -> None:
         self.pid = 0
         self.port = 0
         self.has_served = False
+        self.fault = ""
         self._stdin = stdin
         self._errors = errors
         self._output = os.fdopen(stdout, "rb", buffering=0)
@@ -121,6 +123,8 @@ class SequencerProcess:
             os.close(descriptor)
 
     def _explain_end(self, code: int) -> str:
+        if self.fault:
+            return self.fault
         how = f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
         size = os.fstat(self._errors).st_size
         said = os.pread(self._errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))

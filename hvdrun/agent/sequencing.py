@@ -75,7 +75,8 @@ class Sequencing:
         self._warn = warn
         self._limit_seconds = limit_seconds
         self._module = module
-        self._is_expected = is_elastic(begin.environment)  # rank 0 may be here sooner or later
+        self._is_elastic = is_elastic(begin.environment)
+        self._is_expected = self._is_elastic  # rank 0 may be here sooner or later
         self._interpreter = ""
         self._generation = 0  # the last that was to be served
         self._process: SequencerProcess | None = None  # the one that lives, or is being started
@@ -83,6 +84,7 @@ class Sequencing:
         self._opening: asyncio.Task[SequencerProcess] | None = None
         self._activating: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._still = 0  # the process of which it was said that it stands still
 
     def expect(self, assignment: Assignment) -> None:
         """A worker with these numbers is to be started on this host."""
@@ -116,15 +118,28 @@ class Sequencing:
         if process.port:  # else whoever starts it tells
             self._forget(process)
             if not self._is_closing:
-                self._warn(
-                    f"the sequencer on {self._begin.host}, which orders the workers' collectives, is gone: "
-                    f"{process.describe_end()}"
-                )
+                self._warn(f"{self._name} is gone: {process.describe_end()}")
             has_served = process.has_served
             process.close()
-            if has_served and is_elastic(self._begin.environment) and not self._is_closing:
+            if has_served and self._is_elastic and not self._is_closing:
                 self._ensure_opening()
         return True
+
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """The process, if there is one; see `hvdrun.agent.standstill.Owner`."""
+        return () if self._process is None or not self._process.pid else ((self._process.pid, "its process"),)
+
+    def put_down(self, pid: int, error: str) -> None:
+        """The process stands still: another takes its place, or, in a static job, the user is told."""
+        process = self._process
+        if process is None or process.pid != pid:
+            return
+        if self._is_elastic:
+            process.fault = error
+            process.kill()
+        elif self._still != pid:
+            self._still = pid
+            self._warn(f"{self._name} stands still: {error}; the workers wait until it goes on (kill -CONT {pid})")
 
     async def close(self) -> None:
         """Start none any more. The one that lives goes with the workers: whoever kills them kills it."""
@@ -133,6 +148,10 @@ class Sequencing:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _name(self) -> str:
+        return f"the sequencer on {self._begin.host}, which orders the workers' collectives,"
 
     def _ensure_opening(self) -> asyncio.Task[SequencerProcess]:
         if self._opening is None:

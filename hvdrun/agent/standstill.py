@@ -1,52 +1,53 @@
-"""Finds workers of an elastic job that stand still for good: stopped, or dead while a part of them lives on.
+"""Finds processes that others wait for and that stand still for good: stopped, or dead while a part of them lives on.
 
 A worker that runs or sleeps is alive, however long it takes: a C call may hold Python's lock for minutes. One that is
 stopped (SIGSTOP) or a zombie (its main thread has ended, others have not) for longer than the lease takes part in
-nothing, while the others wait for it. It is ended, so that they go on without it. A process that a debugger has stopped
-shows another state, and is left alone.
+nothing, while the others wait for it. In an elastic job it is ended, so that they go on without it; and so are the
+sequencer and the forkserver, which are replaced. In a static job nobody can be replaced, and a user may have stopped
+the workers himself: there it is only said of the sequencer, which no user thinks of. A process that a debugger has
+stopped shows another state, and is left alone.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
-from rendezvous.core.model import Worker
 
 LOOK_SECONDS = 0.25
 _STOPPED, _ZOMBIE = "T", "Z"
-_SLEEP_SHARE = 0.5  # of a lease between two looks: this process did not run meanwhile, and nor did the workers
+_SLEEP_SHARE = 0.5  # of a lease between two looks: this process did not run meanwhile, and nor did the others
 _LEAST_SLEEP_SECONDS = 1.0  # a look may be late on a busy machine
 
 
-class Workers(Protocol):
-    """Who has the workers (`hvdrun.agent.watch.Watch`)."""
+class Owner(Protocol):
+    """Who has some of these processes, such as `hvdrun.agent.watch.Watch`."""
 
-    def list_living(self) -> tuple[tuple[Worker, int], ...]:
-        """Those that have not been seen to end, with their pids."""
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """Those that have not been seen to end, by pid, and what to call them."""
 
-    def put_down(self, worker: Worker, error: str) -> None:
-        """End one, for this reason."""
+    def put_down(self, pid: int, error: str) -> None:
+        """One stands still, for this reason; told until it has ended or goes on."""
 
 
 class Standstill:
-    """Looks at the workers of one host; belongs to one event loop."""
+    """Looks at these owners' processes on one host; belongs to one event loop."""
 
     def __init__(
         self,
-        workers: Workers,
+        owners: Sequence[Owner],
         lease_seconds: float,
         *,
         look: Callable[[int], Process | None] = processes.look,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workers = workers
+        self._owners = owners
         self._lease_seconds = lease_seconds
         self._look_at = look
         self._clock = clock
-        self._since: dict[Worker, float] = {}
+        self._since: dict[int, float] = {}  # by pid
         self._looked = clock()
 
     async def run(self) -> NoReturn:
@@ -56,23 +57,24 @@ class Standstill:
             self.look()
 
     def look(self) -> None:
-        """Look once, and end whoever has stood still for the lease."""
+        """Look once, and tell of whoever has stood still for the lease."""
         now = self._clock()
         if now - self._looked > max(_SLEEP_SHARE * self._lease_seconds, _LEAST_SLEEP_SECONDS):
             self._since.clear()
         self._looked = now
-        still: dict[Worker, float] = {}
-        for worker, pid in self._workers.list_living():
-            process = self._look_at(pid)
-            if process is None or process.state not in (_STOPPED, _ZOMBIE):
-                continue
-            still[worker] = self._since.get(worker, now)
-            if now - still[worker] > self._lease_seconds:
-                self._workers.put_down(worker, self._explain(worker, process.state))
+        still: dict[int, float] = {}
+        for owner in self._owners:
+            for pid, name in owner.list_living():
+                process = self._look_at(pid)
+                if process is None or process.state not in (_STOPPED, _ZOMBIE):
+                    continue
+                still[pid] = self._since.get(pid, now)
+                if now - still[pid] > self._lease_seconds:
+                    owner.put_down(pid, self._explain(name, process.state))
         self._since = still
 
-    def _explain(self, worker: Worker, state: str) -> str:
+    def _explain(self, name: str, state: str) -> str:
         lease = f"for longer than the lease of {self._lease_seconds:g} s (--lease)"
         if state == _STOPPED:
-            return f"the worker {worker} was stopped {lease}"
-        return f"the main thread of the worker {worker} had ended, and others had not, {lease}"
+            return f"{name} was stopped {lease}"
+        return f"the main thread of {name} had ended, and others had not, {lease}"

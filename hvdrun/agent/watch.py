@@ -134,14 +134,14 @@ class Watch:
         elif worker in self._pids:
             self._terminate(self._live[self._pids[worker]], order.grace_seconds)
 
-    def list_living(self) -> tuple[tuple[Worker, int], ...]:
-        """The workers that have been started and not been seen to end, with their pids."""
-        return tuple(self._pids.items())
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """The workers that have been started and not been seen to end; see `hvdrun.agent.standstill.Owner`."""
+        return tuple((pid, f"the worker {worker}") for worker, pid in self._pids.items())
 
-    def put_down(self, worker: Worker, error: str) -> None:
+    def put_down(self, pid: int, error: str) -> None:
         """Kill a worker that cannot go on; its end is told with this sentence."""
-        if worker in self._pids:
-            live = self._live[self._pids[worker]]
+        live = self._live.get(pid)
+        if live is not None:
             live.error = error
             self._terminate(live, 0.0)
 

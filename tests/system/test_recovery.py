@@ -8,6 +8,7 @@ parameters. Where a worker dies is told to it, so that every place is met; what 
 import itertools
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from tests.system.roles import find_sequencers, kill, wait_until
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 IS_SOAK = "HVDRUN_SOAK_RUNS" in os.environ
 LIMIT_SECONDS = 60.0
+LEASE_SECONDS = 2.0
 EVERYTHING = "norm,sparse,clip,schedule,accumulate,two,adasum,scaler"
 
 # What waits for a rank that is gone cannot be run again: its result would depend on who is left.
@@ -125,12 +127,18 @@ def test_a_script_without_a_state_shrinks_and_loses_no_step(
         assert int(victim) in steps[int(step) - 1].members[-1]
 
 
-def test_a_sequencer_that_is_killed_costs_nobody(hvdrun: Launcher, folder: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_sequencer_that_is_killed_or_stopped_costs_nobody(
+    hvdrun: Launcher, folder: Path, environment: dict[str, str], number: signal.Signals
+) -> None:
     command = ("python", SCRIPT, folder, "clip", "--steps", "500")
-    running = hvdrun.start("-np", "2", "--min-np", "1", *command, environment=environment)
+    running = hvdrun.start(
+        "-np", "2", "--min-np", "1", "--lease", f"{LEASE_SECONDS:g}s", *command, environment=environment
+    )
     wait_until(lambda: any(note["what"] == "step" and note["step"] > 3 for note in read_notes(folder)))
     (former,) = find_sequencers(hvdrun)
-    kill(former)
+    kill(former, number)
+    wait_until(lambda: former not in find_sequencers(hvdrun), LEASE_SECONDS + 0.5)
     wait_until(lambda: find_sequencers(hvdrun) not in ([], [former]))
     steps = check(folder, "clip", running.wait(LIMIT_SECONDS))
     assert [step.members for step in steps] == [((0, 1),)] * 500

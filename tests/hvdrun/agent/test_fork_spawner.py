@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
@@ -208,6 +209,26 @@ async def dying() -> None:
 
 def test_workers_are_executed_when_the_forkserver_dies_among_them() -> None:
     run_alone(dying)
+
+
+async def stopped() -> None:
+    async with spawning(script="print('alive')") as room:
+        assert await room.run() == "alive\n"
+        ((pid, name),) = room.spawner.list_living()
+        assert name == "the forkserver"
+        os.kill(pid, signal.SIGSTOP)
+        waiting = asyncio.create_task(room.run())
+        done, _ = await asyncio.wait({waiting}, timeout=0.2)
+        assert not done
+        room.spawner.put_down(pid + 1, "nobody has started it")
+        room.spawner.put_down(pid, "the forkserver was stopped")
+        assert await waiting == "alive\n"
+        assert room.ways() == ["forked", "executed (the forkserver was stopped)"]
+        assert room.spawner.list_living() == ()
+
+
+def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_down() -> None:
+    run_alone(stopped)
 
 
 async def threads() -> None:

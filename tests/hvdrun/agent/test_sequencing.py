@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGKILL
+from signal import SIGKILL, SIGSTOP
 
 from hvdrun.agent import processes
 from hvdrun.agent.guard import Guard
@@ -358,6 +358,38 @@ async def replace_it_at_once() -> None:
 
 def test_in_an_elastic_job_one_that_dies_is_replaced_before_the_next_generation() -> None:
     run_alone(replace_it_at_once)
+
+
+async def stop_it(*, elastic: bool) -> tuple[list[int], list[str]]:
+    """Stop it, and have that told twice: the pids, before and after, and what the user was told."""
+    async with owning(SERVES, elastic=elastic) as room:
+        pid = await room.open()
+        os.kill(pid, SIGSTOP)
+        assert room.sequencing.list_living() == ((pid, "its process"),)
+        for _ in range(2):
+            room.sequencing.put_down(pid, "its process was stopped")
+        room.sequencing.put_down(pid + 1, "nobody has started it")
+        await until(lambda: room.warnings != [])
+        if elastic:
+            room.publish(2)
+            await room.told(2)
+            await room.heard(2)
+        return [pid, int((room.folder / "pid").read_text())], room.warnings
+
+
+async def stop_both() -> None:
+    name = "the sequencer on a, which orders the workers' collectives,"
+    pids, warnings = await stop_it(elastic=True)
+    assert pids[0] != pids[1]
+    assert warnings == [f"{name} is gone: its process was stopped"]
+    pids, warnings = await stop_it(elastic=False)
+    assert pids[0] == pids[1]
+    remedy = f"the workers wait until it goes on (kill -CONT {pids[0]})"
+    assert warnings == [f"{name} stands still: its process was stopped; {remedy}"]
+
+
+def test_one_that_stands_still_is_replaced_in_an_elastic_job_and_said_once_in_others() -> None:
+    run_alone(stop_both)
 
 
 async def find_it_dead() -> None:

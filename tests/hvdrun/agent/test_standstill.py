@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 from hvdrun.agent.processes import Process
 from hvdrun.agent.standstill import Standstill
-from rendezvous.core.model import Slot, Worker
 
 LEASE_SECONDS = 5.0
-ONE, TWO = (Worker(Slot("a", index), 1) for index in range(2))
+ONE, TWO = 11, 22
 
 
 class Bench:
@@ -15,17 +14,19 @@ class Bench:
 
     def __init__(self) -> None:
         self.states = {11: "S", 22: "R"}
-        self.put: dict[Worker, str] = {}
+        self.put: dict[int, str] = {}
         self.now = 100.0
-        self.standstill = Standstill(self, LEASE_SECONDS, look=self._look, clock=lambda: self.now)
+        self.standstill = Standstill([self], LEASE_SECONDS, look=self._look, clock=lambda: self.now)
 
-    def list_living(self) -> tuple[tuple[Worker, int], ...]:
-        """See `Workers`."""
-        return tuple((worker, pid) for worker, pid in ((ONE, 11), (TWO, 22)) if worker not in self.put)
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """See `Owner`."""
+        return tuple(
+            (pid, name) for pid, name in ((11, "the worker a:0"), (22, "the worker a:1")) if pid not in self.put
+        )
 
-    def put_down(self, worker: Worker, error: str) -> None:
-        """See `Workers`."""
-        self.put[worker] = error
+    def put_down(self, pid: int, error: str) -> None:
+        """See `Owner`."""
+        self.put[pid] = error
 
     def pass_time(self, seconds: float, before: Callable[[], None] = lambda: None) -> None:
         """Look four times a second for so long."""

@@ -106,7 +106,7 @@ async def held_connections() -> None:
             with connection:
                 connection.settimeout(LIMIT_SECONDS)
                 assert {await asyncio.to_thread(connection.recv, 1) for _ in range(2)} == {b"1", b"2"}
-                ((_, pid),) = room.watch.list_living()
+                ((pid, _),) = room.watch.list_living()
                 os.kill(pid, signal.SIGKILL)
                 await room.ended()
                 connection.settimeout(0)
@@ -121,9 +121,11 @@ async def put_down() -> None:
     async with watching("sh", "-c", "sleep 600 & echo $! > child; kill -STOP $$; true") as room:
         room.watch.launch(LAUNCHES[0])
         child = await room.started("child")
-        room.watch.put_down(WORKERS[0], "it stood still")
-        room.watch.put_down(WORKERS[0], "it stood still")
-        room.watch.put_down(WORKERS[1], "nobody has heard of it")
+        ((pid, name),) = room.watch.list_living()
+        assert name == f"the worker {WORKERS[0]}"
+        room.watch.put_down(pid, "it stood still")
+        room.watch.put_down(pid, "it stood still")
+        room.watch.put_down(child, "nobody has started it as a worker")
         assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()
