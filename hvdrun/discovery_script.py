@@ -5,6 +5,7 @@ import asyncio.subprocess
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 from hvdrun.agent import processes
@@ -13,6 +14,7 @@ from hvdrun.errors import HostSyntaxError, UsageError
 from hvdrun.hosts import HostList, parse_discovered
 from hvdrun.jobspec import JobSpec
 from hvdrun.request import find_directory
+from hvdrun.script_guard import ScriptGuard
 
 LIMIT_SECONDS = 30.0  # a script may ask a cluster's server; one that hangs must not be waited for without end
 _ERROR_BYTES = 64 * 1024
@@ -44,15 +46,23 @@ class DiscoveryScript:
     command: as the user wrote it, for the shell.
     slots_per_host: of a host that is named without slots.
     directory: where it runs.
+    guard: ends a run that is left when hvdrun is killed.
     limit_seconds: for one answer.
     """
 
     def __init__(
-        self, command: str, slots_per_host: int, directory: Path, *, limit_seconds: float = LIMIT_SECONDS
+        self,
+        command: str,
+        slots_per_host: int,
+        directory: Path,
+        guard: ScriptGuard,
+        *,
+        limit_seconds: float = LIMIT_SECONDS,
     ) -> None:
         self._command = command
         self._slots_per_host = slots_per_host
         self._directory = directory
+        self._guard = guard
         self._limit_seconds = limit_seconds
 
     async def ask(self) -> HostList:
@@ -62,6 +72,7 @@ class DiscoveryScript:
             DiscoveryFailedError: it failed, took too long, or names no host or something that is none.
         """
         process = await self._start()
+        self._guard.add(process.pid)
         try:
             async with asyncio.timeout(self._limit_seconds):
                 output, errors, _ = await asyncio.gather(
@@ -71,6 +82,7 @@ class DiscoveryScript:
             raise DiscoveryFailedError(f"it took longer than {self._limit_seconds:g} s") from None
         finally:
             await _end(process)
+            self._guard.remove(process.pid)
         return self._understand(process.returncode or 0, output, errors)
 
     async def _start(self) -> asyncio.subprocess.Process:
@@ -79,6 +91,7 @@ class DiscoveryScript:
             asyncio.create_subprocess_shell(
                 self._command,
                 cwd=self._directory,
+                env=self._guard.environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -116,7 +129,8 @@ class DiscoveryScript:
         return DiscoveryImpossibleError(self._command, str(failure))
 
 
-def open_script(spec: JobSpec) -> DiscoveryScript:
+@contextlib.contextmanager
+def open_script(spec: JobSpec) -> Iterator[DiscoveryScript]:
     """The script of a job that has one; it runs where hvdrun does.
 
     Raises:
@@ -124,7 +138,8 @@ def open_script(spec: JobSpec) -> DiscoveryScript:
     """
     if spec.elasticity is None or spec.elasticity.script is None:
         raise UsageError("no script names the hosts of this job: give one with --host-discovery-script.")
-    return DiscoveryScript(spec.elasticity.script, spec.elasticity.slots_per_host, find_directory())
+    with ScriptGuard(os.environ) as guard:
+        yield DiscoveryScript(spec.elasticity.script, spec.elasticity.slots_per_host, find_directory(), guard)
 
 
 def find_now(spec: JobSpec) -> HostList:
@@ -133,11 +148,11 @@ def find_now(spec: JobSpec) -> HostList:
     Raises:
         HvdrunError: it does not say which hosts there are.
     """
-    script = open_script(spec)
-    try:
-        return asyncio.run(script.ask())
-    except DiscoveryFailedError as failure:
-        raise script.refuse(failure) from failure
+    with open_script(spec) as script:
+        try:
+            return asyncio.run(script.ask())
+        except DiscoveryFailedError as failure:
+            raise script.refuse(failure) from failure
 
 
 async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:

@@ -81,8 +81,7 @@ class ElasticHosts:
         await self._routes.open()
         parts = [self._recruiter.run(), self._await_impossible()]
         if self._spec.discovers:
-            lookout = Lookout(open_script(self._spec), self._found.put_nowait, self._notice)
-            parts += [lookout.run(), self._take_in_found()]
+            parts += [self._look_out(), self._take_in_found()]
         self._server.tell(HostsChanged(self._spec.hosts))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
@@ -155,6 +154,10 @@ class ElasticHosts:
 
     async def _await_impossible(self) -> None:
         await self._impossible
+
+    async def _look_out(self) -> None:
+        with open_script(self._spec) as script:
+            await Lookout(script, self._found.put_nowait, self._notice).run()
 
     async def _take_in_found(self) -> None:
         """Tell the rendezvous of each new answer of the script, unless something is wrong with it.

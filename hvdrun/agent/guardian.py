@@ -1,9 +1,9 @@
-"""`python -m hvdrun.agent.guardian ORIGIN FOLDER`: outlives the agent, to end what it leaves behind.
+"""`python -m hvdrun.agent.guardian ORIGIN [FOLDER]`: outlives the agent, to end what it leaves behind.
 
 Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
 for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
 that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
-or was seen below the agent, are killed, and the job's folder is removed.
+or was seen below the agent, are killed, and the job's folder is removed. hvdrun has one likewise, for its discovery script.
 
 Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
 but its ancestors, which it loses with the agent. What was started after the last look and is hidden so well is missed.
@@ -37,7 +37,7 @@ _CHUNK_BYTES = 65_536
 
 def main() -> None:
     """Guard until the agent goes."""
-    origin, folder = sys.argv[1:3]
+    origin, *folders = sys.argv[1:]
     family = Family(origin)
     for line in listen(0, family):
         match line.split():
@@ -53,7 +53,8 @@ def main() -> None:
             case _:
                 pass
     clear(family)
-    shutil.rmtree(Path(folder), ignore_errors=True)
+    for folder in folders:
+        shutil.rmtree(Path(folder), ignore_errors=True)
 
 
 def listen(descriptor: int, family: Family) -> Iterator[str]:

@@ -18,14 +18,16 @@ from hvdrun.elasticity import Elasticity
 from hvdrun.errors import UsageError
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import JobSpec
+from hvdrun.script_guard import ScriptGuard
 from rendezvous.core.model import Host
 
 LIMIT_SECONDS = 10.0
 
 
 def ask(command: str, folder: Path, *, slots_per_host: int = 1, limit_seconds: float = LIMIT_SECONDS) -> HostList:
-    script = DiscoveryScript(command, slots_per_host, folder, limit_seconds=limit_seconds)
-    return asyncio.run(asyncio.wait_for(script.ask(), 2 * LIMIT_SECONDS))
+    with ScriptGuard(os.environ) as guard:
+        script = DiscoveryScript(command, slots_per_host, folder, guard, limit_seconds=limit_seconds)
+        return asyncio.run(asyncio.wait_for(script.ask(), 2 * LIMIT_SECONDS))
 
 
 def fail(command: str, folder: Path, *, limit_seconds: float = LIMIT_SECONDS) -> DiscoveryFailedError:
@@ -52,7 +54,7 @@ def test_what_the_shell_cannot_start_is_hopeless(command: str, tmp_path: Path) -
     (tmp_path / "forbidden").touch(0o644)
     failure = fail(command, tmp_path)
     assert failure.is_hopeless
-    error = DiscoveryScript(command, 1, tmp_path).refuse(failure)
+    error = DiscoveryScript(command, 1, tmp_path, ScriptGuard({})).refuse(failure)
     assert isinstance(error, UsageError)
     assert command in str(error)
 
@@ -87,7 +89,7 @@ def test_what_a_script_leaves_in_the_background_is_ended(tmp_path: Path) -> None
 
 def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "up")
-    script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path)
+    script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, ScriptGuard(os.environ))
 
     async def scenario() -> int:
         asking = asyncio.create_task(script.ask())
@@ -114,8 +116,8 @@ def test_a_job_s_script_runs_where_hvdrun_does(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_job_with_fixed_hosts_has_no_script() -> None:
-    with pytest.raises(UsageError, match="--host-discovery-script"):
-        open_script(make_spec(None))
+    with pytest.raises(UsageError, match="--host-discovery-script"), open_script(make_spec(None)):
+        pass
 
 
 def is_gone(pid: int) -> bool:

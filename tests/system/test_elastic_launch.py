@@ -106,6 +106,14 @@ def test_ctrl_c_while_hosts_are_waited_for_ends_the_script_as_well(hvdrun: Launc
     assert (finished.returncode, finished.stdout) == (130, "")
 
 
+def test_kill_9_of_hvdrun_ends_a_script_that_runs_wherever_its_parts_went(hvdrun: Launcher) -> None:
+    running = hvdrun.start("-np", "1", "--host-discovery-script", "setsid sleep 600 & sleep 601; sleep 602", "true")
+    wait_until(lambda: {"sleep 600", "sleep 601"} <= {process.command for process in hvdrun.processes()})
+    running.send(signal.SIGKILL)
+    assert running.wait(20).returncode == -signal.SIGKILL
+    assert not hvdrun.watch.settle()
+
+
 def test_too_few_slots_for_too_long_are_told(hvdrun: Launcher) -> None:
     name_hosts(hvdrun, "localhost:1")
     finished = hvdrun("-np", "2", *SCRIPT, "--lease", "1s", "--elastic-timeout", "2s", "true")
