@@ -64,9 +64,9 @@ def train(state: hvd.elastic.TorchState, data: TensorDataset, arguments: argpars
         if hvd.rank() == 0:
             done = f"epoch {state.epoch + 1:2d} of {arguments.epochs}"
             print(f"{done}: loss {loss:.4f}, {hvd.size()} workers", flush=True)
+        state.commit()  # where somebody was lost, this comes back for the samples that are left of the epoch
         state.epoch += 1
         state.sampler.set_epoch(state.epoch)
-        state.commit()
 
 
 def train_epoch(state: hvd.elastic.TorchState, batches: DataLoader, arguments: argparse.Namespace) -> float:

@@ -45,9 +45,13 @@ class State:
         self._last_updated_timestamp: float = 0
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
+        self._size: int | None = None  # of the job when the function began; None while no function runs with this
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Have functions called, in this order, after each change of the job: for what depends on size or rank."""
+        """Have functions called, in this order, after each change of the job: for what depends on size or rank.
+
+        In an elastic job a loss need not interrupt anybody. Then they are called at the next `check_host_updates`.
+        """
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
@@ -80,6 +84,9 @@ class State:
     def check_host_updates(self) -> None:
         """Raise on all ranks when rank 0 knows that hosts have come or gone; all ranks must call it equally often.
 
+        So it does when ranks were lost while all others went on, if the state waits for that: see `waits_for_reset`.
+        Under `elastic.run` the function begins again, as after all changes.
+
         Raises:
             HostsUpdatedInterrupt: they have.
             HorovodInternalError: a rank has gone.
@@ -90,11 +97,14 @@ class State:
             if timestamp > self._last_updated_timestamp:
                 self._last_updated_timestamp = timestamp
                 update = update | what if what else 0
-        earlier, self._last_updated_timestamp, update = self._bcast_object(
-            (earlier, self._last_updated_timestamp, update)
+        is_due = self._size is not None and self.waits_for_reset()
+        earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
+            (earlier, self._last_updated_timestamp, update, is_due)
         )
         if self._last_updated_timestamp > earlier and update:
             raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
+        if is_due:
+            raise _RanksLostInterrupt
 
     def save(self) -> None:
         """Keep a copy of the state in this process's memory."""
@@ -114,6 +124,17 @@ class State:
     def needs_sync(self) -> bool:
         """Whether ranks may differ although all have come through the same program; the same on all ranks."""
         return False
+
+    def waits_for_reset(self) -> bool:
+        """Whether ranks were lost without an interruption, and something here depends on how many there are."""
+        return bool(self._reset_callbacks) and self._size != _count_ranks()
+
+
+class _RanksLostInterrupt(HostsUpdatedInterrupt):
+    """Ranks were lost and the others have gone on: the function begins again among those who are there already."""
+
+    def __init__(self) -> None:
+        super().__init__(skip_sync=True)
 
 
 class ObjectState(State):
@@ -176,6 +197,7 @@ def _run_through(
             with RUNTIME.declare_state():
                 return _repeat(partial(func, state, *args, **kwargs), state, enter)
         finally:
+            state._size = None  # noqa: SLF001 - of this module
             notification_manager.remove_listener(state)
 
     return wrapper  # type: ignore[return-value]  # it may be called with the state's name too
@@ -186,12 +208,17 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
     skip_sync = False
     failures: list[tuple[str, int]] = []
     while True:
+        wish: Wish | None
         trouble = ""
         try:
             if not skip_sync:
                 state.sync()
                 RUNTIME.note_synced()
+            state._size = _count_ranks()  # noqa: SLF001 - of this module
             return train()
+        except _RanksLostInterrupt:
+            skip_sync = not state.needs_sync()
+            wish = None
         except HorovodInternalError as error:
             trouble = str(error)
             failures.append((trouble, state._commits))  # noqa: SLF001 - of this module
@@ -203,13 +230,14 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         except HostsUpdatedInterrupt as interrupt:
             skip_sync = interrupt.skip_sync and not state.needs_sync()
             wish = Wish.RESIZE
-        notification_manager.forget()
-        verdict = enter(wish, trouble)
-        if verdict is not None:
-            is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
-            skip_sync = skip_sync and is_same  # others may have come in the meantime
-            if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
-                state.restore()
+        if wish is not None:
+            notification_manager.forget()
+            verdict = enter(wish, trouble)
+            if verdict is not None:
+                is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
+                skip_sync = skip_sync and is_same  # others may have come in the meantime
+                if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
+                    state.restore()
         state.on_reset()
         notification_manager.repeat_to(state)  # what came while the job was joined anew
 
@@ -225,12 +253,18 @@ def run(
     HorovodInternalError that comes three times for the same reason without a commit in between.
 
     In an elastic job most losses raise neither: the ranks that are left finish or repeat the step with the gradients
-    that they still hold, and go on.
+    that they still hold, and go on. If the state has something that depends on how many they are (reset callbacks, a
+    sampler that has dealt samples out to the lost), the function begins again at their next commit or
+    `check_host_updates`; nothing is restored or synchronised for that.
 
     Returns:
         A function of the same arguments, which returns what `func` returns.
     """
     return _run_through(func, RUNTIME.enter_anew)
+
+
+def _count_ranks() -> int:
+    return RUNTIME.executor.size if RUNTIME.is_initialized else 1
 
 
 def _copy(value: Any) -> Any:  # noqa: ANN401 - any object

@@ -3,8 +3,8 @@
 Each sample counts exactly once per epoch, padding aside, however often workers are lost or come. To that end a batch
 counts for those ranks alone that took part in the step in which it was used: a lost worker's batch of a step that was
 repeated without it is left, and so is all that it still had before it. What is left is dealt out anew at the next
-`reset()`, which is when the training function begins again. Until then the deal stays as it is, although the job may
-have shrunk.
+`reset()`, which is when the training function begins again: a state with such a sampler has it begin again at the first
+commit or `check_host_updates()` after a loss. Until then the deal stays as it is, although the job may have shrunk.
 
 All ranks must deal alike, or they would not make equally many steps. Yet each learns of a loss at another moment, so
 that a deal must not depend on who is there now: it is made among those who have committed the last step together, which
@@ -12,6 +12,7 @@ is the same on all ranks at the same place of the program.
 """
 
 import random
+import warnings
 from collections.abc import Iterator, Sized
 from typing import Any
 
@@ -19,6 +20,10 @@ from worker_runtime.core.ledger import Ledger
 from worker_runtime.runtime import RUNTIME
 
 _LEDGER = "ledger"  # a key of the state that Horovod's does not have
+_LEFT = (
+    "{} samples of epoch {} are not processed: they had been dealt out to workers that were lost. "
+    "Call state.commit() or state.check_host_updates() before sampler.set_epoch(), and they are dealt out anew."
+)
 
 
 class ElasticSampler:
@@ -66,7 +71,15 @@ class ElasticSampler:
         self.reset()
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch: nothing of it is processed. To be called at its end or start, on all ranks."""
+        """Begin an epoch: nothing of it is processed. To be called at its end or start, on all ranks.
+
+        Samples of the present epoch that were dealt out to lost ranks are never processed then, which is warned of. To
+        have them dealt out anew, look for changes of the job (`commit()`, `check_host_updates()`) before.
+        """
+        is_begun = self._row > 0 and epoch != self.epoch
+        is_first = RUNTIME.executor.origin == self._find_members()[0]
+        if is_begun and is_first and (left := self._count_left()):
+            warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -107,8 +120,7 @@ class ElasticSampler:
         """
         ledger = self._write_known()
         executor = RUNTIME.executor
-        lineage, (self._steps, members) = executor.lineage, executor.committed
-        self._members = lineage if len(lineage) == 1 else members
+        self._steps, self._members = executor.committed[0], self._find_members()
         self.num_replicas = len(self._members)
         self.rank = self._members.index(executor.origin)
         indices = list(range(len(self.dataset)))
@@ -120,6 +132,14 @@ class ElasticSampler:
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
         self.processed_num = self._count(self._ledger)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether samples were dealt out to ranks that were lost: another deal is due. The same on all ranks.
+
+        It becomes so with the first step that is committed without them; what they had up to then is processed.
+        """
+        return self._count_left() > 0
 
     @property
     def may_differ(self) -> bool:
@@ -169,6 +189,17 @@ class ElasticSampler:
         self._ledger = ledger
         self._waiting = []
         self.reset()
+
+    def _find_members(self) -> tuple[int, ...]:
+        """Among whom to deal: those who have committed the last step; alone, nobody commits."""
+        lineage, (_, members) = RUNTIME.executor.lineage, RUNTIME.executor.committed
+        return lineage if len(lineage) == 1 else members
+
+    def _count_left(self) -> int:
+        """How many samples of the epoch wait for another deal, since ranks were lost; 0 where none was."""
+        if self._find_members() == self._members:
+            return 0
+        return len(self._write_known().list_left(range(len(self.dataset))))
 
     def _settle(self, steps: int, participants: tuple[int, ...]) -> None:
         """What waits was used in a step, in which these took part."""

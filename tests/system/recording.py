@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A stretch of the training in which nobody was taken in: the members keep their names.
+    """A stretch of the training in which the function runs once, and nobody is taken in: the members keep their names.
 
     first: its first step.
     size: how many workers it began with.
@@ -49,7 +49,6 @@ class Recording:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self.notes = read_notes(folder)
 
     def list_pids(self, what: str) -> list[int]:
@@ -90,7 +89,8 @@ class Recording:
 
     def find_parameters(self) -> Path:
         """The file of the parameters with which the training has ended."""
-        return self._folder / f"{self.list_pids('done')[0]}.parameters"
+        path = next(note["path"] for note in self.notes if note["what"] == "done")
+        return Path(path).with_suffix(".parameters")
 
     def check_samples(self, count: int) -> None:
         """In every epoch each sample was used, and once; but for padding, of which a deal has less than a row.
@@ -110,11 +110,12 @@ class Recording:
 
 
 def read_notes(folder: Path) -> list[dict[str, Any]]:
-    """All complete notes, in the order of their times."""
+    """All complete notes, in the order of their times, each with the path of its file."""
     notes: list[dict[str, Any]] = []
-    for path in folder.glob("*.notes"):
+    for path in folder.rglob("*.notes"):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)  # the last one may be being written
-        notes += [{"pid": int(path.stem), **json.loads(line)} for line in lines if line.endswith("\n")]
+        own = {"pid": int(path.stem), "path": str(path)}
+        notes += [{**own, **json.loads(line)} for line in lines if line.endswith("\n")]
     return sorted(notes, key=lambda note: note["at"])
 
 

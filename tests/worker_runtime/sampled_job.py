@@ -149,6 +149,20 @@ class Job:
         seat = player.seat
         seat.lineage = tuple(member for member in seat.lineage if member not in lost)
 
+    def look(self) -> bool:
+        """All look for changes of the job: whether what the lost had was dealt out anew."""
+        due = {self.act(player).is_outdated for player in self.players}
+        assert len(due) == 1
+        if due == {False}:
+            return False
+        for player in self.players:
+            self.act(player).reset()
+            player.rows = 0
+        self.counts["looked"] += 1
+        self.check()
+        assert not self.act(self.players[0]).is_outdated
+        return True
+
     def save(self) -> None:
         """All commit their state."""
         self.saved = self.seen.copy(), self.own.copy()
@@ -179,8 +193,7 @@ def play_job(job: Job, epochs: int) -> None:
         while True:
             while job.step():
                 pass
-            job.enter(0)
-            if not job.players[0].sampler.remaining_indices:
+            if not job.look():
                 break
         assert job.seen == set(range(job.count))
         assert job.players[0].sampler.processed_num == job.count
@@ -191,8 +204,10 @@ def play_turn(job: Job) -> None:
     event = job.chance.random()
     if event < 0.6:
         job.step()
-    elif event < 0.7:
+    elif event < 0.65:
         job.save()
+    elif event < 0.7:
+        job.look()
     elif event < 0.8:
         job.enter(job.chance.randint(0, 2))
     elif event < 0.9:

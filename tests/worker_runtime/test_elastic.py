@@ -334,6 +334,36 @@ def test_an_update_that_was_undone_interrupts_nobody() -> None:
     assert caught.value.skip_sync
 
 
+def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something_depends_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody joins anew for it, and nothing is restored or synchronised."""
+    sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
+    monkeypatch.setattr(elastic, "_count_ranks", lambda: next(sizes))
+    state = Journal()
+    state.register_reset_callbacks([lambda: state.lines.append("callback")])
+
+    def function(state: Journal) -> str:
+        state.lines.append("train")
+        for _ in range(2):
+            state.check_host_updates()
+        return "done"
+
+    assert run_fn(function, lambda: state.lines.append("join"))(state) == "done"
+    assert state.lines == ["sync", "train", "reset", "callback", "train"]
+
+
+def test_a_loss_interrupts_no_state_that_nothing_depends_on_nor_one_that_no_function_runs_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(elastic, "_count_ranks", iter((3, 2, 2)).__next__)
+    state = Journal()
+    run_fn(lambda state: state.check_host_updates(), lambda: None)(state)
+    state.register_reset_callbacks([lambda: None])
+    state.check_host_updates()
+    assert state.lines == ["sync"]
+
+
 def test_only_what_rank_0_knows_counts_and_interrupts_all(ranks: RankPool) -> None:
     def body(who: int) -> object:
         state = ObjectState(lambda value: hvd.broadcast_object(value, 0), hvd.rank, epoch=hvd.rank() + 1)

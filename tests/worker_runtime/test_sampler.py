@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from tests.worker_runtime.sampled_job import Job, Seat, play_job
 from worker_runtime import sampler as samplers
 from worker_runtime.sampler import ElasticSampler
 
-EVENTS = ("lost before", "lost after", "joined", "restored", "unsynced", "alone", "padding")
+EVENTS = ("lost before", "lost after", "joined", "restored", "unsynced", "alone", "padding", "looked")
 chances = st.randoms(use_true_random=False, note_method_calls=False)
 
 
@@ -212,6 +213,44 @@ def test_a_deal_does_not_depend_on_who_has_heard_of_a_loss(seat: SimpleNamespace
         sampler.set_epoch(2)
         dealt.append((sampler.rank, list(sampler)))
     assert dealt[:2] == dealt[2:] == [(2, [2, 5, 8]), (1, [1, 3, 5, 7, 0])]
+
+
+def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(seat: SimpleNamespace) -> None:
+    executor = seat.executor = Seat.take(0, 3)
+    sampler = ElasticSampler(range(9), shuffle=False)
+    executor.commit()
+    sampler.record_batch(0, 1)
+    executor.lineage = (0, 2)  # what the lost one had up to now is processed
+    assert not sampler.is_outdated
+    executor.commit()
+    sampler.record_batch(1, 1)
+    assert sampler.is_outdated
+    sampler.reset()
+    assert (sampler.is_outdated, sampler.remaining_indices) == (False, [4, 6, 7, 8])
+
+
+def test_a_deal_is_not_outdated_where_the_lost_have_left_nothing(seat: SimpleNamespace) -> None:
+    executor = seat.executor = Seat.take(0, 3)
+    sampler = ElasticSampler(range(6), shuffle=False)
+    executor.commit()
+    sampler.record_batch(0, 2)
+    executor.commit(1)  # of the next epoch, or of another sampler's
+    assert not sampler.is_outdated
+
+
+@pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
+def test_samples_that_an_epoch_leaves_are_warned_of_once(seat: SimpleNamespace, origin: int, warned: list[str]) -> None:
+    executor = seat.executor = Seat.take(origin, 3)
+    sampler = ElasticSampler(range(9), shuffle=False)
+    executor.commit(1)
+    sampler.record_batch(0, 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        sampler.set_epoch(1)
+        executor.commit()
+        sampler.record_batch(0, 9)
+        sampler.set_epoch(2)
+    assert [str(warning.message).split(" are")[0] for warning in caught] == warned
 
 
 def test_who_is_alone_gets_all(seat: SimpleNamespace) -> None:

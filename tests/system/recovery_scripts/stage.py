@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -42,6 +43,7 @@ class Stage:
         self._folder = folder
         self._plan = [(int(origin), int(step), place) for origin, step, place in (each.split(":") for each in plan)]
         self._notes = (folder / f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8")
+        self._writing = threading.Lock()
         path = folder / f"{os.getpid()}.place"
         path.write_bytes(b"\0\0")
         with path.open("r+b") as file:
@@ -49,8 +51,10 @@ class Stage:
         self._watch_runtime()
 
     def note(self, what: str, **more: object) -> None:
-        """Write something down."""
-        self._notes.write(json.dumps({"what": what, "at": time.monotonic(), "origin": self.origin, **more}) + "\n")
+        """Write something down; from any thread."""
+        line = json.dumps({"what": what, "at": time.monotonic(), "origin": self.origin, **more})
+        with self._writing:
+            self._notes.write(f"{line}\n")
 
     def enter(self, origin: int, step: int) -> None:
         """The training begins, or begins again, with the members that are connected now."""

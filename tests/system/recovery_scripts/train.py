@@ -43,6 +43,7 @@ class Trainer:
     def __init__(self, recipe: Recipe, stage: Stage) -> None:
         self.recipe = recipe
         self.stage = stage
+        self._key, self._begins = b"", 0  # of the present members, and how often they have begun
         self.optimizers = [self._wrap(part) for part in recipe.parts]
         self._scaler = torch.amp.GradScaler("cpu") if "scaler" in recipe.features else None
         self._schedulers = [
@@ -51,15 +52,22 @@ class Trainer:
             if "schedule" in recipe.features
         ]
 
-    def enter(self, step: int) -> None:
-        """A training begins, or begins again, at this step."""
+    def enter(self, step: int) -> bool:
+        """A training begins, or begins again, at this step; whether others may have been taken in."""
         executor = RUNTIME.executor
+        self._begins = self._begins + 1 if executor.key == self._key else 0
+        self._key = executor.key
         self.stage.enter(executor.origin, step)
-        self.stage.note("enter", entry=executor.key.hex(), step=step, size=executor.size)
+        self.stage.note("enter", entry=self._entry, step=step, size=executor.size)
+        return self._begins == 0
+
+    @property
+    def _entry(self) -> str:
+        return f"{self._key.hex()}.{self._begins}"
 
     def train(self, step: int, samples: Sequence[Sequence[int]], epoch: int = 0) -> None:
         """Make one step with these samples, for each pass."""
-        stage, entry = self.stage, RUNTIME.executor.key.hex()
+        stage, entry = self.stage, self._entry
         stage.step = step
         stage.note("batch", entry=entry, step=step, epoch=epoch, samples=samples)
         members = []
@@ -136,9 +144,8 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
 
     @hvd.elastic.run
     def train(state: Any) -> None:  # noqa: ANN401 - its attributes are its own
-        trainer.enter(state.step)
+        state.entries += trainer.enter(state.step)
         sampler = state.sampler
-        state.entries += 1
         if state.entries == options.entries and options.until is None:
             state.last = max(options.epochs - 1, state.epoch)
         while state.last is None or state.epoch <= state.last:
@@ -156,13 +163,11 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
                 state.step += 1
                 if state.step % options.every == 0:
                     state.commit()
-            sampler.reset()
-            if not len(sampler):  # else somebody was lost with a part of it
-                if options.until is not None and is_there(options.until):
-                    state.last = state.epoch
-                state.epoch += 1
-                sampler.set_epoch(state.epoch)
-                state.commit()
+            state.commit()  # where somebody was lost, this begins the function again, with what is left of the epoch
+            if options.until is not None and is_there(options.until):
+                state.last = state.epoch
+            state.epoch += 1
+            sampler.set_epoch(state.epoch)
 
     return train
 
@@ -172,14 +177,14 @@ def is_there(path: Path) -> bool:
     return bool(hvd.allreduce(torch.tensor(int(path.exists())), op=hvd.Max, name="stop").item())
 
 
-def main() -> None:
+def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     """Train."""
     options = parse_arguments()
     torch.set_num_threads(1)
     stage = Stage(options.folder, options.kill)
     hvd.init()
     recipe = Recipe(options.features)
-    trainer = Trainer(recipe, stage)
+    trainer = make_trainer(recipe, stage)
     stage.note("ready")
     if options.epochs or options.until:
         named: dict[str, Any] = {f"model_{number}": part.network for number, part in enumerate(recipe.parts)}

@@ -3,7 +3,7 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -41,6 +41,10 @@ class StateHandler(ABC):
 
     def needs_sync(self) -> bool:
         """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        return False
+
+    def waits_for_reset(self) -> bool:
+        """Whether ranks were lost without an interruption, and this depends on how many there are."""
         return False
 
     def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
@@ -113,6 +117,39 @@ class SamplerStateHandler(StateHandler):
         sampler: ElasticSampler = self.value
         return sampler.may_differ
 
+    def waits_for_reset(self) -> bool:
+        """Where the lost have samples that nobody else will process."""
+        sampler: ElasticSampler = self.value
+        return sampler.is_outdated
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it knows, but for the objects that it works on."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with its own objects."""
+
+
+class StatefulHandler(StateHandler):
+    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
+
+    def save(self) -> None:
+        """Copy its state_dict to the host's memory."""
+        self._saved = _copy_to_host(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Load a copy of the copy."""
+        self.value.load_state_dict(_copy_to_host(self._saved))
+
+    def sync(self) -> None:
+        """Load what rank 0 has."""
+        self.value.load_state_dict(broadcast_object(_copy_to_host(self.value.state_dict()), name="elastic.object"))
+        self.save()
+
 
 Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
 
@@ -125,6 +162,7 @@ class _Handlers:
             (torch.nn.Module, ModelStateHandler),
             (torch.optim.Optimizer, OptimizerStateHandler),
             (ElasticSampler, SamplerStateHandler),
+            (Stateful, StatefulHandler),
         ]
 
     def find(self, value: object) -> StateHandler | None:
@@ -148,8 +186,9 @@ def set_handler_registry(registry: Registry) -> None:
 class TorchState(ObjectState):
     """State of a PyTorch training, for `elastic.run`.
 
-    Modules, optimizers and `ElasticSampler`s, under any keyword, are kept by their state_dicts; other values must be
-    picklable. Each becomes an attribute; to assign another object to one replaces what is kept.
+    Modules, optimizers, `ElasticSampler`s, and all else that has a state_dict (learning rate schedulers, a GradScaler),
+    under any keyword, are kept by their state_dicts; other values must be picklable. Each becomes an attribute; to
+    assign another object to one replaces what is kept.
 
     Args:
         model: a module; as if it were one of the others, and so is
@@ -200,6 +239,10 @@ class TorchState(ObjectState):
     def needs_sync(self) -> bool:
         """Whether ranks may differ although all have come through the same program; the same on all ranks."""
         return any(handler.needs_sync() for handler in self._handlers.values())
+
+    def waits_for_reset(self) -> bool:
+        """Whether ranks were lost without an interruption, and something here depends on how many there are."""
+        return super().waits_for_reset() or any(handler.waits_for_reset() for handler in self._handlers.values())
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
         if name != "_handlers" and name in self._handlers:

@@ -170,6 +170,53 @@ def test_handlers_of_a_programs_own_can_be_registered(ranks: RankPool) -> None:
     assert ranks.run(body) == [(1, True)] * 2
 
 
+def test_schedulers_and_scalers_are_kept_with_their_own_optimizer(ranks: RankPool) -> None:
+    """As plain values they would be replaced by copies, which change an optimizer that nobody steps with."""
+
+    def body() -> object:
+        model, optimizer = make_training(0, 0.8)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0 * (hvd.rank() + 1))
+        state = hvd.elastic.TorchState(model, optimizer, scheduler=scheduler, scaler=scaler)
+        for _ in range(hvd.rank()):
+            take_step(model, optimizer)
+            scheduler.step()
+        state.sync()
+        rates = [optimizer.param_groups[0]["lr"]]
+        take_step(model, optimizer)
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        scaler.scale(torch.ones(()))
+        scaler.update(1.0)
+        state.restore()
+        rates.append(optimizer.param_groups[0]["lr"])
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+        return rates, scheduler.last_epoch, scaler.get_scale(), state.scheduler is scheduler
+
+    assert ranks.run(body) == [([0.8, 0.4, 0.8, 0.4], 1, 16.0, True)] * 2
+
+
+def test_a_lost_rank_s_samples_begin_the_function_anew(ranks: RankPool) -> None:
+    def body() -> object:
+        sampler = hvd.elastic.ElasticSampler(range(6), shuffle=False)
+        state = hvd.elastic.TorchState(sampler=sampler)
+        dealt = []
+
+        @hvd.elastic.run
+        def train(state: hvd.elastic.TorchState) -> None:
+            dealt.append((len(state.sampler), state.sampler.num_replicas))
+            state.commit()
+            samplers.RUNTIME.executor.committed = 1, (0, 1)
+            state.sampler._members = (0, 1, 2) if len(dealt) == 1 else (0, 1)  # as if one more had been there
+            state.commit()
+
+        train(state)
+        return dealt
+
+    assert ranks.run(body) == [[(3, 2), (3, 2)]] * 2
+
+
 def test_a_training_runs_under_elastic_and_joins_anew_when_hosts_change(ranks: RankPool) -> None:
     def body() -> object:
         model, optimizer = make_training(hvd.rank(), 0.1)
