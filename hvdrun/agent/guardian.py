@@ -3,7 +3,7 @@
 Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
 for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
 that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
-or was seen below the agent, are killed, and the job's folder is removed. hvdrun has one likewise, for its discovery script.
+or was seen below the agent, are killed, and the job's folder is removed. hvdrun has one for its discovery script.
 
 Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
 but its ancestors, which it loses with the agent. What was started after the last look and is hidden so well is missed.
