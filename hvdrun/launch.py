@@ -170,6 +170,8 @@ class Job:
         is_decided = self._server.state.outcome is not None
         if is_decided:
             self._narrator.decide()
+        elif effect.is_loss:
+            self._narrator.note_given_up(effect)
         if self._fleet.has_begun(host):
             if is_decided:
                 self._narrator.note_end_ordered(worker)

@@ -8,13 +8,14 @@ from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_returncode
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
-from rendezvous.core.effects import Dismiss, Launch
+from rendezvous.core.effects import Dismiss, Launch, Terminate
 from rendezvous.core.events import Event, Exited, Lost
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.state import Standing, State
 
 _OUT = frozenset({Standing.LEAVING, Standing.ENDED})
+_NEW = frozenset({Standing.INTENDED, Standing.READY})
 _REMEMBERED = 5  # losses that the last page names
 
 
@@ -60,6 +61,11 @@ class Narrator:
             self._incarnations[worker.slot] = worker.incarnation
             self._console.notice(f"the worker in the slot {worker.slot} is started again.")
 
+    def note_given_up(self, terminate: Terminate) -> None:
+        """A worker is ended, and counts as lost."""
+        if self._is_elastic:
+            self._lose(terminate.reason)
+
     def note_dismissal(self, dismiss: Dismiss) -> None:
         """A host's agent is let go, or was lost."""
         if dismiss.host in self._lost or all(host.name != dismiss.host for host in self._hosts):
@@ -75,6 +81,9 @@ class Narrator:
             case Exited(worker, returncode, error) if returncode != 0 and _is_at_work(worker, state):
                 how = error or describe_returncode(returncode)
                 self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
+            case Exited(worker, 0) if state.number and _is_newcomer(worker, state):
+                name = f"the worker {worker}, which was started beside the others,"
+                self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
             case Lost(host, reason) if host in state.hosts:
                 self._lose_host(host, f"the host {host} was lost: {reason}")
             case _:
@@ -159,6 +168,12 @@ def _is_at_work(worker: Worker, state: State) -> bool:
     """Its end is news, and not what it was told to do."""
     record = state.workers.get(worker.slot)
     return record is not None and record.worker == worker and record.standing not in _OUT
+
+
+def _is_newcomer(worker: Worker, state: State) -> bool:
+    """It has never been in a generation, and nothing else has been heard of its end."""
+    record = state.workers.get(worker.slot)
+    return record is not None and record.worker == worker and record.standing in _NEW
 
 
 def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[str]:

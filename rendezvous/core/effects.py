@@ -22,11 +22,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """End this worker and its process tree: SIGTERM, then SIGKILL after the grace; no grace kills at once."""
+    """End this worker and its process tree: SIGTERM, then SIGKILL after the grace; no grace kills at once.
+
+    is_loss: it is given up, which is news; else what has led to it was told already.
+    """
 
     worker: Worker
     grace_seconds: float
     reason: str
+    is_loss: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from rendezvous.core.effects import Depart, Dismiss, Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Declared, Event, Exited, HostsChanged, Lost, Reported, Stopped, Ticked
 from rendezvous.core.intent import reconcile
-from rendezvous.core.leases import find_overdue, silent_hosts, unheard_hosts
-from rendezvous.core.losses import lose_host, lose_worker
+from rendezvous.core.leases import find_late, find_overdue, silent_hosts, unheard_hosts
+from rendezvous.core.losses import lose_host, lose_late, lose_worker
 from rendezvous.core.model import Host, Worker
 from rendezvous.core.outcome import blame_worker, stop, succeed
-from rendezvous.core.publication import move_on
+from rendezvous.core.publication import chain, move_on
 from rendezvous.core.staffing import find_newcomers, retire
 from rendezvous.core.state import Phase, Standing, State, WorkerRecord
 
@@ -59,7 +59,9 @@ def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     for host in unheard_hosts(state):
         if (reason := find_overdue(state, host)) is not None:
             return end_host(state, host, reason)
-    return (state, ()) if state.is_settled else move_on(state)
+    if state.is_settled:
+        return state, ()
+    return chain(state, lambda state: lose_late(state, find_late(state)), move_on)
 
 
 def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:

@@ -10,7 +10,8 @@ stands still meanwhile, so what is measured with it need not be moved.
 from collections.abc import Collection
 from dataclasses import replace
 
-from rendezvous.core.state import Standing, State
+from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.state import State
 from rendezvous.core.table import Table
 
 LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine, and a lease shorter than two ticks must still run out
@@ -87,6 +88,14 @@ def find_overdue(state: State, host: str) -> str | None:
     if not since or state.clock - min(since) <= limit_seconds:
         return None
     return f"its agent did not report within {limit_seconds:g} s (--start-timeout)"
+
+
+def find_late(state: State) -> tuple[WorkerRecord, ...]:
+    """Those that were started beside the newest generation, and have not joined within the start timeout."""
+    if not state.number or not state.count(Standing.INTENDED):
+        return ()
+    limit_seconds = state.policy.start_timeout_seconds
+    return tuple(record for record in state.standing(Standing.INTENDED) if state.clock - record.since > limit_seconds)
 
 
 def explain_overdue_start(state: State) -> str | None:

@@ -4,14 +4,14 @@ A member's loss stops its generation: whoever is left is interrupted, reports, a
 generation, and for one that is in none yet, only its slot is staffed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rendezvous.core import draining
 from rendezvous.core.composition import find_offered
 from rendezvous.core.effects import Dismiss, Effect, Interrupt, Terminate
-from rendezvous.core.model import Slot
-from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_report
+from rendezvous.core.model import Slot, Worker
+from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report
 from rendezvous.core.publication import chain, move_on, publish_when_complete
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.staffing import staff
@@ -48,14 +48,26 @@ def lose_silent(
     state: State, records: Sequence[WorkerRecord], limit_seconds: float
 ) -> tuple[State, tuple[Effect, ...]]:
     """These members have not reported in time: they are ended, and count as lost from now on."""
+    return _lose_all(state, records, lambda worker, rank: fail_to_report(worker, rank, limit_seconds))
+
+
+def lose_late(state: State, records: Sequence[WorkerRecord]) -> tuple[State, tuple[Effect, ...]]:
+    """These newcomers have not joined in time: the same."""
+    limit_seconds = state.policy.start_timeout_seconds
+    return _lose_all(state, records, lambda worker, rank: fail_to_join(worker, rank, limit_seconds))
+
+
+def _lose_all(
+    state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]
+) -> tuple[State, tuple[Effect, ...]]:
     effects: list[Effect] = []
     outcome: Outcome | None = None
     for record in records:
-        own = fail_to_report(record.worker, record.assignment.rank, limit_seconds)
+        own = explain(record.worker, record.assignment.rank)
         outcome = outcome or own
         leaving = replace(record, standing=Standing.LEAVING, report=None, reason=own.reason, leaves_by=state.clock)
         state = _blame(replace(state.with_records([leaving]), failures=state.failures + 1), record.worker.slot)
-        effects.append(Terminate(record.worker, 0.0, own.reason))
+        effects.append(Terminate(record.worker, 0.0, own.reason, is_loss=True))
     if outcome is None:
         return state, ()
     if not _may_go_on(state):

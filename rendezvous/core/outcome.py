@@ -84,6 +84,12 @@ def fail_to_report(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
     return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, reason, worker, rank)
 
 
+def fail_to_join(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
+    """A worker that was started while others train has not joined them in time, and was given up."""
+    reason = f"rank {rank} ({worker}) was started beside the others, and did not join them within {limit_seconds:g} s"
+    return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"{reason} (--start-timeout)", worker, rank)
+
+
 def give_up(reason: str, first: Outcome | None) -> Outcome:
     """The job cannot go on.
 

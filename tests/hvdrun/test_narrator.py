@@ -12,7 +12,7 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator, describe_changes
 from hvdrun.rank_book import RankBook
 from rendezvous.core import membership
-from rendezvous.core.effects import Dismiss, Launch
+from rendezvous.core.effects import Dismiss, Launch, Terminate
 from rendezvous.core.events import Exited, HostsChanged, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, succeed
@@ -87,13 +87,39 @@ def test_an_end_with_a_reason_of_its_own_is_told_with_that(paper: Paper) -> None
 
 def test_whose_end_is_no_loss_is_not_told(paper: Paper) -> None:
     narrator = make_narrator(paper)
-    narrator.note_event(Exited(TWO, 0), make_state())
+    member = replace(make_state().workers[TWO.slot], standing=Standing.MEMBER)
+    narrator.note_event(Exited(TWO, 0), make_state().with_records([member]))
     narrator.note_event(Exited(ONE, -15), replace(make_state(), outcome=succeed()))
     narrator.note_event(Exited(Worker(TWO.slot, 2), 1), make_state())
     leaving = replace(make_state().workers[TWO.slot], standing=Standing.LEAVING)
     narrator.note_event(Exited(TWO, -15), make_state().with_records([leaving]))
     narrator.note_event(Lost("c", "nobody knows it"), make_state())
     assert paper.notices == []
+
+
+def test_who_is_given_up_is_told_as_lost(paper: Paper) -> None:
+    order = Terminate(TWO, 0.0, "rank 1 (b:0) did not join the others again within 60 s", is_loss=True)
+    narrator = make_narrator(paper)
+    narrator.note_given_up(order)
+    make_narrator(paper, replace(ELASTIC, elasticity=None)).note_given_up(order)
+    assert paper.notices == ["rank 1 (b:0) did not join the others again within 60 s."]
+    narrator.explain(Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were there"), 2)
+    assert paper.pages[0].notes[0] == "Lost before: rank 1 (b:0) did not join the others again within 60 s."
+
+
+def test_a_newcomer_that_ends_well_before_it_has_joined_is_told_once(paper: Paper) -> None:
+    narrator, state = make_narrator(paper), make_state()
+    narrator.note_event(Exited(TWO, 0), replace(state, generation=None))
+    narrator.note_event(Exited(TWO, 0), state)
+    narrator.note_event(Exited(TWO, 0), end(state, TWO))
+    assert paper.notices == [
+        "the worker b:0, which was started beside the others, ended well before it had joined them: "
+        "it is not started again."
+    ]
+
+
+def end(state: State, worker: Worker) -> State:
+    return state.with_records([replace(state.workers[worker.slot], standing=Standing.ENDED)])
 
 
 def test_of_a_static_job_nothing_is_told_but_its_end(paper: Paper) -> None:

@@ -51,8 +51,8 @@ def show_order(effect: Launch | Terminate | Dismiss | Finish) -> str:
     match effect:
         case Launch(worker, assignment, reason):
             return f"launch {worker} {show_assignment(assignment)}  ({reason})"
-        case Terminate(worker, grace_seconds, reason):
-            return f"terminate {worker} grace={grace_seconds:g}  ({reason})"
+        case Terminate(worker, grace_seconds, reason, is_loss):
+            return f"terminate {worker} grace={grace_seconds:g}{' as lost' if is_loss else ''}  ({reason})"
         case Dismiss(host, reason):
             return f"dismiss {host}  ({reason})"
         case Finish(outcome):

@@ -3,9 +3,10 @@
 import pytest
 
 from rendezvous.core.effects import Interrupt, Terminate
-from rendezvous.core.losses import interrupt, lose_host, lose_silent
+from rendezvous.core.losses import interrupt, lose_host, lose_late, lose_silent
 from rendezvous.core.outcome import Cause
 from rendezvous.core.records import Standing
+from rendezvous.core.staffing import find_newcomers
 from rendezvous.core.state import Phase
 from tests.rendezvous.core.transcript import play
 
@@ -46,6 +47,27 @@ def test_those_who_do_not_report_are_ended_without_grace_and_blamed() -> None:
     assert state.blame.count(end.worker.slot, state.clock, state.policy.recovery) == 1
     assert state.phase is Phase.RUNNING
     assert lose_silent(state, (), 60.0) == (state, ())
+
+
+def test_newcomers_that_do_not_join_are_ended_and_blamed_and_nobody_is_interrupted() -> None:
+    story = (*THREE, "declare a:0", "declare a:1", "declare b:0", "exit b:0 1", "join a:0 after=1 continue state")
+    state = play(*story, "join a:1 after=1 continue state")
+    state, effects = lose_late(state, find_newcomers(state))
+    (end,) = effects
+    assert isinstance(end, Terminate)
+    assert (str(end.worker), end.is_loss) == ("b:0#2", True)
+    assert end.reason.endswith("did not join them within 120 s (--start-timeout)")
+    assert (state.phase, state.number, state.failures) == (Phase.RUNNING, 2, 2)
+    assert state.blame.count(end.worker.slot, state.clock, state.policy.recovery) == 2
+    assert lose_late(state, ()) == (state, ())
+
+
+def test_a_newcomer_too_many_that_does_not_join_ends_a_job_that_may_lose_no_more() -> None:
+    story = ("policy min=1 max=3 failures=1 lease=5", *THREE[1:], "declare a:0", "declare a:1", "declare b:0")
+    state = play(*story, "exit b:0 1", "join a:0 after=1 continue state", "join a:1 after=1 continue state")
+    state, _ = lose_late(state, find_newcomers(state))
+    assert state.outcome is not None
+    assert (state.outcome.exit_code, str(state.outcome.worker)) == (75, "b:0#2")
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,15 @@ def losses(draw: st.DrawFn, *, only_repeatable: bool = False, has_state: bool | 
 
 @st.composite
 def orders(draw: st.DrawFn, size: int, *, only_repeatable: bool) -> list[Entry]:
-    """The order of a generation."""
+    """The order of a generation. Users do not name barriers: each has a name of its own."""
     everybody = tuple(range(size))
     rounds: dict[tuple[int, ...], int] = {}
     entries = []
     for _ in range(draw(st.integers(1, 8))):
         some = st.sets(st.integers(0, size - 1), min_size=2).map(lambda ranks: tuple(sorted(ranks)))
         ranks = everybody if only_repeatable else draw(st.just(everybody) | some)
-        name = draw(
-            st.sampled_from(["commit.1", "barrier.b"] if only_repeatable else ["commit.1", "barrier.b", "x", "y"])
-        )
+        barrier = f"barrier.{len(entries)}"
+        name = draw(st.sampled_from(["commit.1", barrier] if only_repeatable else ["commit.1", barrier, "x", "y"]))
         if name == "commit.1":
             rounds[ranks] = rounds.get(ranks, 0) + 1
         entries.append(Entry(ranks, name, rounds[ranks] if name == "commit.1" else 0))
