@@ -52,7 +52,7 @@ def orders(draw: st.DrawFn, size: int, *, only_repeatable: bool) -> list[Entry]:
     """The order of a generation. Users do not name barriers: each has a name of its own."""
     everybody = tuple(range(size))
     rounds: dict[tuple[int, ...], int] = {}
-    entries = []
+    entries: list[Entry] = []
     for _ in range(draw(st.integers(1, 8))):
         some = st.sets(st.integers(0, size - 1), min_size=2).map(lambda ranks: tuple(sorted(ranks)))
         ranks = everybody if only_repeatable else draw(st.just(everybody) | some)
