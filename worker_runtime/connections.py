@@ -18,8 +18,12 @@ _DESCRIPTORS = Path("/proc/self/fd")
 class Interruptible(Protocol):
     """How a group's pending collectives are made to raise: by the connections of gloo, or what others have."""
 
-    def shut_down(self) -> None:
-        """Make them raise, soon and for good; safe to repeat, from any thread."""
+    def shut_down(self) -> bool:
+        """Make them raise, soon and for good; safe to repeat, from any thread.
+
+        Returns:
+            Whether that has succeeded: else nothing but the end of the process ends them.
+        """
 
 
 def list_sockets() -> Mapping[str, int]:
@@ -50,11 +54,12 @@ class Connections:
         connected = frozenset(name for name, number in new.items() if _is_connection(name, number, store_port))
         return cls(connected if len(connected) == expected else frozenset())
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> bool:
         """End those that still exist; safe to repeat."""
         for name, number in list_sockets().items():
             if name in self._names:
                 _shut_down(name, number)
+        return True
 
     def forget(self) -> None:
         """Touch none of them again: the group has closed them."""

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import AddSet, Barrier, Commit
 from worker_runtime.core.questions import GLOBAL_SET, Release
-from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError
+from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
 from worker_runtime.executor import Executor
 from worker_runtime.group import Group
 from worker_runtime.handles import Handle
@@ -127,9 +127,13 @@ class ElasticExecutor(Executor):
 
         Args:
             reason: why, for the peers.
+
+        Raises:
+            StuckError: what is under way cannot be stopped.
         """
         attempt = self._attempt
-        attempt.runner.interrupt()
+        if not attempt.runner.interrupt():
+            raise StuckError
         if attempt.driver is not None:
             attempt.driver.halt(reason, _HALT_SECONDS)
         with self._changed:

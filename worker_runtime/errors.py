@@ -155,6 +155,15 @@ class SetLostError(HorovodInternalError):
         self.number = number
 
 
+class StuckError(HorovodInternalError):
+    """What is under way cannot be stopped, so that the process cannot go on with others."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this worker ends, to be replaced: what was under way on its GPU could not be stopped after a loss"
+        )
+
+
 class OperationFailedError(HorovodInternalError):
     """A collective was started and failed, most often because another worker has gone."""
 

@@ -16,6 +16,8 @@ Long because the thread that recovers and the program that comes for a generatio
 
 import ctypes
 import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +27,7 @@ from typing import Protocol
 
 from worker_runtime.backends.choice import Choice
 from worker_runtime.elastic_executor import ElasticExecutor
-from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError, StuckError
 from worker_runtime.formation import Formation, JoiningClient
 from worker_runtime.membership import (
     Assignment,
@@ -210,6 +212,8 @@ class Recovery:
         try:
             while not isinstance(news := self._news.get(), Closed):
                 self._heed(news)
+        except StuckError as error:
+            _end_process(str(error))
         except BaseException as error:  # a fault of ours: nobody may wait for this thread
             self._give_up(InitializationError(f"this worker cannot recover any more ({error!r})"))
             raise
@@ -319,6 +323,12 @@ class Recovery:
             self._changed.notify_all()
         if self._executor is not None:
             self._executor.fail_all(lambda title: HorovodInternalError(f"{title} cannot run any more: {error}"))
+
+
+def _end_process(sentence: str) -> None:
+    """At once: the program may wait for its GPU for ever, and so may whatever would run at an orderly end."""
+    os.write(sys.stderr.fileno(), f"hvdrun: {sentence}\n".encode())
+    os._exit(1)
 
 
 def _explain(verdict: Verdict) -> Callable[[str], Exception]:

@@ -84,11 +84,10 @@ class Runner:
         """Nobody waits for these any more, since one of them has failed; the others may be under way still."""
         self._loose.append(works)
 
-    def interrupt(self) -> None:
-        """Make what runs raise at once, here and in the peers."""
+    def interrupt(self) -> bool:
+        """Make what runs raise at once, here and in the peers; whether that has succeeded, see `Interruptible`."""
         groups = self._groups
-        if groups is not None:
-            groups.interrupt()
+        return groups is None or groups.interrupt()
 
     def close(self, running: Iterable[Sequence[Work]]) -> bool:
         """End the groups; False where something that runs does not end, and they had to be abandoned.

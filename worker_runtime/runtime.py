@@ -96,7 +96,7 @@ class Runtime:
                 identity = str(bootstrap or world or "")
                 check_mark(environment, identity)
                 wish = read_backend(environment)
-                choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL))
+                choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
                     assignment, executor = read_numbers(environment), Executor()
                     self._late = bootstrap, choice

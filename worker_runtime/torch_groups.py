@@ -112,10 +112,13 @@ class TorchGroups:
         for torch_group, _ in ended:
             torch_group.shutdown()
 
-    def interrupt(self) -> None:
-        """Make pending collectives raise at once, here and in the peers, by ending the connections between them."""
-        for _, connections in list(self._groups.values()):
-            connections.shut_down()
+    def interrupt(self) -> bool:
+        """Make pending collectives raise at once, here and in the peers, by ending the connections between them.
+
+        Returns:
+            Whether that has succeeded; see `Interruptible`.
+        """
+        return all([connections.shut_down() for _, connections in list(self._groups.values())])  # noqa: C419 - of each
 
     def close(self) -> None:
         """End connections, threads and descriptors. No collective may be pending."""

@@ -42,10 +42,11 @@ class Pending:
 
 
 class Played:
-    """A torch group, and its connections: everything begins, and fails when it is interrupted."""
+    """A torch group, and its connections: everything begins, and fails when it is interrupted, unless it is stuck."""
 
     def __init__(self) -> None:
         self.works: list[Pending] = []
+        self.is_stuck = False
         self.is_shut = False
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any operation of torch's
@@ -58,10 +59,11 @@ class Played:
 
         return begin
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> bool:
         """As `Connections`."""
         for work in self.works:
             work.is_bad = not work.is_done
+        return not self.is_stuck
 
     def shutdown(self) -> None:
         """As torch's group."""

@@ -3,6 +3,7 @@
 (Long because a worker can be in many places when something happens, and each is a story of its own.)
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -293,6 +294,22 @@ def test_who_is_refused_raises_wherever_it_is(stage: Stage) -> None:
         handle.wait()
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    executor.close()
+
+
+def test_who_cannot_stop_what_is_under_way_ends_at_once_to_be_replaced(
+    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a communicator of NCCL whose abort does not return: the program may wait for its GPU for ever."""
+    generations[5].gate.set()
+    generations[5].played.is_stuck = True
+    executor = stage.begin(size=3)
+    codes = SimpleQueue[int]()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    stage.registrar.tell(Interrupted(5, LOST))
+    assert codes.get(timeout=LIMIT_SECONDS) == 1
+    assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
+    assert stage.registrar.calls.empty()
     executor.close()
 
 

@@ -3,8 +3,10 @@
 It ends with code 0 when it has answered, whatever the answer; with 2 on wrong use.
 """
 
+import os
 import sys
 
+from worker_runtime.environment import read_is_elastic
 from worker_runtime.membership import Backend, encode_answer
 
 
@@ -24,7 +26,9 @@ def _find_objection(wish: Backend) -> str:
         from worker_runtime.backends.features import Features  # noqa: PLC0415 - the same
     except ImportError as error:
         return f"torch cannot be imported ({error})"
-    return find_objection(wish, Features.look(counts_devices=wish is Backend.NCCL))
+    return find_objection(
+        wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=read_is_elastic(os.environ)
+    )
 
 
 if __name__ == "__main__":

@@ -6,55 +6,55 @@ from worker_runtime.backends.errors import BackendRefusedError
 from worker_runtime.backends.features import Features
 from worker_runtime.membership import Backend
 
-_RESTARTED = frozenset({Backend.UCC, Backend.MPI})
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The backends of one job; all its workers have the same.
 
     cpu, cuda: for tensors on such devices.
+    holds_host: whoever waits for an operation on CUDA waits for its end, and not only his stream: in a job that
+        outlives its workers, what is called done must be done.
     """
 
     cpu: Backend = Backend.GLOO
     cuda: Backend = Backend.GLOO
+    holds_host: bool = False
 
     def of(self, device: str) -> Backend:
         """The one for tensors on this kind of device, "cpu" or "cuda"."""
         return self.cpu if device == "cpu" else self.cuda
 
-    @property
-    def recovers_in_process(self) -> bool:
-        """Whether a worker that has lost a peer can go on in the same process.
-
-        Where not, its pending operations cannot be ended, nor their results trusted: the process must be replaced.
-        """
-        return self.cpu not in _RESTARTED
-
 
 GLOO_ALONE = Choice()
 
 
-def choose(wish: Backend | None, features: Features) -> Choice:
+def choose(wish: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
     """What is used, given what was asked for.
 
     Args:
         wish: what hvdrun or the user asked for; None leaves it to what torch has.
         features: of torch, with its devices where the wish is NCCL.
+        is_elastic: the job outlives the loss of workers.
 
     Raises:
         BackendRefusedError: the wish cannot be fulfilled.
     """
-    if wish is not None and (objection := find_objection(wish, features)):
+    if wish is not None and (objection := find_objection(wish, features, is_elastic=is_elastic)):
         raise BackendRefusedError(wish, objection)
     cuda = Backend.NCCL if features.has_nccl and wish is not Backend.GLOO else Backend.GLOO
-    return Choice(cpu=wish if wish in (Backend.UCC, Backend.MPI) else Backend.GLOO, cuda=cuda)
+    cpu = wish if wish in (Backend.UCC, Backend.MPI) else Backend.GLOO
+    return Choice(cpu, cuda, holds_host=is_elastic)
 
 
-def find_objection(wish: Backend, features: Features) -> str:
+def find_objection(wish: Backend, features: Features, *, is_elastic: bool = False) -> str:
     """Why the wish cannot be fulfilled, and what would help: a sentence without a full stop; "" when it can."""
     torch = f"torch {features.version}"
     match wish:
+        case Backend.UCC | Backend.MPI if is_elastic:
+            return (
+                "what is under way in it cannot be ended when a worker is lost, and this job is to outlive that; leave "
+                "--backend out, or --min-np and the discovery of hosts"
+            )
         case Backend.UCC if not features.has_ucc:
             return (
                 f"{torch} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "

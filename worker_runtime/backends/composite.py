@@ -30,7 +30,9 @@ def compose(
     makers: dict[Backend, MakeGroup] = {
         Backend.GLOO: gloo,
         # A host with one worker has none that could share a GPU, or nobody knows yet who is on which host.
-        Backend.NCCL: Nccl(store, numbers.local_rank if numbers.local_size > 1 else None, operation_limit).make,
+        Backend.NCCL: Nccl(
+            store, numbers.local_rank if numbers.local_size > 1 else None, operation_limit, choice.holds_host
+        ).make,
         Backend.UCC: Gated(gate.UCC, gloo, Ucc(store).connect, operation_limit).make,
         Backend.MPI: Gated(gate.MPI, gloo, Mpi(numbers.size).connect, operation_limit).make,
     }

@@ -71,10 +71,10 @@ class GatedGroup:
         """Complete when all ranks have called it."""
         return self._outside.barrier()
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> bool:
         """Make pending collectives raise, here and, as far as gloo does them, in the peers; see `Interruptible`."""
         self._interruption.set()
-        self._connections.shut_down()
+        return self._connections.shut_down()
 
     def shutdown(self) -> None:
         """Stop the threads of both; a backend that is still at work is left alone for ever, since it would be awaited.

@@ -2,7 +2,8 @@
 
 Waiting for a work lets the current stream wait, and not the host: a work's own wait with a time limit would hold the
 host up and, when the limit is over, abort the group. So the limits of CUDA operations are others: a lost peer is
-noticed by its agent, and whoever hears of it aborts the group, which ends what is pending.
+noticed by its agent, and whoever hears of it aborts the group, which ends what is pending. In a job that outlives its
+workers the host waits too, by looking again and again: an operation counts as done once all ranks have its result.
 
 For that the groups connect without blocking, since a blocked connecting could not be aborted, and torch's own handling
 of errors, which ends the process, is off in them: TORCH_NCCL_ASYNC_ERROR_HANDLING=0 holds while a group is made, unless
@@ -29,6 +30,9 @@ from worker_runtime.torch_groups import TorchGroup, Work
 # An abort has been reported never to return when a peer is stopped; the process is then lost, and its agent ends it.
 ABORT_LIMIT_SECONDS = 5.0
 
+_LOOK_SECONDS = 50e-6  # between two looks whether a work has ended, where the host waits
+_SLICE = timedelta(milliseconds=20)
+
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _FORMER_NAME = "NCCL_ASYNC_ERROR_HANDLING"  # which torch reads as well
 _SHARED = "Duplicate GPU"  # all that NCCL's error has to tell it from others
@@ -41,11 +45,13 @@ class Nccl:
     store: in which the members find each other.
     local_rank: this worker's number on its host; None where it is not known.
     operation_limit: the time limit of each collective.
+    holds_host: see `Choice`.
     """
 
     store: Store
     local_rank: int | None
     operation_limit: timedelta
+    holds_host: bool = False
 
     def make(
         self, prefix: str, rank: int, size: int, device: str, limit: timedelta
@@ -61,7 +67,8 @@ class Nccl:
         options.config.blocking = 0
         options._timeout = self.operation_limit  # noqa: SLF001 - torch's only way to choose it
         with _without_error_handling():
-            group = NcclGroup(nccl(PrefixStore(prefix, self.store), rank, size, options), self.local_rank)
+            made = nccl(PrefixStore(prefix, self.store), rank, size, options)
+        group = NcclGroup(made, self.local_rank, holds_host=self.holds_host)
         return group, group
 
 
@@ -70,12 +77,13 @@ class NcclGroup:
 
     Args:
         group: torch's.
-        local_rank: see `Nccl`.
+        local_rank, holds_host: see `Nccl`.
     """
 
-    def __init__(self, group: Any, local_rank: int | None) -> None:  # noqa: ANN401 - torch leaves it untyped
+    def __init__(self, group: Any, local_rank: int | None, *, holds_host: bool = False) -> None:  # noqa: ANN401 - torch leaves it untyped
         self._group = group
         self._local_rank = local_rank
+        self._holds_host = holds_host
         self._lock = threading.Lock()
         self._abort: threading.Thread | None = None
         self._abort_deadline = 0.0
@@ -107,9 +115,14 @@ class NcclGroup:
 
     def barrier(self) -> Work:
         """Complete when all ranks have called it."""
-        return StreamWork(self._group.barrier())
+        return StreamWork(self._group.barrier(), self, holds_host=self._holds_host)
 
-    def shut_down(self) -> None:
+    @property
+    def is_aborted(self) -> bool:
+        """Whether what was pending was made to end: its results are worth nothing."""
+        return self._abort is not None
+
+    def shut_down(self) -> bool:
         """Abort what is pending, within a limit; see `Interruptible`."""
         with self._lock:
             if self._abort is None:
@@ -118,6 +131,7 @@ class NcclGroup:
                 self._abort_deadline = time.monotonic() + ABORT_LIMIT_SECONDS
                 self._abort.start()
         self._abort.join(max(0.0, self._abort_deadline - time.monotonic()))
+        return not self._abort.is_alive()
 
     def shutdown(self) -> None:
         """End it; one that was aborted has ended."""
@@ -134,7 +148,7 @@ class NcclGroup:
 
     def _start(self, tensor: torch.Tensor, begin: Callable[[], Work]) -> Work:
         try:
-            return StreamWork(begin())
+            return StreamWork(begin(), self, holds_host=self._holds_host)
         except RuntimeError as error:
             if _SHARED in str(error):
                 raise SharedDeviceError(str(tensor.device), self._local_rank) from None
@@ -146,25 +160,37 @@ class StreamWork:
 
     Args:
         work: torch's.
+        group: of which it is.
+        holds_host: see `Choice`.
     """
 
-    def __init__(self, work: Any) -> None:  # noqa: ANN401 - torch leaves it untyped
+    def __init__(self, work: Any, group: NcclGroup, *, holds_host: bool = False) -> None:  # noqa: ANN401 - torch leaves it untyped
         self._work = work
+        self._group = group
+        self._holds_host = holds_host
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        """Have the current stream wait for its end; the host goes on.
+    def wait(self, timeout: timedelta = _SLICE) -> bool:
+        """Have the current stream wait for its end; the host goes on, unless it is held.
 
         Args:
-            timeout: of no effect: see the module.
+            timeout: how long the host is held at most.
 
         Raises:
-            RuntimeError: it has failed, or was aborted.
+            RuntimeError: it has failed, or was aborted; or has not ended in time.
         """
-        del timeout
         self._work.wait()
-        if self._work.is_completed() and not self._work.is_success():
+        if self._holds_host:
+            self._hold_host(time.monotonic() + timeout.total_seconds())
+        # Of a work that was aborted torch says that it ended well: nobody knows what is in its tensors.
+        if self._group.is_aborted or (self._work.is_completed() and not self._work.is_success()):
             raise RuntimeError("NCCL failed, or its group was aborted since a peer was lost")
         return True
+
+    def _hold_host(self, deadline_seconds: float) -> None:
+        while not (self._work.is_completed() or self._group.is_aborted):
+            if time.monotonic() > deadline_seconds:
+                raise RuntimeError("NCCL has not ended in time")
+            time.sleep(_LOOK_SECONDS)
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""

@@ -74,9 +74,10 @@ class StubConnections:
     def __init__(self) -> None:
         self.ends = 0
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> bool:
         """End them."""
         self.ends += 1
+        return True
 
 
 def run_members(size: int, member: Callable[[int, Gloo], object]) -> list[Any]:

@@ -1,8 +1,10 @@
 """Which backend is chosen, and what is said where a wish cannot be fulfilled."""
 
+from dataclasses import replace
+
 import pytest
 
-from worker_runtime.backends.choice import GLOO_ALONE, Choice, choose, find_objection
+from worker_runtime.backends.choice import Choice, choose, find_objection
 from worker_runtime.backends.errors import BackendRefusedError
 from worker_runtime.backends.features import Features
 from worker_runtime.membership import Backend
@@ -56,10 +58,12 @@ def test_there_is_no_objection_to_what_is_there(wish: Backend) -> None:
     assert find_objection(GLOO, CPU_BUILD) == ""
 
 
-@pytest.mark.parametrize(
-    ("choice", "recovers"),
-    [(GLOO_ALONE, True), (Choice(GLOO, NCCL), True)]
-    + [(Choice(backend, cuda), False) for backend in (UCC, MPI) for cuda in (GLOO, NCCL)],
-)
-def test_it_says_whether_a_process_can_go_on_after_a_loss(choice: Choice, recovers: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    assert choice.recovers_in_process is recovers
+@pytest.mark.parametrize("wish", [UCC, MPI])
+def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it(wish: Backend) -> None:
+    with pytest.raises(BackendRefusedError, match=r"cannot be ended when a worker is lost.*or --min-np"):
+        choose(wish, EVERYTHING, is_elastic=True)
+
+
+@pytest.mark.parametrize("wish", [None, GLOO, NCCL])
+def test_a_job_that_outlives_its_workers_calls_nothing_done_that_is_under_way(wish: Backend | None) -> None:
+    assert choose(wish, EVERYTHING, is_elastic=True) == replace(choose(wish, EVERYTHING), holds_host=True)

@@ -46,6 +46,16 @@ def test_the_answer_is_what_torch_has(
     assert ("no MPI" in objection) is not is_there
 
 
+def test_an_elastic_job_is_told_what_it_cannot_have(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["backends", "mpi"])
+    monkeypatch.setattr(dist, "is_mpi_available", lambda: True)
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    assert program.main() == 0
+    assert "cannot be ended when a worker is lost" in (read_answer(capsys.readouterr().out.encode()) or "")
+
+
 def test_a_python_without_torch_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["backends", "ucc"])
     for name in [name for name in sys.modules if name.startswith("worker_runtime.backends.")]:

@@ -100,14 +100,43 @@ def test_calls_arrive_and_the_works_never_see_a_time_limit() -> None:
 
 def test_a_wait_does_not_hold_up_the_host() -> None:
     running = SimpleNamespace(wait=lambda: True, is_completed=lambda: False)
-    assert StreamWork(running).wait(timedelta(days=1))
-    assert not StreamWork(running).is_completed()
+    work = StreamWork(running, NcclGroup(StubGroup(), 0))
+    assert work.wait(timedelta(days=1))
+    assert not work.is_completed()
+
+
+def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
+    """Else a step would be called done whose results a lost peer has spoilt."""
+    left = [False, False, False]
+    running = SimpleNamespace(wait=lambda: True, is_completed=lambda: not left or left.pop(), is_success=lambda: True)
+    await_work(StreamWork(running, NcclGroup(StubGroup(), 0), holds_host=True))
+    assert left == []
+    endless = StreamWork(
+        SimpleNamespace(wait=lambda: True, is_completed=lambda: False), NcclGroup(StubGroup(), 0), holds_host=True
+    )
+    with pytest.raises(RuntimeError, match="not ended in time"):
+        endless.wait(timedelta(milliseconds=1))
+
+
+def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
+    """Of a work that was aborted torch says that it ended well."""
+    group = NcclGroup(StubGroup(), 0, holds_host=True)
+    is_over = threading.Event()
+    running = SimpleNamespace(wait=lambda: True, is_completed=is_over.is_set, is_success=lambda: True)
+    work = StreamWork(running, group, holds_host=True)
+    timer = threading.Timer(0.05, lambda: (group.shut_down(), is_over.set()))
+    timer.start()
+    with pytest.raises(RuntimeError, match="was aborted since a peer was lost"):
+        await_work(work)
+    timer.join()
+    with pytest.raises(RuntimeError, match="was aborted since a peer was lost"):
+        work.wait()
 
 
 def test_a_work_that_has_failed_raises() -> None:
     failed = SimpleNamespace(wait=lambda: True, is_completed=lambda: True, is_success=lambda: False)
     with pytest.raises(RuntimeError, match="NCCL failed, or its group was aborted"):
-        await_work(StreamWork(failed))
+        await_work(StreamWork(failed, NcclGroup(StubGroup(), 0)))
 
 
 def test_two_workers_on_one_gpu_are_told_what_to_do() -> None:
@@ -132,8 +161,8 @@ def test_other_errors_are_left_alone() -> None:
 def test_an_interruption_aborts_once_and_what_was_aborted_is_not_ended_again() -> None:
     inner = StubGroup()
     group = NcclGroup(inner, 0)
-    group.shut_down()
-    group.shut_down()
+    assert group.shut_down()
+    assert group.shut_down()
     group.shutdown()
     assert inner.names == ["abort"]
 
@@ -142,8 +171,8 @@ def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nccl, "ABORT_LIMIT_SECONDS", 0.01)
     release = threading.Event()
     group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0)
-    group.shut_down()
-    group.shut_down()
+    assert not group.shut_down()
+    assert not group.shut_down()
     thread = vars(group)["_abort"]
     assert thread.is_alive()
     release.set()
