@@ -110,7 +110,7 @@ class Agent:
         self._begin = begin
         self._folder = folder
         self._socket = folder / "agent.sock"
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder)
+        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds)
         folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)

@@ -5,6 +5,8 @@ for each worker that it starts and `end PID` for each that has ended. The end of
 that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
 or was seen below the agent, are killed, and the job's folder is removed. hvdrun has one for its discovery script.
 
+After a line `lease SECONDS` it also kills an agent that is stopped for longer than that, since nobody else would.
+
 Below the agent it looks once a second: a daemon that has left its session and shed its environment is known by nothing
 but its ancestors, which it loses with the agent. What was started after the last look and is hidden so well is missed.
 """
@@ -23,8 +25,9 @@ from hvdrun.search_path import prefer_own_packages
 if __name__ == "__main__":
     prefer_own_packages()
 
-from hvdrun.agent import processes
+from hvdrun.agent import heartbeat, processes
 from hvdrun.agent.family import Family
+from hvdrun.agent.heartbeat import Heartbeat
 
 LIMIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
@@ -39,11 +42,14 @@ def main() -> None:
     """Guard until the agent goes."""
     origin, *folders = sys.argv[1:]
     family = Family(origin)
-    for line in listen(0, family):
+    vigil = Vigil(family)
+    for line in listen(0, vigil):
         match line.split():
             case ["agent", pid, started]:
                 family.head = int(pid), int(started)
                 family.look()
+            case ["lease", seconds]:
+                vigil.heartbeat = Heartbeat(float(seconds))
             case ["session", pid, started]:
                 family.sessions[int(pid)] = int(started)
             case ["end", pid]:
@@ -57,17 +63,35 @@ def main() -> None:
         shutil.rmtree(Path(folder), ignore_errors=True)
 
 
-def listen(descriptor: int, family: Family) -> Iterator[str]:
-    """The lines that come until the end of the pipe; meanwhile the family is looked at from time to time."""
-    pending = b""
-    look_at = time.monotonic() + LOOK_SECONDS
-    while True:
+class Vigil:
+    """Looks at the family, and at its head, from time to time."""
+
+    def __init__(self, family: Family) -> None:
+        self.heartbeat: Heartbeat | None = None
+        self._family = family
+        self._look_at = time.monotonic() + LOOK_SECONDS
+
+    def look(self) -> float:
+        """Look at what it is time for; for how many seconds there is nothing to do then."""
         now = time.monotonic()
-        if now >= look_at:
-            family.look()
+        if now >= self._look_at:
+            self._family.look()
             cost_seconds = time.monotonic() - now
-            look_at = now + max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST)
-        if not select.select([descriptor], [], [], max(0.0, look_at - time.monotonic()))[0]:
+            self._look_at = now + max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST)
+        left_seconds = max(0.0, self._look_at - time.monotonic())
+        if self.heartbeat is None or self._family.head is None:
+            return left_seconds
+        agent = self.heartbeat.find_given_up(*self._family.head)
+        if agent is not None:
+            processes.kill(agent, signal.SIGKILL)  # which closes its pipe
+        return min(left_seconds, heartbeat.LOOK_SECONDS)
+
+
+def listen(descriptor: int, vigil: Vigil) -> Iterator[str]:
+    """The lines that come until the end of the pipe; meanwhile the vigil is kept."""
+    pending = b""
+    while True:
+        if not select.select([descriptor], [], [], vigil.look())[0]:
             continue
         chunk = os.read(descriptor, _CHUNK_BYTES)
         if not chunk:

@@ -94,6 +94,18 @@ def test_an_agent_that_leaves_in_good_order_needs_no_guardian(guardian: subproce
     assert folder.exists()
 
 
+def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_killed(guardian: subprocess.Popen[str]) -> None:
+    assert guardian.stdin is not None
+    with sleeping() as agent, sleeping() as another:
+        guardian.stdin.write(f"agent {agent.pid} {start_time(agent.pid)}\nlease 0.2\n")
+        guardian.stdin.flush()
+        for process in (agent, another):
+            os.kill(process.pid, signal.SIGSTOP)
+        assert agent.wait(10) == -9
+        assert is_alive(another.pid)
+        assert tell(guardian) == 0
+
+
 def test_words_that_it_does_not_know_are_nothing_to_it(guardian: subprocess.Popen[str], folder: Path) -> None:
     assert tell(guardian, "", "session", "what now", "end 4711") == 0
     assert not folder.exists()
