@@ -60,10 +60,10 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease) -> None:
         ends = choose_ends(watch.ended())
         running = watch.running()
         try:
-            await client.report(number, running, ends, pause_seconds)
+            await client.report(number, running, ends, min(pause_seconds, lease.left_seconds))
         except UnreachableError as error:
             failure = error
-            await asyncio.sleep(min(pause_seconds, 0.1))
+            await asyncio.sleep(min(pause_seconds, lease.left_seconds, 0.1))
             continue
         failure = None
         lease.renew()

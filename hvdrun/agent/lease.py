@@ -6,6 +6,7 @@ once. So such an agent gets a short while for one more report, and neither dies 
 lease behind a network that was cut. A suspension that was asked for (Ctrl-Z) is told beforehand and holds the clock.
 """
 
+import math
 import time
 from collections.abc import Callable
 
@@ -42,6 +43,11 @@ class Lease:
         if slept:
             self._ends = max(self._ends, now + _SECOND_CHANCE_SHARE * self.seconds)
         return self._is_held or now <= self._ends
+
+    @property
+    def left_seconds(self) -> float:
+        """How long it lasts without another word; infinity while it is held."""
+        return math.inf if self._is_held else max(0.0, self._ends - self._clock())
 
     def renew(self) -> None:
         """The server has acknowledged a report."""

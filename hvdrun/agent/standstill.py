@@ -17,6 +17,7 @@ from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
 
 LOOK_SECONDS = 0.25
+_LATE_SECONDS = 0.01  # so that the lease is over by then
 _STOPPED, _ZOMBIE = "T", "Z"
 _SLEEP_SHARE = 0.5  # of a lease between two looks: this process did not run meanwhile, and nor did the others
 _LEAST_SLEEP_SECONDS = 1.0  # a look may be late on a busy machine
@@ -47,14 +48,19 @@ class Standstill:
         self._lease_seconds = lease_seconds
         self._look_at = look
         self._clock = clock
-        self._since: dict[int, float] = {}  # by pid
+        self._since: dict[tuple[int, str], float] = {}  # by pid and state: one that was put down is a zombie at first
         self._looked = clock()
 
     async def run(self) -> NoReturn:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(min(LOOK_SECONDS, self._lease_seconds / 4))
+            await asyncio.sleep(self.find_pause())
             self.look()
+
+    def find_pause(self) -> float:
+        """Seconds until the next look is due: often, and when somebody's lease is over."""
+        left = [since + self._lease_seconds + _LATE_SECONDS - self._clock() for since in self._since.values()]
+        return min([LOOK_SECONDS, self._lease_seconds / 4, *(seconds for seconds in left if seconds > 0)])
 
     def look(self) -> None:
         """Look once, and tell of whoever has stood still for the lease."""
@@ -62,14 +68,15 @@ class Standstill:
         if now - self._looked > max(_SLEEP_SHARE * self._lease_seconds, _LEAST_SLEEP_SECONDS):
             self._since.clear()
         self._looked = now
-        still: dict[int, float] = {}
+        still: dict[tuple[int, str], float] = {}
         for owner in self._owners:
             for pid, name in owner.list_living():
                 process = self._look_at(pid)
                 if process is None or process.state not in (_STOPPED, _ZOMBIE):
                     continue
-                still[pid] = self._since.get(pid, now)
-                if now - still[pid] > self._lease_seconds:
+                key = (pid, process.state)
+                still[key] = self._since.get(key, now)
+                if now - still[key] > self._lease_seconds:
                     owner.put_down(pid, self._explain(name, process.state))
         self._since = still
 

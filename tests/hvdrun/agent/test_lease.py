@@ -1,5 +1,7 @@
 """An agent's lease under a clock of the test's own."""
 
+import math
+
 import pytest
 
 from hvdrun.agent.lease import Lease, LeaseExpiredError
@@ -78,3 +80,13 @@ def test_a_held_lease_does_not_expire_and_starts_anew_afterwards(clock: Clock) -
 def test_an_expired_lease_is_told_with_its_cause_where_one_is_known() -> None:
     assert str(LeaseExpiredError(30, None)) == "no report was acknowledged for the lease of 30 s (--lease)"
     assert str(LeaseExpiredError(0.5, OSError("no way"))).endswith("lease of 0.5 s (--lease): no way")
+
+
+def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_it(clock: Clock) -> None:
+    lease = Lease(10.0, clock)
+    clock.now += 4
+    assert lease.left_seconds == 6
+    clock.now += 20
+    assert lease.left_seconds == 0
+    lease.hold(held=True)
+    assert lease.left_seconds == math.inf

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from hvdrun.agent.processes import Process
-from hvdrun.agent.standstill import Standstill
+from hvdrun.agent.standstill import LOOK_SECONDS, Standstill
 
 LEASE_SECONDS = 5.0
 ONE, TWO = 11, 22
@@ -85,3 +85,28 @@ def test_while_nobody_looked_nobody_stood_still() -> None:
     assert not bench.put
     bench.pass_time(1)
     assert ONE in bench.put
+
+
+def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks() -> None:
+    bench = Bench()
+    assert bench.standstill.find_pause() == LOOK_SECONDS
+    bench.states[11] = "T"
+    bench.pass_time(LEASE_SECONDS + LOOK_SECONDS)
+    assert not bench.put
+    pause_seconds = bench.standstill.find_pause()
+    assert 0 < pause_seconds < 0.1
+    bench.now += pause_seconds
+    bench.standstill.look()
+    assert list(bench.put) == [ONE]
+    assert bench.standstill.find_pause() == LOOK_SECONDS
+
+
+def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_ended_for() -> None:
+    bench = Bench()
+    bench.states[11] = "T"
+    bench.pass_time(LEASE_SECONDS + 0.5)
+    told = bench.put.pop(ONE)
+    bench.states[11] = "Z"
+    bench.pass_time(1)
+    assert "was stopped" in told
+    assert not bench.put
