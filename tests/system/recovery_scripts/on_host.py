@@ -18,7 +18,7 @@ from tests.system.recovery_scripts import train
 from tests.system.recovery_scripts.recipe import Recipe
 from tests.system.recovery_scripts.stage import Stage
 
-STEP_SECONDS = 0.03
+STEP_SECONDS = 0.05
 BUSY = "busy"  # a file of this name, with the name of a host behind it, says for how many seconds
 
 

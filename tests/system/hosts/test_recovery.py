@@ -1,0 +1,92 @@
+"""Hosts are lost while a job trains on them: it goes on with the others, and only with them, and no step is lost.
+
+Where a host is cut off, both sides live. What happened is found within the lease and half a second, and the side that
+is cut off ends itself. In the end one process makes the steps that counted, and comes to the same parameters.
+"""
+
+import os
+import signal
+import time
+
+from tests.lab.host import Host
+from tests.lab.network import Direction
+from tests.system.hosts.cluster import BuildCluster
+from tests.system.hosts.roles import await_end, end_sessions, find_agents
+from tests.system.hosts.training import ENDED_SECONDS, LEASE_SECONDS, LIMIT_SECONDS, LOST, Training
+from tests.system.recording import Recording
+
+FOR_GOOD = ("--blacklist-cooldown-range", "100", "100")
+COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
+ALL = ("host1", "host2", "host3")
+
+
+def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: BuildCluster) -> None:
+    """Before that a worker is busy for longer than the lease, and is not called dead."""
+    cluster = build(4)
+    training = Training(cluster, *ALL, "host4", options=FOR_GOOD)
+    training.be_busy("host2", LEASE_SECONDS + 0.5)
+    training.lose("host1", Host.destroy, "host2", "host3", "host4")
+    training.lose("host3", lambda host: host.network.cut(Direction.IN), "host2", "host4")
+    training.lose("host2", lambda host: host.network.cut(Direction.OUT), "host4")
+    steps = training.end("host4")
+    assert [len(step.members[0]) for step in (steps[0], steps[-1])] == [4, 1]
+    end_sessions(cluster)
+
+
+def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(build: BuildCluster) -> None:
+    cluster = build(3)
+    training = Training(cluster, "host1", "host2", options=COMES_BACK)
+
+    began = time.monotonic()
+    training.name_hosts(*ALL)
+    training.await_members(*ALL)
+    assert not training.list_interruptions(began)
+
+    worker = training.find_worker("host2")
+    training.lose("host2", lambda _: os.kill(worker.pid, signal.SIGSTOP), "host1", "host3", parts=[worker])
+    training.await_line("rank 1 (host2:0) was lost: the worker host2:0 was stopped for longer than the lease of 2 s")
+    training.await_members(*ALL)
+
+    training.lose("host2", lambda host: host.network.cut(), "host1", "host3")
+    cluster["host2"].network.mend()
+    training.await_members(*ALL)
+
+    (agent,) = find_agents(cluster["host3"])
+    training.lose("host3", lambda _: os.kill(agent.pid, signal.SIGSTOP), "host1", "host2")
+    training.await_members(*ALL)
+
+    assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
+    end_sessions(cluster)
+
+
+def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_workers(build: BuildCluster) -> None:
+    """The guardian beside it, which would have ended it sooner, is stopped as well."""
+    cluster = build(2)
+    training = Training(cluster, "host1", "host2", options=FOR_GOOD)
+    parts = training.list_parts("host2")
+    stopped = [process for process in parts if "hvdrun.agent" in str(process)]
+
+    def stop(_: Host) -> None:
+        for process in stopped:
+            os.kill(process.pid, signal.SIGSTOP)
+
+    training.lose("host2", stop, "host1", parts=())
+    assert {process.pid for process in parts} <= {process.pid for process in training.list_parts("host2")}
+    for process in stopped:
+        os.kill(process.pid, signal.SIGCONT)
+    training.await_gone(parts, "host2", ENDED_SECONDS)
+    training.end("host1")
+
+
+def test_no_half_goes_on_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
+    """All who train are on the other side, and could go on; but nobody would hear of it."""
+    cluster = build(2)
+    training = Training(cluster, "host1", "host2", options=FOR_GOOD)
+    cluster.lab.launcher.network.cut()
+    finished = training.running.wait(LIMIT_SECONDS)
+    assert finished.returncode == LOST
+    for host in ("host1", "host2"):
+        assert f"hvdrun: host {host} was lost: its agent was silent for 2 s (--lease).\n" in finished.stderr
+    assert not await_end(cluster, ENDED_SECONDS)
+    assert {step.members for step in Recording(training.notes).list_steps()} == {((0, 1),)}
+    end_sessions(cluster)

@@ -1,0 +1,170 @@
+"""A job that trains on the hosts of a lab, as a test follows it: who trains, who was interrupted when, what counted."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.house.sources import ROOT
+from tests.lab.host import Host
+from tests.lab.process import HostProcess
+from tests.system.hosts.cluster import Cluster
+from tests.system.launcher import Running
+from tests.system.recording import Recording, Step, read_notes
+from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
+from tests.system.replay import TOLERANCE, find_distance
+from tests.system.roles import wait_until
+
+SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "on_host.py"
+LEASE_SECONDS = 2.0
+FOUND_SECONDS = LEASE_SECONDS + 0.5  # what is promised, from a fault to the interruption of those who are left
+# Until nothing of a part that was cut off is left: it notices when the lease is over, or its guardian does a second
+# later, and then looks for what to end, on a busy machine.
+ENDED_SECONDS = LEASE_SECONDS + 4.0
+LIMIT_SECONDS = 40.0  # for a worker to be started and taken in: each imports torch, some at the same time
+LOST = 75
+FEATURES = "clip,norm,sparse"
+_INTERRUPTED = "interrupted: "
+_SSHD = "sshd"
+
+
+class Training:
+    """An elastic job of one worker on each host, which trains until it is told to stop.
+
+    notes: the folder where the workers write; see `tests/system/recovery_scripts/on_host.py`.
+    """
+
+    def __init__(self, cluster: Cluster, *hosts: str, options: Iterable[str] = ()) -> None:
+        self.notes = cluster.directory / "notes"
+        self.notes.mkdir()
+        self._cluster = cluster
+        self.name_hosts(*hosts)
+        words = ("--min-np", "1", "--host-discovery-script", "cat hosts", "--lease", f"{LEASE_SECONDS:g}s")
+        script = ("python", SCRIPT, self.notes, FEATURES, "--until", self.notes / "stop", "--every", "1")
+        caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
+        forwarding = ("-x", *caches)
+        self.running: Running = cluster.start(
+            "-np", str(len(hosts)), *words, *options, *forwarding, *script, environment=caches
+        )
+        self.await_members(*hosts)
+
+    def name_hosts(self, *hosts: str) -> None:
+        """What the script answers from now on; never half of it."""
+        text = "".join(f"{host}:1\n" for host in hosts)
+        self._cluster.write("next", text).replace(self._cluster.directory / "hosts")
+
+    def await_members(self, *hosts: str) -> None:
+        """Wait until the workers of these hosts, and nobody else, make a step together."""
+        began = time.monotonic()
+
+        def is_so() -> bool:
+            last = {note["host"]: note for note in self._read(began) if note["what"] == "step"}
+            are_together = len({(step["entry"], len(step["members"][0])) for step in last.values()}) == 1
+            return (
+                set(last) == set(hosts) and are_together and len(next(iter(last.values()))["members"][0]) == len(hosts)
+            )
+
+        self._wait_until(is_so, f"{', '.join(hosts)} to train together", LIMIT_SECONDS)
+
+    def lose(
+        self, host: str, fault: Callable[[Host], None], *others: str, parts: Sequence[HostProcess] | None = None
+    ) -> None:
+        """Let something happen to a host: the others go on in time, by themselves, and its part of the job ends itself.
+
+        parts: what is to end; all there is, if none are named. On a host that is destroyed nothing is looked for.
+        """
+        parts = self.list_parts(host) if parts is None else parts
+        before = len(self.running.stderr.text())
+        began = time.monotonic()
+        fault(self._cluster[host])
+        self._wait_until(lambda: set(others) <= set(self.list_interruptions(began)), "the others to be interrupted")
+        interrupted = self.list_interruptions(began)
+        assert max(interrupted[other] for other in others) - began <= FOUND_SECONDS, self.running.stderr.text()
+        self.await_members(*others)
+        said = self.running.stderr.text()[before:]
+        assert re.search(rf"^hvdrun: .*\b{host}\b.* was lost: ", said, re.MULTILINE), said
+        assert f"hvdrun: the job goes on with {len(others)} worker" in said
+        if self._cluster[host].is_up:
+            self.await_gone(parts, host, ENDED_SECONDS)
+
+    def list_interruptions(self, since: float) -> dict[str, float]:
+        """When each host's worker was interrupted first after that time."""
+        found: dict[str, float] = {}
+        for note in self._read(since):
+            if note["what"] == "recovery" and note["text"].startswith(_INTERRUPTED):
+                found.setdefault(note["host"], note["at"])
+        return found
+
+    def be_busy(self, host: str, seconds: float) -> None:
+        """Have the host's worker hold its interpreter's lock for so long, and go on; nobody is lost by it."""
+        since = time.monotonic()
+        wish = f"busy-{host}"
+        self._cluster.write(wish, str(seconds)).replace(self.notes / wish)
+        self._wait_until(lambda: self._has_noted(host, "idle", since), f"{host} to have been busy")
+        (busy, idle) = (note["at"] for note in self._read(since) if note["what"] in {"busy", "idle"})
+        assert idle - busy >= seconds
+        self._wait_until(lambda: self._has_noted(host, "step", idle), f"{host} to go on")
+        assert not self.list_interruptions(since)
+
+    def find_worker(self, host: str) -> HostProcess:
+        """The worker on a host that trains now."""
+        newest = [note for note in self._read(0) if note["host"] == host and note["what"] == "step"][-1]
+        (found,) = [process for process in self.list_parts(host) if process.pid_on_host == newest["pid"]]
+        return found
+
+    def list_parts(self, host: str) -> list[HostProcess]:
+        """All processes of the job on a host."""
+        return [process for process in self._cluster[host].processes() if not process.program.startswith(_SSHD)]
+
+    def await_gone(self, parts: Iterable[HostProcess], host: str, limit_seconds: float) -> None:
+        """Wait until none of these processes is left on the host."""
+        pids = {process.pid for process in parts}
+        self._wait_until(
+            lambda: not pids & {process.pid for process in self.list_parts(host)},
+            f"{host}'s part to end",
+            limit_seconds,
+        )
+
+    def await_line(self, text: str) -> None:
+        """Wait until hvdrun has said this."""
+        self.running.stderr.wait_for(re.escape(text), LIMIT_SECONDS)
+
+    def end(self, *hosts: str) -> list[Step]:
+        """Let the training come to its end on these hosts; the steps that count.
+
+        All have the same parameters then, to the last bit, and one process comes to them with these steps; each sample
+        was used once in an epoch.
+        """
+        (self.notes / "stop").touch()
+        finished = self.running.wait(LIMIT_SECONDS)
+        assert finished.returncode == 0, finished.stderr
+        assert sorted(note["host"] for note in self._read(0) if note["what"] == "done") == sorted(hosts)
+        recording = Recording(self.notes)
+        recording.check_replicas()
+        recording.check_samples(SAMPLES)
+        steps = recording.list_steps()
+        assert find_distance(Recipe(FEATURES), steps, torch.load(recording.find_parameters())) < TOLERANCE
+        return steps
+
+    def _has_noted(self, host: str, what: str, since: float) -> bool:
+        return any(note["host"] == host and note["what"] == what for note in self._read(since))
+
+    def _read(self, since: float) -> list[dict[str, Any]]:
+        """What was written down after this time, each with its host."""
+        notes = [note for note in read_notes(self.notes) if note["at"] > since]
+        return [{**note, "host": Path(note["path"]).parent.name.partition("-")[0]} for note in notes]
+
+    def _wait_until(self, condition: Callable[[], bool], what: str, limit_seconds: float = LIMIT_SECONDS) -> None:
+        try:
+            wait_until(condition, limit_seconds)
+        except AssertionError:
+            parts = "\n".join(
+                f"{host.name}: {part}"
+                for host in self._cluster.lab
+                if host.is_up
+                for part in self.list_parts(host.name)
+            )
+            raise AssertionError(f"waited for {what}\n{self.running.stderr.text()}\n{parts}") from None
