@@ -38,6 +38,7 @@ class Narrator:
         self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
         self._generation = 0  # the last that was spoken of
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
+        self._errors: set[str] = set()  # that were told
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
     def start(self) -> None:
@@ -79,6 +80,9 @@ class Narrator:
             return
         match event:
             case Exited(worker, returncode, error) if returncode != 0 and _is_at_work(worker, state):
+                if error is not None and error in self._errors:
+                    return  # as of several workers whose command cannot be started
+                self._errors.add(error or "")
                 how = error or describe_returncode(returncode)
                 self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
             case Exited(worker, 0) if state.number and _is_newcomer(worker, state):

@@ -85,6 +85,13 @@ def test_an_end_with_a_reason_of_its_own_is_told_with_that(paper: Paper) -> None
     assert paper.notices == ["rank 1 (b:0) was lost: the worker b:0 was stopped for longer than the lease."]
 
 
+def test_what_several_workers_cannot_be_started_for_is_told_once(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    for worker in (ONE, TWO, TWO):
+        narrator.note_event(Exited(worker, 127, "the command 'train' was not found"), make_state())
+    assert paper.notices == ["rank 0 (a:0) was lost: the command 'train' was not found."]
+
+
 def test_whose_end_is_no_loss_is_not_told(paper: Paper) -> None:
     narrator = make_narrator(paper)
     member = replace(make_state().workers[TWO.slot], standing=Standing.MEMBER)
