@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rendezvous.core import draining
+from rendezvous.core.abandonment import abandon, blame_slot
 from rendezvous.core.composition import find_offered
-from rendezvous.core.effects import Dismiss, Effect, Interrupt, Terminate
-from rendezvous.core.model import Slot, Worker
+from rendezvous.core.effects import Dismiss, Effect, Interrupt
+from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report
 from rendezvous.core.publication import chain, move_on, publish_when_complete
 from rendezvous.core.records import Standing, WorkerRecord
@@ -29,7 +30,7 @@ def lose_worker(
     if not _may_go_on(state):
         return draining.enter(state, outcome)
     weight = 1 if was_started else state.policy.recovery.failures_per_slot
-    return _go_on(_blame(state, former.worker.slot, weight), [former], outcome)
+    return _go_on(blame_slot(state, former.worker.slot, weight), [former], outcome)
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
@@ -60,14 +61,7 @@ def lose_late(state: State, records: Sequence[WorkerRecord]) -> tuple[State, tup
 def _lose_all(
     state: State, records: Sequence[WorkerRecord], explain: Callable[[Worker, int], Outcome]
 ) -> tuple[State, tuple[Effect, ...]]:
-    effects: list[Effect] = []
-    outcome: Outcome | None = None
-    for record in records:
-        own = explain(record.worker, record.assignment.rank)
-        outcome = outcome or own
-        leaving = replace(record, standing=Standing.LEAVING, report=None, reason=own.reason, leaves_by=state.clock)
-        state = _blame(replace(state.with_records([leaving]), failures=state.failures + 1), record.worker.slot)
-        effects.append(Terminate(record.worker, 0.0, own.reason, is_loss=True))
+    state, effects, outcome = abandon(state, records, explain)
     if outcome is None:
         return state, ()
     if not _may_go_on(state):
@@ -92,12 +86,6 @@ def _may_go_on(state: State) -> bool:
     most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, len(find_offered(state.offered)))
     starts = state.number > 0 or state.failures <= most
     return starts and state.refusal is None and state.policy.allows(state.failures)
-
-
-def _blame(state: State, slot: Slot, weight: int = 1) -> State:
-    offered = next((host for host in state.offered if host.name == slot.host), None)
-    blame = state.blame.blame_slot(slot, offered, state.clock, state.policy.recovery, weight)
-    return replace(state, blame=blame)
 
 
 def _go_on(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:

@@ -90,6 +90,13 @@ def fail_to_join(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
     return Outcome(TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"{reason} (--start-timeout)", worker, rank)
 
 
+def fail_to_be_taken_in(worker: Worker, rank: int, reason: str) -> Outcome:
+    """With this newcomer the others get no further, and it was given up."""
+    return Outcome(
+        TEMPORARY_FAILURE, Cause.WORKER_FAILED, f"rank {rank} ({worker}) cannot be taken in: {reason}", worker, rank
+    )
+
+
 def give_up(reason: str, first: Outcome | None) -> Outcome:
     """The job cannot go on.
 

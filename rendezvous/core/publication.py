@@ -5,12 +5,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rendezvous.core import draining
+from rendezvous.core.abandonment import abandon
 from rendezvous.core.composition import Composition, arrange, compose, find_offered
 from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
 from rendezvous.core.leases import start_leases
 from rendezvous.core.model import Generation, Worker
-from rendezvous.core.outcome import exhaust_resets, give_up
+from rendezvous.core.outcome import exhaust_resets, fail_to_be_taken_in, give_up
 from rendezvous.core.ranking import rank
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
@@ -82,11 +83,8 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
     repetition = state.repetition.note(generation.members, tuple(reports.values()))
-    if repetition.is_hopeless:
-        reason = (
-            f"{repetition.trouble}; the same has happened {repetition.count} times in a row, with no step in between"
-        )
-        return draining.enter(state, give_up(reason, state.cause))
+    if (hopelessness := repetition.hopelessness) is not None:
+        return _go_on_without_newcomers(state, survivors, hopelessness)
     offered = find_offered(state.offered)
     newcomers = sum(record.worker.slot in offered for record in state.standing(Standing.READY))
     cause = _explain(state, reports.values())
@@ -100,6 +98,23 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
             return replace(state, phase=Phase.REFORMING, deadline=None, short_since=since), ()
         case Verdict() as verdict:
             return _publish_next(replace(state, repetition=repetition), verdict, survivors, ranks)
+
+
+def _go_on_without_newcomers(
+    state: State, survivors: tuple[WorkerRecord, ...], reason: str
+) -> tuple[State, tuple[Effect, ...]]:
+    """These members get no further together; those who were before some of them came may, without them."""
+    newcomers = [record for record in survivors if record.is_blank]
+    if not 0 < len(newcomers) < len(survivors):
+        return draining.enter(state, give_up(reason, state.cause))
+    weight = state.policy.recovery.failures_per_slot
+    state, effects, outcome = abandon(
+        state, newcomers, lambda worker, rank: fail_to_be_taken_in(worker, rank, reason), weight=weight
+    )
+    if outcome is not None and not state.policy.allows(state.failures):
+        return draining.enter(state, outcome)
+    state, more = _judge(state)
+    return state, (*effects, *more)
 
 
 def _complete(record: WorkerRecord) -> Report:

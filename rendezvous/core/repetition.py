@@ -1,4 +1,9 @@
-"""Repetition: the same trouble at the same place, again and again, is no bad luck, and is not retried for ever."""
+"""Repetition: trouble at the same place, again and again, is no bad luck, and is not retried for ever.
+
+The same trouble need not be told in the same words: ports, numbers of generations and ranks differ. And what the
+members tell may depend on who is the first to notice: so other trouble at the same place counts as well, with more
+patience. So it is with hosts that do not reach each other, whose workers can never be connected.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -7,6 +12,7 @@ from rendezvous.core.model import Worker
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
 MOST_REPETITIONS = 3  # of the same trouble, in generations that follow one another
+MOST_TROUBLES = 6  # of any trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,18 +21,23 @@ class Repetition:
 
     trouble: of the first rank that told of some.
     progress: the highest number of a commit round that anybody has asked for.
-    count: of the generations.
+    count: of the generations, and troubles: of those with any trouble.
     """
 
     trouble: str = ""
     members: tuple[Worker, ...] = ()
     progress: int = 0
     count: int = 0
+    troubles: int = 0
 
     @property
-    def is_hopeless(self) -> bool:
-        """It would happen again."""
-        return self.count >= MOST_REPETITIONS
+    def hopelessness(self) -> str | None:
+        """Why it would happen again, in one sentence without a full stop; None while it may not."""
+        if self.count >= MOST_REPETITIONS:
+            return f"{self.trouble}; the same has happened {self.count} times in a row, with no step in between"
+        if self.troubles >= MOST_TROUBLES:
+            return f"{self.trouble}; it was the last of {self.troubles} troubles in a row, with no step in between"
+        return None
 
     def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "Repetition":
         """What it is after one more generation, whose survivors have reported so.
@@ -35,9 +46,17 @@ class Repetition:
         """
         trouble = next((report.trouble for report in reports if report.trouble), "")
         progress = max((_find_progress(report) for report in reports), default=0)
-        is_same = (trouble, members) == (self.trouble, self.members) and progress <= self.progress
-        count = self.count + 1 if is_same else 1
-        return Repetition(trouble, members, progress, count if trouble and len(reports) == len(members) else 0)
+        if not trouble or len(reports) < len(members):
+            return Repetition(trouble, members, progress)
+        is_stuck = members == self.members and progress <= self.progress
+        is_same = is_stuck and _blur(trouble) == _blur(self.trouble)
+        count, troubles = self.count + 1 if is_same else 1, self.troubles + 1 if is_stuck else 1
+        return Repetition(trouble, members, progress, count, troubles)
+
+
+def _blur(trouble: str) -> str:
+    """It without its numbers."""
+    return "".join(letter for letter in trouble if not letter.isdigit())
 
 
 def _find_progress(report: Report) -> int:

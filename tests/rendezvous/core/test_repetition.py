@@ -1,7 +1,7 @@
 """The same trouble at the same place is counted, and anything else begins the count anew."""
 
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.repetition import MOST_REPETITIONS, Repetition
+from rendezvous.core.repetition import MOST_REPETITIONS, MOST_TROUBLES, Repetition
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
 MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))
@@ -15,10 +15,10 @@ def report(trouble: str = "", *, asked: int = 0, done: int = 0) -> Report:
 def test_the_same_again_and_again_is_hopeless() -> None:
     repetition = Repetition()
     for count in range(1, MOST_REPETITIONS + 1):
-        assert not repetition.is_hopeless
+        assert repetition.hopelessness is None
         repetition = repetition.note(MEMBERS, (report(), report("it broke", asked=7)))
         assert repetition.count == count
-    assert repetition.is_hopeless
+    assert repetition.hopelessness == "it broke; the same has happened 3 times in a row, with no step in between"
 
 
 def test_a_step_another_trouble_other_members_or_a_loss_begin_anew() -> None:
@@ -28,6 +28,21 @@ def test_a_step_another_trouble_other_members_or_a_loss_begin_anew() -> None:
     assert twice.note(MEMBERS[::-1], (report("it broke", asked=7), report())).count == 1
     assert twice.note(MEMBERS, (report("it broke", asked=7),)).count == 0
     assert twice.note(MEMBERS, (report(), report())).count == 0
+
+
+def test_numbers_make_no_other_trouble() -> None:
+    former = Repetition("rank 0 of generation 9 did not reach 10.0.0.1:4711", MEMBERS, 0, 1, 1)
+    assert former.note(MEMBERS, (report("rank 1 of generation 10 did not reach 10.0.0.12:5"), report())).count == 2
+
+
+def test_ever_new_trouble_is_hopeless_too_after_a_while() -> None:
+    repetition = Repetition()
+    for count, letter in zip(range(1, MOST_TROUBLES + 1), "abcdef", strict=True):
+        assert repetition.hopelessness is None
+        repetition = repetition.note(MEMBERS, (report(letter), report()))
+        assert (repetition.count, repetition.troubles) == (1, count)
+    assert repetition.hopelessness == "f; it was the last of 6 troubles in a row, with no step in between"
+    assert repetition.note(MEMBERS, (report("g", asked=1), report())).troubles == 1
 
 
 def test_rounds_that_are_counted_anew_after_a_restore_are_no_progress() -> None:
