@@ -17,6 +17,7 @@ from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.placement import place
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
+LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
 DEFAULT_LEASE_SECONDS = 30.0
 DEFAULT_GRACE_SECONDS = 5.0
 
@@ -134,6 +135,11 @@ class JobSpec:
         for option, seconds in (("--start-timeout", self.start_timeout_seconds), ("--lease", self.lease_seconds)):
             if not (math.isfinite(seconds) and seconds > 0):
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
+        if self.lease_seconds < LEAST_LEASE_SECONDS:
+            raise UsageError(
+                f"--lease {self.lease_seconds:g}s is too short: hosts that are well would count as lost between two of "
+                f"their reports; the shortest is {LEAST_LEASE_SECONDS:g}s."
+            )
         if not (math.isfinite(self.grace_seconds) and self.grace_seconds >= 0):
             raise UsageError("--grace must not be negative, as in --grace 5s.")
 

@@ -9,7 +9,7 @@ from hvdrun.console.page import describe_returncode
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, Lost
+from rendezvous.core.events import Event, Exited, HostsChanged, Lost
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.state import Standing, State
@@ -88,6 +88,8 @@ class Narrator:
             case Exited(worker, 0) if state.number and _is_newcomer(worker, state):
                 name = f"the worker {worker}, which was started beside the others,"
                 self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
+            case HostsChanged(hosts) if state.policy.max_size == 1:
+                self._tell_who_stays([host.name for host in hosts], state)
             case Lost(host, reason) if host in state.hosts:
                 self._lose_host(host, f"the host {host} was lost: {reason}")
             case _:
@@ -126,6 +128,16 @@ class Narrator:
             self._show_hopeless(outcome)
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
+
+    def _tell_who_stays(self, hosts: Sequence[str], state: State) -> None:
+        """A state is handed over while both workers are there, and in this job there is never more than one."""
+        for record in state.survivors():
+            host = record.worker.slot.host
+            if host not in hosts:
+                self._console.notice(
+                    f"the worker on the host {host} stays there until it ends: with --max-np 1 no other can take its "
+                    "state over."
+                )
 
     def _lose_host(self, host: str, sentence: str) -> None:
         self._lost.add(host)

@@ -57,6 +57,8 @@ def test_the_timeout_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
         ("--blacklist-cooldown-range 10 100", "^--blacklist-cooldown-range means nothing"),
         ("--min-np 3", "^--min-np 3 does not fit -np 2"),
         ("--min-np 1 --max-np 1", "^--max-np 1 does not fit -np 2"),
+        ("--min-np 1 --lease 400ms", "^--lease 0.4s is too short"),
+        ("--min-np 1 --reset-limit -1", "^--reset-limit takes a number from 0"),
         ("--min-np 1 --elastic-timeout 4s", "^--elastic-timeout 4s is shorter than the lease of 5 s"),
         ("--min-np 1 --lease 20s --elastic-timeout 10s", "shorter than the lease of 20 s"),
         ("--min-np 1 --blacklist-cooldown-range 20 10", "^--blacklist-cooldown-range 20 10 is impossible"),

@@ -72,6 +72,7 @@ def test_fewer_workers_than_slots_are_fine() -> None:
         ({"start_timeout_seconds": float("inf")}, "--start-timeout"),
         ({"lease_seconds": -1.0}, "--lease"),
         ({"lease_seconds": float("nan")}, "--lease"),
+        ({"lease_seconds": 0.49}, r"--lease 0.49s is too short.*the shortest is 0.5s"),
         ({"grace_seconds": -0.1}, "--grace"),
         ({"grace_seconds": float("nan")}, "--grace"),
     ],

@@ -17,6 +17,7 @@ from rendezvous.core.events import Exited, HostsChanged, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, succeed
 from rendezvous.core.state import Standing, State
+from tests.rendezvous.core.transcript import play
 
 ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 ELASTIC = JobSpec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
@@ -163,6 +164,18 @@ def test_hosts_that_come_and_go_are_told() -> None:
         "the script names other numbers of slots: c (4 slots, before 1)",
     ]
     assert list(describe_changes(before, tuple(reversed(before)))) == []
+
+
+def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
+    story = ("policy min=1 max=1 failures=any", "hosts a:1", "join a:0")
+    alone = make_narrator(paper, replace(ELASTIC, size=1, elasticity=Elasticity(1, 1, script="./hosts")))
+    alone.note_event(HostsChanged((Host("b", 1), Host("a", 1))), play(*story))
+    alone.note_event(HostsChanged((Host("b", 1),)), play("policy min=1 max=2 failures=any", *story[1:]))
+    assert paper.notices == []
+    alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
+    assert paper.notices == [
+        "the worker on the host a stays there until it ends: with --max-np 1 no other can take its state over."
+    ]
 
 
 def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
