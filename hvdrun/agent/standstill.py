@@ -16,7 +16,8 @@ from typing import NoReturn, Protocol
 from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
+_LOOKS_COST_AT_MOST = 0.01  # of the time: there may be a thousand workers to look at
 _LATE_SECONDS = 0.01  # so that the lease is over by then
 _STOPPED, _ZOMBIE = "T", "Z"
 _SLEEP_SHARE = 0.5  # of a lease between two looks: this process did not run meanwhile, and nor did the others
@@ -50,6 +51,7 @@ class Standstill:
         self._clock = clock
         self._since: dict[tuple[int, str], float] = {}  # by pid and state: one that was put down is a zombie at first
         self._looked = clock()
+        self._pause_seconds = min(LOOK_SECONDS, lease_seconds / 4)
 
     async def run(self) -> NoReturn:
         """Look until cancelled."""
@@ -60,7 +62,7 @@ class Standstill:
     def find_pause(self) -> float:
         """Seconds until the next look is due: often, and when somebody's lease is over."""
         left = [since + self._lease_seconds + _LATE_SECONDS - self._clock() for since in self._since.values()]
-        return min([LOOK_SECONDS, self._lease_seconds / 4, *(seconds for seconds in left if seconds > 0)])
+        return min([self._pause_seconds, *(seconds for seconds in left if seconds > 0)])
 
     def look(self) -> None:
         """Look once, and tell of whoever has stood still for the lease."""
@@ -79,6 +81,8 @@ class Standstill:
                 if now - still[key] > self._lease_seconds:
                     owner.put_down(pid, self._explain(name, process.state))
         self._since = still
+        cost_seconds = self._clock() - now
+        self._pause_seconds = min(max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST), self._lease_seconds / 4)
 
     def _explain(self, name: str, state: str) -> str:
         lease = f"for longer than the lease of {self._lease_seconds:g} s (--lease)"

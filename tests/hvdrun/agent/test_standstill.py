@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from hvdrun.agent.processes import Process
 from hvdrun.agent.standstill import LOOK_SECONDS, Standstill
 
 LEASE_SECONDS = 5.0
+PAUSE_SECONDS = 0.25
 ONE, TWO = 11, 22
 
 
@@ -16,6 +19,7 @@ class Bench:
         self.states = {11: "S", 22: "R"}
         self.put: dict[int, str] = {}
         self.now = 100.0
+        self.cost_seconds = 0.0  # of one look at one process
         self.standstill = Standstill([self], LEASE_SECONDS, look=self._look, clock=lambda: self.now)
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
@@ -30,12 +34,13 @@ class Bench:
 
     def pass_time(self, seconds: float, before: Callable[[], None] = lambda: None) -> None:
         """Look four times a second for so long."""
-        for _ in range(round(4 * seconds)):
-            self.now += 0.25
+        for _ in range(round(seconds / PAUSE_SECONDS)):
+            self.now += PAUSE_SECONDS
             before()
             self.standstill.look()
 
     def _look(self, pid: int) -> Process | None:
+        self.now += self.cost_seconds
         return Process(pid, self.states[pid], 1, pid, 1) if pid in self.states else None
 
 
@@ -91,7 +96,7 @@ def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks() -> Non
     bench = Bench()
     assert bench.standstill.find_pause() == LOOK_SECONDS
     bench.states[11] = "T"
-    bench.pass_time(LEASE_SECONDS + LOOK_SECONDS)
+    bench.pass_time(LEASE_SECONDS + PAUSE_SECONDS)
     assert not bench.put
     pause_seconds = bench.standstill.find_pause()
     assert 0 < pause_seconds < 0.1
@@ -110,3 +115,13 @@ def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_en
     bench.pass_time(1)
     assert "was stopped" in told
     assert not bench.put
+
+
+def test_who_has_thousands_of_workers_looks_less_often() -> None:
+    bench = Bench()
+    bench.cost_seconds = 0.004
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == pytest.approx(0.8)
+    bench.cost_seconds = 1.0
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == LEASE_SECONDS / 4
