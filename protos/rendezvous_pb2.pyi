@@ -242,6 +242,7 @@ class OperationState(_message.Message):
     OBSTACLE_FIELD_NUMBER: _builtins.int
     ROOT_FIELD_NUMBER: _builtins.int
     FIRST_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     title: _builtins.str
     number: _builtins.int
@@ -249,6 +250,7 @@ class OperationState(_message.Message):
     obstacle: _builtins.str
     root: _builtins.int
     first: _builtins.int
+    answer: _builtins.bytes
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """or, for the ranks from 0 on, only how many: `first`"""
@@ -264,10 +266,11 @@ class OperationState(_message.Message):
         obstacle: _builtins.str = ...,
         root: _builtins.int | None = ...,
         first: _builtins.int = ...,
+        answer: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "index", b"index", "root", b"root"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "first", b"first", "index", b"index", "name", b"name", "number", b"number", "obstacle", b"obstacle", "ranks", b"ranks", "root", b"root", "title", b"title"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_index", b"_index", "_root", b"_root", "answer", b"answer", "first", b"first", "index", b"index", "name", b"name", "number", b"number", "obstacle", b"obstacle", "ranks", b"ranks", "root", b"root", "title", b"title"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__index: _TypeAlias = _typing.Literal["index"]  # noqa: Y015
     _WhichOneofArgType__index: _TypeAlias = _typing.Literal["_index", b"_index"]  # noqa: Y015
@@ -315,15 +318,17 @@ Global___Verdict: _TypeAlias = Verdict  # noqa: Y015
 
 @_typing.final
 class Done(_message.Message):
-    """A commit round or a barrier that counts as done."""
+    """What counts as done."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RANKS_FIELD_NUMBER: _builtins.int
     NUMBER_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     name: _builtins.str
+    answer: _builtins.bytes
     @_builtins.property
     def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -332,10 +337,11 @@ class Done(_message.Message):
         ranks: _abc.Iterable[_builtins.int] | None = ...,
         number: _builtins.int = ...,
         name: _builtins.str = ...,
+        answer: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "name", b"name", "number", b"number", "ranks", b"ranks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,11 +13,12 @@ apart, none of them could be checked by reading.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from worker_runtime.attempt import Attempt
-from worker_runtime.collectives.agreements import AddSet, Barrier, Commit
+from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.core.questions import GLOBAL_SET, Release
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
 from worker_runtime.executor import Executor
@@ -35,6 +36,8 @@ ResultT = TypeVar("ResultT")
 # Of so many operations that were done last a report tells. Survivors are never further apart than the sequencer's loss
 # lets them be: the releases that one has read from its socket, and another has not.
 _REMEMBERED = 256
+_TOLD = 32  # so many of them are told with the sequencer's answer, so that others, who have not got it, can go on
+_TOLD_BYTES = 1024  # if the answer is no longer than that, as that of a loss or an accuracy
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
 _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; it is woken, so this is a second chance
 
@@ -152,7 +155,7 @@ class ElasticExecutor(Executor):
             return Report(
                 Wish.CONTINUE,
                 pending=tuple(pending),
-                completed=tuple(self._completed),
+                completed=tuple(self._list_completed()),
                 seen=self._attempt.seen,
                 floor=self._floor,
             )
@@ -168,7 +171,7 @@ class ElasticExecutor(Executor):
         """
         attempt = Attempt(self, self._lock, number, rank, size)
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
-        done = {(each.ranks, each.number, each.name) for each in verdict.done}
+        done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
         with self._changed:
             former = self._attempt.sets
             self._attempt, self._ranks = attempt, ranks
@@ -243,10 +246,16 @@ class ElasticExecutor(Executor):
         if isinstance(operation, Commit):
             number = operation.number
             self._note_step(terms.question.process_set, terms.members)
-        name = terms.question.name
-        self._completed.append(CompletedOperation(terms.members, name, terms.index, number))
+        name, payload = terms.question.name, handle.payload
+        answer = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
+        self._completed.append(CompletedOperation(terms.members, name, terms.index, number, answer))
         if len(self._completed) > _REMEMBERED:
             self._floor = max(self._floor, self._completed.popleft().index + 1)
+
+    def _list_completed(self) -> Iterator[CompletedOperation]:
+        untold = len(self._completed) - _TOLD
+        for place, operation in enumerate(self._completed):
+            yield replace(operation, answer=b"") if place < untold else operation
 
     def _note_step(self, process_set: int, ranks: Sequence[int]) -> None:
         """All ranks of the job, or of one of its sets, have committed a step; by the ranks of the generation."""
@@ -304,21 +313,21 @@ class ElasticExecutor(Executor):
             if handle.terms is None:
                 raise OperationFailedError(operation.title, attempt.rank, attempt.failure or "it was refused")
 
-    def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: set[tuple[Any, ...]]) -> None:
+    def _carry_over(self, handle: Handle[Any], former: tuple[int, ...], done: Mapping[tuple[Any, ...], bytes]) -> None:
         """What becomes of a pending operation. The caller holds the lock.
 
         Args:
             handle: of the operation.
             former: the ranks of its set by their former numbers.
-            done: what the verdict calls done: ranks, number, name.
+            done: what the verdict calls done, by ranks, number, name: the sequencer's answer, where it had one.
         """
         self._indices.pop(handle, None)
         operation = handle.operation
         question = operation.question
         number = operation.number if isinstance(operation, Commit) else 0
-        is_round = isinstance(operation, Commit | Barrier)
-        if is_round and handle in self._reported and (former, number, "" if number else question.name) in done:
-            handle.begin(Release(-1, question, former), (), memoryview(b""))
+        answer = done.get((former, number, "" if number else question.name))
+        if answer is not None and handle in self._reported:
+            handle.begin(Release(-1, question, former), (), memoryview(answer))
             if number:
                 self._commits[question.process_set] = number
                 self._note_step(question.process_set, former)

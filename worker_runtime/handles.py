@@ -65,6 +65,11 @@ class Handle(Generic[ResultT_co]):
             return True
         return self.terms is not None and all(work.is_completed() for work in self._works)
 
+    @property
+    def payload(self) -> memoryview:
+        """What came with its release, until its result is made."""
+        return self._payload
+
     def await_answer(self) -> None:
         """Wait until it was released or refused: then it is under way, or has failed."""
         if not self.is_answered:

@@ -22,7 +22,7 @@ def find_contradiction(survivors: Survivors) -> str | None:
 
 
 def find_done(survivors: Survivors) -> tuple[Done, ...]:
-    """The pending commit rounds that count as done, and the barriers that somebody has passed."""
+    """The pending commit rounds that count as done, and what some have done and all can."""
     found: dict[Done, None] = {}
     for rank, operation in survivors.list_pending():
         if operation.number:
@@ -30,6 +30,8 @@ def find_done(survivors: Survivors) -> tuple[Done, ...]:
                 found[Done(operation.ranks, operation.number)] = None
         elif _is_passed(survivors, rank, operation):
             found[Done(operation.ranks, 0, operation.name)] = None
+        elif answer := survivors.find_answer(rank, operation):
+            found[Done(operation.ranks, 0, operation.name, answer)] = None
     return tuple(sorted(found, key=lambda done: (done.ranks, done.number, done.name)))
 
 
@@ -47,6 +49,8 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
     if ahead is not None:
         return f"rank {ahead} is too far ahead to know whether it has done it"
     if _is_passed(survivors, rank, operation) or (operation.number and _is_committed(survivors, operation)):
+        return None
+    if survivors.find_answer(rank, operation):
         return None
     if operation.obstacle:
         return operation.obstacle

@@ -46,12 +46,15 @@ class CompletedOperation:
 
     ranks, name, number: as of a pending one.
     index: its place in the generation's order.
+    answer: what the sequencer has answered, where nothing else makes the result, and where it is short: whoever still
+        waits can go on with it; b"" otherwise.
     """
 
     ranks: tuple[int, ...]
     name: str
     index: int
     number: int = 0
+    answer: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +91,18 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A commit round, or a barrier that some have passed: done for all survivors that still wait for it.
+    """Done for all survivors that still wait for it: a commit round, or what some have done, and all can.
 
     ranks: the members of its process set, by their ranks in the old generation.
-    number: of the commit round; 0 for a barrier.
-    name: of the barrier, as it travels; "" for a commit round.
+    number: of the commit round; 0 for all else.
+    name: as it travels; "" for a commit round.
+    answer: what the sequencer has answered to those who have done it; b"" for a commit round or a barrier.
     """
 
     ranks: tuple[int, ...]
     number: int
     name: str = ""
+    answer: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ else any index beyond all that it has heard of.
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
 
 Ranks: TypeAlias = tuple[int, ...]
-_Uses: TypeAlias = dict[tuple[int, str], dict[int, int]]  # by set and name: by index, somebody who has done it
+FoundT = TypeVar("FoundT")
+_Found: TypeAlias = dict[tuple[int, str], dict[int, FoundT]]  # by set and name: by index, what is looked for
+_Uses: TypeAlias = _Found[int]  # somebody who has done it
 
 
 class Survivors:
@@ -77,6 +79,10 @@ class Survivors:
         """Somebody who has done what is pending on this rank, and has gone on from there."""
         return self._find(self._uses[0], rank, operation)
 
+    def find_answer(self, rank: int, operation: PendingOperation) -> bytes:
+        """What the sequencer has answered to those who have done what is pending on this rank; b"" if nobody knows."""
+        return self._find(self._answers, rank, operation) or b""
+
     def is_done_elsewhere(self, rank: int, operation: PendingOperation) -> bool:
         """Somebody has done what is pending on this rank."""
         return self._find(self._uses[0], rank, operation) is not None or (
@@ -93,14 +99,25 @@ class Survivors:
         least = self.reports[rank].seen + 1 if operation.index is None else operation.index
         return first if first is not None and self.reports[first].floor > least else None
 
-    def _find(self, uses: _Uses, rank: int, operation: PendingOperation) -> int | None:
-        by_index = uses.get((self._number(operation.ranks), operation.name))
+    def _find(self, found: _Found[FoundT], rank: int, operation: PendingOperation) -> FoundT | None:
+        by_index = found.get((self._number(operation.ranks), operation.name))
         if by_index is None:
             return None
         if operation.index is not None:
             return by_index.get(operation.index)
         last = max(by_index)
         return by_index[last] if last > self.reports[rank].seen else None
+
+    @cached_property
+    def _answers(self) -> _Found[bytes]:
+        """Those that are known, by what they answer."""
+        answers: _Found[bytes] = {}
+        for report in self.reports.values():
+            for operation in report.completed:
+                if operation.answer:
+                    place = self._number(operation.ranks), operation.name
+                    answers.setdefault(place, {})[operation.index] = operation.answer
+        return answers
 
     @cached_property
     def _uses(self) -> tuple[_Uses, _Uses]:

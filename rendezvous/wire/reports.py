@@ -68,7 +68,10 @@ def encode_verdict(verdict: Verdict) -> pb.Verdict:
     return pb.Verdict(
         decision=_DECISIONS[verdict.decision],
         survivors=verdict.survivors,
-        done=[pb.Done(ranks=done.ranks, number=done.number, name=encode_text(done.name)) for done in verdict.done],
+        done=[
+            pb.Done(ranks=done.ranks, number=done.number, name=encode_text(done.name), answer=done.answer)
+            for done in verdict.done
+        ],
         removed_only=verdict.removed_only,
         reason=encode_text(verdict.reason),
     )
@@ -81,7 +84,7 @@ def decode_verdict(message: pb.Verdict) -> Verdict:
     return Verdict(
         decision=_DECISIONS_BY_NUMBER[message.decision],
         survivors=tuple(message.survivors),
-        done=tuple(Done(tuple(done.ranks), done.number, done.name) for done in message.done),
+        done=tuple(Done(tuple(done.ranks), done.number, done.name, done.answer) for done in message.done),
         removed_only=message.removed_only,
         reason=message.reason,
     )
@@ -120,6 +123,7 @@ def _encode_completed(operation: CompletedOperation) -> pb.OperationState:
         name=encode_text(operation.name),
         index=operation.index,
         number=operation.number,
+        answer=operation.answer,
     )
 
 
@@ -127,7 +131,7 @@ def _decode_completed(message: pb.OperationState) -> CompletedOperation:
     _check(message)
     if not message.HasField("index"):
         raise WireError(f"a completed operation {message.name!r} without its place in the order")
-    return CompletedOperation(_decode_ranks(message), message.name, message.index, message.number)
+    return CompletedOperation(_decode_ranks(message), message.name, message.index, message.number, message.answer)
 
 
 def _count_first(ranks: tuple[int, ...]) -> int:

@@ -13,7 +13,7 @@ import torch
 from rendezvous.core.reports import Done
 from tests.worker_runtime.conversation import LIMIT_SECONDS
 from tests.worker_runtime.generation import LARGE, Generation, make_executor, retry
-from worker_runtime.collectives import SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
+from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.core.questions import GLOBAL_SET, Reduction
 from worker_runtime.elastic_executor import ElasticExecutor
@@ -141,7 +141,7 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(
     before.release(0, index=4, payload=pack(6.0))
     interrupt(executor, before)
     report = executor.report()
-    assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4),))
+    assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4, answer=pack(6.0)),))
     go_on(executor, after)
     assert handle.wait()[0].tolist() == [6.0]
 
@@ -250,6 +250,32 @@ def test_a_barrier_that_others_have_passed_is_done(
     executor.report()
     go_on(executor, after, Done(THREE, 0, "barrier.x"))
     handle.wait()
+
+
+def test_with_the_answer_that_others_have_got_a_sum_is_done(
+    executor: ElasticExecutor, before: Generation, after: Generation
+) -> None:
+    """It is that of all who were there, and nobody asks for it again."""
+    mean = Allreduce([torch.tensor([1.0, 2.0])], AVERAGE, find_all(executor), "allreduce.x")
+    handle = executor.submit(mean)
+    interrupt(executor, before)
+    executor.report()
+    go_on(executor, after, Done(THREE, 0, "allreduce.x", pack(6.0, 12.0)))
+    assert handle.wait()[0].tolist() == [2.0, 4.0]
+    executor.submit(make_sum(executor, "y", 1.0))
+    assert after.sequencer.read_names(1) == ["allreduce.y"]
+
+
+def test_answers_are_told_if_they_are_short_and_of_late(executor: ElasticExecutor, before: Generation) -> None:
+    for number in range(34):
+        values = [1.0] * (300 if number == 20 else 1)
+        handle = executor.submit(make_sum(executor, f"x{number}", *values))
+        before.sequencer.read_names(1)
+        before.release(number, payload=pack(*values))
+        handle.wait()
+    interrupt(executor, before)
+    told = [bool(each.answer) for each in executor.report().completed]
+    assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
 
 def test_what_is_submitted_meanwhile_waits_and_is_asked_for_then(

@@ -1,4 +1,7 @@
-"""Which samples a worker gets, and which count as processed when workers are lost and come."""
+"""Which samples a worker gets, and which count as processed when workers are lost and come.
+
+(Long because losses, commits and deals meet in many ways, each a story of a few lines.)
+"""
 
 import pickle
 import random

@@ -69,7 +69,8 @@ def parse_report(words: list[str], size: int) -> Report:
             case "done":
                 done = parse_pending(value, size)
                 assert done.index is not None
-                completed.append(CompletedOperation(done.ranks, done.name, done.index, done.number))
+                answer = done.obstacle.encode()  # "!ANSWER"
+                completed.append(CompletedOperation(done.ranks, done.name, done.index, done.number, answer))
             case _ if separator:
                 facts[name] = value
             case _:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rendezvous.core.events import Event, Exited, Joined, Lost, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
@@ -41,8 +42,10 @@ def check_retry(size: int, reports: Mapping[int, Report], verdict: Verdict) -> N
         for operation in report.pending:
             done = Done(operation.ranks, operation.number, "" if operation.number else operation.name)
             others = {other: known for other, known in reports.items() if other in operation.ranks and other != rank}
-            if done in verdict.done:
+            called = [each for each in verdict.done if replace(each, answer=b"") == done]
+            if called:
                 assert is_known_to_all(operation, others), "what somebody has not even asked for is called done"
+                assert not called[0].answer or is_answer(called[0], others)
             else:
                 assert not operation.obstacle
                 assert operation.root is None or operation.root in reports
@@ -50,6 +53,15 @@ def check_retry(size: int, reports: Mapping[int, Report], verdict: Verdict) -> N
                 assert not any(is_done(operation, report.seen, known) for known in others.values()), (
                     "what somebody has done is run again"
                 )
+
+
+def is_answer(done: Done, others: Mapping[int, Report]) -> bool:
+    """Somebody has had this answer."""
+    return any(
+        (each.ranks, each.name, each.answer) == (done.ranks, done.name, done.answer)
+        for known in others.values()
+        for each in known.completed
+    )
 
 
 def is_known_to_all(operation: PendingOperation, others: Mapping[int, Report]) -> bool:

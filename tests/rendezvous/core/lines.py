@@ -69,9 +69,10 @@ def show_verdict(verdict: Verdict) -> str:
 
 
 def show_done(done: Done) -> str:
-    """A commit round or a barrier."""
+    """A commit round, a barrier, or another operation with its answer."""
     what = done.name or f"commit#{done.number}"
-    return f"{what}{{{','.join(map(str, done.ranks))}}}"
+    answer = f"!{done.answer.decode()}" if done.answer else ""
+    return f"{what}{{{','.join(map(str, done.ranks))}}}{answer}"
 
 
 def show_assignment(assignment: Assignment) -> str:

@@ -34,6 +34,12 @@ def read(*lines: str) -> Survivors:
         (["pending=barrier.b@5 seen=5", "done=barrier.b@5", ""], [f"barrier.b{EVERYBODY}"]),
         (["pending=barrier.b", "pending=barrier.b", ""], []),
         (["pending=allreduce.x seen=3", "done=allreduce.x@4", ""], []),
+        (["pending=allreduce.x seen=3", "done=allreduce.x@4!6", ""], [f"allreduce.x{EVERYBODY}!6"]),
+        (["pending=allreduce.x seen=4", "done=allreduce.x@4!6", ""], []),
+        (
+            ["pending=allreduce.x@5 seen=5", "done=allreduce.x@4!6", "done=allreduce.x@5!7"],
+            [f"allreduce.x{EVERYBODY}!7"],
+        ),
     ],
     ids=str,
 )
@@ -46,6 +52,12 @@ def test_what_counts_as_done(lines: list[str], done: list[str]) -> None:
     [
         (["pending=allreduce.x", "pending=allreduce.x", ""], None),
         (["pending=allreduce.x!tired", "", ""], "allreduce 'x' cannot be repeated on rank 0: tired"),
+        (["pending=allreduce.x!tired", "done=allreduce.x@0!6", ""], None),
+        (["", "pending=broadcast.x^0", "done=broadcast.x@1!6"], None),
+        (
+            ["pending=allreduce.x!tired seen=4", "done=allreduce.x@4!6", ""],
+            "allreduce 'x' cannot be repeated on rank 0: tired",
+        ),
         (
             ["", "pending=gather.x{1,2}", ""],
             "gather 'x' cannot be repeated on rank 1: rank 2 of its process set is gone",

@@ -5,7 +5,7 @@ so on. Each has done so many, and may have asked for the next; nobody has done w
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rendezvous.core.effects import Dismiss, Effect, Interrupt, Launch, OfferResize, Publish, Refuse, Terminate
 from rendezvous.core.events import Declared, Event, Exited, Joined, Lost, Reported, Ticked
@@ -101,10 +101,18 @@ class World:
             each.pending = False
             each.is_blank = is_new and verdict.decision in {Decision.RESIZE, Decision.RESTORE}
             return
-        if each.pending and self._describe_done(each) in verdict.done:
-            each.done += 1
-            each.pending = False
+        if each.pending:
+            called = [done for done in verdict.done if replace(done, answer=b"") == self._describe_done(each)]
+            if called:
+                assert called[0].answer in {b"", _answer(each.done)}, "it was the answer of another"
+                each.done += 1
+                each.pending = False
         each.base = each.done
+
+    def _describe_completed(self, position: int, each: Trainee, ranks: tuple[int, ...]) -> CompletedOperation:
+        completed = CompletedOperation(ranks, *self._locate(position, each))
+        knows = completed.name == KINDS[0] and self.chance.random() < 0.5
+        return replace(completed, answer=_answer(position)) if knows else completed
 
     def _describe_done(self, each: Trainee) -> Done:
         kind, number = self._name(each.done)
@@ -145,9 +153,7 @@ class World:
         if not each.is_connected:
             return Report(Wish.FORM, has_state=each.has_state, is_blank=each.is_blank)
         ranks = tuple(range(each.size))
-        completed = [
-            CompletedOperation(ranks, *self._locate(position, each)) for position in range(each.base, each.done)
-        ]
+        completed = [self._describe_completed(position, each, ranks) for position in range(each.base, each.done)]
         pending = (self._describe_pending(each, ranks),) if each.pending and wish is Wish.CONTINUE else ()
         heard = each.done - each.base - 1
         if pending and pending[0].index is not None:
@@ -256,3 +262,8 @@ class World:
         for host in list(self.witness.state.hosts):
             if host in self.witness.state.hosts:
                 self.report(host)
+
+
+def _answer(position: int) -> bytes:
+    """What all that have done the operation at this place have heard."""
+    return str(position).encode()

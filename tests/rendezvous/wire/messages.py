@@ -71,7 +71,9 @@ pending_operations = st.builds(
     root=st.none() | numbers,
     obstacle=texts,
 )
-completed_operations = st.builds(CompletedOperation, ranks, texts, index=generations, number=generations)
+completed_operations = st.builds(
+    CompletedOperation, ranks, texts, index=generations, number=generations, answer=st.binary()
+)
 reports = st.builds(
     Report,
     st.sampled_from(Wish),
@@ -87,7 +89,7 @@ verdicts = st.builds(
     Verdict,
     st.sampled_from(Decision),
     st.lists(numbers, max_size=4).map(tuple),
-    st.lists(st.builds(Done, ranks, generations, texts), max_size=3).map(tuple),
+    st.lists(st.builds(Done, ranks, generations, texts, st.binary()), max_size=3).map(tuple),
     st.booleans(),
     texts,
 )

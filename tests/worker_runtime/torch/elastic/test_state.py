@@ -1,4 +1,7 @@
-"""The state of a training: committed, restored, synchronised."""
+"""The state of a training: committed, restored, synchronised.
+
+(Long because each kind of object that a state keeps has a story of its own.)
+"""
 
 import pytest
 import torch
