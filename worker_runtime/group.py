@@ -16,6 +16,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.dis
 
 from worker_runtime.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.backends.composite import compose
+from worker_runtime.doors import Door
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.gloo import Gloo
 from worker_runtime.link import Link
@@ -133,10 +134,19 @@ def _connect(
     prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
     gloo = Gloo(prefixed, address, endpoint.port, operation_limit)
     torch_groups = TorchGroups(numbers.rank, compose(choice, gloo.make, prefixed, numbers, operation_limit))
-    torch_group = torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
-    sequencer = _tell_sequencer(membership, exchange, prefixed) if numbers.rank == 0 else _read_sequencer(prefixed)
-    # Nobody leaves before all are connected: from here on the store is needed for further process sets alone.
-    torch_group.barrier().wait(deadline.left())
+    with Door(prefixed, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as door:
+        try:
+            torch_group = torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+            is_first = numbers.rank == 0
+            sequencer = _tell_sequencer(membership, exchange, prefixed) if is_first else _read_sequencer(prefixed)
+            # Nobody leaves before all are connected: from here on the store is needed for further process sets alone.
+            torch_group.barrier().wait(deadline.left())
+        except RuntimeError:
+            try:
+                door.look_who_is_unreached()  # or raise what says more
+                raise
+            finally:
+                torch_groups.interrupt()  # a barrier that is pending would be waited for with the group
     return Group(membership.generation, numbers.rank, numbers.size, torch_groups, sequencer, membership.key)
 
 

@@ -45,25 +45,35 @@ def look_all(*members: Door) -> list[str]:
 
 
 def test_where_all_reach_each_other_nobody_is_named(store: Store) -> None:
-    with Door(store, 0, 2, "127.0.0.1") as one, Door(store, 1, 2, "localhost") as other:
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one, Door(store, 1, 2, "localhost", LIMIT_SECONDS) as other:
         assert look_all(one, other) == ["", ""]
 
 
 def test_who_has_not_come_is_not_waited_for(store: Store) -> None:
-    with Door(store, 0, 3, "127.0.0.1") as one:
+    with Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as one:
         assert look_all(one) == [""]
 
 
 def test_all_tell_who_does_not_reach_whom(store: Store, closed: int) -> None:
-    with Door(store, 0, 3, "127.0.0.1") as first, Door(store, 1, 3, "127.0.0.1") as second:
+    with (
+        Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as first,
+        Door(store, 1, 3, "127.0.0.1", LIMIT_SECONDS) as second,
+    ):
         store.set("door/2", f"{closed} 10.0.0.3")
         store.set("unreached/2", "0")
         told = look_all(first, second)
     assert told == ["rank 2 does not reach rank 0 on 127.0.0.1"] * 2  # who has told may have left
 
 
+def test_who_has_not_failed_yet_tells_what_it_has_found_when_the_limit_is_over(store: Store, closed: int) -> None:
+    store.set("door/2", f"{closed} 127.0.0.1")
+    with Door(store, 1, 3, "127.0.0.1", 0.1), Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as other:
+        (told,) = look_all(other)
+    assert told == "rank 0 does not reach rank 2 on 127.0.0.1, rank 1 does not reach rank 2 on 127.0.0.1"
+
+
 def test_a_door_that_does_not_open_is_told_with_its_address(store: Store, closed: int) -> None:
-    with Door(store, 0, 2, "127.0.0.1") as one:
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one:
         store.set("door/1", f"{closed} 127.0.0.1")
         assert look_all(one) == ["rank 0 does not reach rank 1 on 127.0.0.1"]
     assert store.get("unreached/0") == b"1"
@@ -88,9 +98,9 @@ def test_of_many_pairs_some_are_named() -> None:
 
 
 def test_a_door_is_closed_with_the_generation_and_where_it_cannot_open(store: Store) -> None:
-    with Door(store, 0, 2, "127.0.0.1"):
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS):
         port = int(store.get("door/0").split()[0])
         assert knock({0: ("127.0.0.1", port)}) == []
     assert knock({0: ("127.0.0.1", port)}) == [0]
     with pytest.raises(OSError, match="assign"):
-        Door(store, 0, 2, "192.0.2.1")
+        Door(store, 0, 2, "192.0.2.1", LIMIT_SECONDS)
