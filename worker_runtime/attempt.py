@@ -29,6 +29,7 @@ class Owner(Protocol):
     """What an attempt needs of its executor."""
 
     accord: Accord
+    silence_seconds: float
 
     def note_release(self, terms: Release) -> None:
         """Something is run: what the executor counts may have to be counted on, or anew."""
@@ -88,6 +89,7 @@ class Attempt:
             link: to its sequencer; the same.
         """
         self.runner = Runner(self.rank, group.torch_groups, self.sets)
+        link.limit_silence(self._owner.silence_seconds)
         self.driver = Driver(link, self, self._owner.accord)
 
     def end(self) -> None:

@@ -2,15 +2,23 @@
 
 gloo offers no way to wake a pending operation and does not show its sockets. `shutdown(2)` on a connected socket makes
 the operation raise within milliseconds; the sockets are those that appear while the group is formed.
+
+Nor does gloo notice that a peer's host is cut off from this one: the kernel sends again for a quarter of an hour before
+it gives up. But it knows, and tells (TCP_INFO, see tcp(7) and Linux's `struct tcp_info`), since when nothing of what
+was sent has been acknowledged. A peer that is busy, stopped or slow acknowledges all the same: its kernel does.
 """
 
 import contextlib
 import os
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
+
+# Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
+_UNACKNOWLEDGED = struct.Struct("@24xI28xI")
 
 _DESCRIPTORS = Path("/proc/self/fd")
 
@@ -24,6 +32,9 @@ class Interruptible(Protocol):
         Returns:
             Whether that has succeeded: else nothing but the end of the process ends them.
         """
+
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
 
 
 def list_sockets() -> Mapping[str, int]:
@@ -61,6 +72,13 @@ class Connections:
                 _shut_down(name, number)
         return True
 
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long, of what was sent; "" for none."""
+        for name, number in list_sockets().items():
+            if name in self._names and (address := _find_silent(name, number, limit_seconds)):
+                return address
+        return ""
+
     def forget(self) -> None:
         """Touch none of them again: the group has closed them."""
         self._names = frozenset()
@@ -93,6 +111,18 @@ def _is_connection(name: str, number: int, store_port: int) -> bool:
         except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
             return False
         return all(end[1] != store_port for end in ends)
+
+
+def _find_silent(name: str, number: int, limit_seconds: float) -> str:
+    duplicate = _duplicate(name, number)
+    if duplicate is None:
+        return ""
+    with duplicate, contextlib.suppress(OSError):  # the peer may have closed it
+        info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKNOWLEDGED.size)
+        segments, milliseconds = _UNACKNOWLEDGED.unpack(info)
+        if segments and milliseconds > limit_seconds * 1000:
+            return str(duplicate.getpeername()[0])
+    return ""
 
 
 def _shut_down(name: str, number: int) -> None:

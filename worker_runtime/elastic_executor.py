@@ -56,6 +56,7 @@ class ElasticExecutor(Executor):
     """
 
     is_elastic = True
+    silence_seconds = 5.0
 
     def __init__(
         self, group: Group | None, link: Link | None, tell_trouble: Callable[[int, str], None], generation: int

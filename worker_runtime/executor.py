@@ -47,6 +47,7 @@ ResultT = TypeVar("ResultT")
 
 _CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
 _ABORTED = "it has ended, or called shutdown(), while operations were under way"
+_LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
 _INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
 
 
@@ -67,9 +68,12 @@ class Executor:
     lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
     committed: how many steps all ranks have committed, and the lineage of those who took part in the last one.
     is_elastic: gradients are kept until their step is committed.
+    silence_seconds: how long a member's host may acknowledge nothing of what was sent to it, which no member that only
+        is busy does, until it counts as cut off from this one.
     """
 
     is_elastic = False
+    silence_seconds = 30.0
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class Executor:
         self._commits: Counter[int] = Counter()  # rounds that were completed, by set
         self._closed = False
         self._is_forked = False
+        self._look_at = 0.0  # when whoever waits for gloo looks again whether all hosts are reached
         self._attempt = Attempt(self, self._lock)
         if group is not None and link is not None:
             self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
@@ -213,8 +218,20 @@ class Executor:
         attempt = self._attempt
         if attempt.driver is not None:
             attempt.driver.listen()
-        if attempt.failure is not None and time.monotonic() > attempt.failed_at + _INTERRUPT_SECONDS:
+        now = time.monotonic()
+        if attempt.failure is None and now > self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._look_for_silence(attempt)
+        if attempt.failure is not None and now > attempt.failed_at + _INTERRUPT_SECONDS:
             raise RuntimeError(attempt.failure)
+
+    def _look_for_silence(self, attempt: Attempt) -> None:
+        address = attempt.runner.find_silent(self.silence_seconds)
+        if address:
+            attempt.give_up(
+                f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
+                f"{self.silence_seconds:g} s"
+            )
 
     def await_answer(self, handle: Handle[Any]) -> None:
         """Wait until the operation is released or refused. For its handle."""

@@ -68,6 +68,15 @@ class Link:
             else:
                 return cls(connection, rank)
 
+    def limit_silence(self, seconds: float) -> None:
+        """Count the connection as broken when the sequencer's host has acknowledged nothing for so long."""
+        if self._socket.family == socket.AF_UNIX:
+            return  # within one kernel, as between a test and itself
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(seconds / 2)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
     @property
     def asked(self) -> int:
         """How many questions were asked until now."""

@@ -89,6 +89,11 @@ class Runner:
         groups = self._groups
         return groups is None or groups.interrupt()
 
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long; "" for none."""
+        groups = self._groups
+        return "" if groups is None else groups.find_silent(limit_seconds)
+
     def close(self, running: Iterable[Sequence[Work]]) -> bool:
         """End the groups; False where something that runs does not end, and they had to be abandoned.
 

@@ -120,6 +120,11 @@ class TorchGroups:
         """
         return all([connections.shut_down() for _, connections in list(self._groups.values())])  # noqa: C419 - of each
 
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long; "" for none."""
+        found = (connections.find_silent(limit_seconds) for _, connections in list(self._groups.values()))
+        return next(filter(None, found), "")
+
     def close(self) -> None:
         """End connections, threads and descriptors. No collective may be pending."""
         with self._lock:

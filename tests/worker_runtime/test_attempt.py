@@ -22,6 +22,7 @@ class Owner:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.accord = Accord()
+        self.silence_seconds = 30.0
 
     def note_release(self, terms: Release) -> None:
         """As `Owner`."""

@@ -2,8 +2,25 @@
 
 import os
 import socket
+import time
 
+import pytest
+
+from worker_runtime import connections as connections_module
 from worker_runtime.connections import Connections, list_sockets
+
+
+class Said:
+    """What the kernel tells of every connection."""
+
+    size = 60
+
+    def __init__(self, segments: int, milliseconds: int) -> None:
+        self.said = segments, milliseconds
+
+    def unpack(self, _: bytes) -> tuple[int, int]:
+        """As a struct's."""
+        return self.said
 
 
 def connect() -> tuple[socket.socket, socket.socket, socket.socket]:
@@ -53,6 +70,32 @@ def test_a_reused_descriptor_is_left_alone() -> None:
             connections.shut_down()
             second[1].sendall(b"x")
             assert second[2].recv(1) == b"x"
+
+
+def test_a_peer_that_does_not_read_is_not_silent() -> None:
+    """Its kernel acknowledges for it, and goes on to say that it takes no more."""
+    present = list_sockets()
+    listener, one, other = connect()
+    with listener, one, other:
+        connections = Connections.appeared_since(present, expected=2, store_port=0)
+        one.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            one.sendall(bytes(1 << 25))
+        time.sleep(0.5)  # several probes of the kernel's
+        assert connections.find_silent(0.3) == ""
+
+
+def test_who_acknowledges_nothing_of_what_was_sent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = list_sockets()
+    listener, one, other = connect()
+    with listener, one, other:
+        connections = Connections.appeared_since(present, expected=2, store_port=0)
+        monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", Said(2, 5001))
+        assert connections.find_silent(5.0) == "127.0.0.1"
+        assert connections.find_silent(5.1) == ""
+        monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", Said(0, 60_000))  # nothing was sent
+        assert connections.find_silent(5.0) == ""
+        connections.forget()
 
 
 def test_forgotten_connections_are_left_alone() -> None:

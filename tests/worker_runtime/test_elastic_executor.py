@@ -6,6 +6,7 @@
 import struct
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 
 import pytest
 import torch
@@ -144,6 +145,22 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(
     assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4, answer=pack(6.0)),))
     go_on(executor, after)
     assert handle.wait()[0].tolist() == [6.0]
+
+
+def test_a_host_that_is_cut_off_is_trouble_to_whoever_waits_for_gloo(before: Generation) -> None:
+    troubles = SimpleQueue[str]()
+    executor = ElasticExecutor(before.group, before.link, lambda _, trouble: troubles.put(trouble), 1)
+    handle = executor.submit(Allreduce([torch.ones(LARGE)], SUM, find_all(executor), "allreduce.x"))
+    before.sequencer.read_names(1)
+    before.release(0)
+    before.played.silent = "10.0.0.2"
+    waiter = threading.Thread(target=lambda: pytest.raises(HorovodInternalError, handle.wait))
+    waiter.start()
+    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 5 s"
+    assert troubles.get(timeout=LIMIT_SECONDS) == expected
+    executor.close()
+    waiter.join(LIMIT_SECONDS)
+    assert not waiter.is_alive()
 
 
 def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(before: Generation, after: Generation) -> None:

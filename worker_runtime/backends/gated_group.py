@@ -76,6 +76,10 @@ class GatedGroup:
         self._interruption.set()
         return self._connections.shut_down()
 
+    def find_silent(self, limit_seconds: float) -> str:
+        """As far as gloo is concerned; see `Interruptible`."""
+        return self._connections.find_silent(limit_seconds)
+
     def shutdown(self) -> None:
         """Stop the threads of both; a backend that is still at work is left alone for ever, since it would be awaited.
 
