@@ -72,7 +72,7 @@ def test_a_host_that_comes_later_gets_an_agent_and_workers_and_one_that_goes_is_
     running.stdout.wait_for(r"^\[0@localhost\] up$", 20)
     name_hosts(hvdrun, "localhost:1", "127.0.0.1")
     running.stdout.wait_for(r"^\[1@127.0.0.1\] up$", 20)
-    assert len(hvdrun.processes("-m hvdrun.agent")) == 4  # each with its guardian
+    assert len(hvdrun.processes("-m hvdrun.agent")) == 5  # each with its guardian, and hvdrun's own
     name_hosts(hvdrun, "localhost:1")
     running.stderr.wait_for("^hvdrun: the script does not name these hosts any more: 127.0.0.1.$", 20)
     wait_until(lambda: len(hvdrun.processes("-m hvdrun.agent")) == 2)

@@ -154,7 +154,12 @@ def test_a_host_that_is_cut_off_is_trouble_to_whoever_waits_for_gloo(before: Gen
     before.sequencer.read_names(1)
     before.release(0)
     before.played.silent = "10.0.0.2"
-    waiter = threading.Thread(target=lambda: pytest.raises(HorovodInternalError, handle.wait))
+
+    def wait() -> None:
+        with pytest.raises(HorovodInternalError):
+            handle.wait()
+
+    waiter = threading.Thread(target=wait)
     waiter.start()
     expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 5 s"
     assert troubles.get(timeout=LIMIT_SECONDS) == expected
