@@ -75,7 +75,7 @@ def test_a_host_that_comes_later_gets_an_agent_and_workers_and_one_that_goes_is_
     assert len(hvdrun.processes("-m hvdrun.agent")) == 5  # each with its guardian, and hvdrun's own
     name_hosts(hvdrun, "localhost:1")
     running.stderr.wait_for("^hvdrun: the script does not name these hosts any more: 127.0.0.1.$", 20)
-    wait_until(lambda: len(hvdrun.processes("-m hvdrun.agent")) == 2)
+    wait_until(lambda: len(hvdrun.processes("-m hvdrun.agent")) == 3)
     hvdrun.write("go", "")
     assert running.wait(20).returncode == 0
 
