@@ -43,12 +43,11 @@ lint: setup
 soak: setup
 	HVDRUN_SOAK_RUNS=200 HVDRUN_HISTORIES=100000 $(BIN)/pytest tests/system/test_random_kills.py \
 	  tests/rendezvous/core/test_laws.py --timeout=3600
-	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
-	  tests/system/test_recovery.py tests/system/test_many_generations.py --timeout=3600
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
-	HVDRUN_SOAK_RUNS=200 $(BIN)/pytest tests/system/test_random_recoveries.py tests/system/test_recovery.py \
+	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
+	  tests/system/test_recovery.py tests/system/test_many_generations.py \
 	  --timeout=3600
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
 
