@@ -1,5 +1,6 @@
 """What can go wrong inside a training process; each error builds its own sentence."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from worker_runtime.membership import Endpoint, Membership
@@ -190,6 +191,17 @@ class ExcessBackwardError(AssertionError):
             f"Gradients were computed more than backward_passes_per_step times ({passes}) for {parameter} before "
             "step() or synchronize(); raise backward_passes_per_step to accumulate gradients locally"
         )
+
+
+class GradientShapeError(ValueError):
+    """A gradient is not of its parameter's shape, because one of them was given other memory during a step."""
+
+    def __init__(self, parameter: str, found: Sequence[int], expected: Sequence[int]) -> None:
+        super().__init__(
+            f"the gradient of {parameter} has the shape {list(found)}, and its parameter {list(expected)}; change the "
+            "shape of parameters between step() and the next backward pass, and clear their gradients"
+        )
+        self.parameter = parameter
 
 
 class NotServedError(NotImplementedError):
