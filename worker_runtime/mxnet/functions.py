@@ -11,7 +11,7 @@ from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
 from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.deferred import Wish, defer, list_arrays, spread
+from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
 from worker_runtime.object_calls import allgather_object, broadcast_object
 from worker_runtime.operation import Members
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
@@ -36,10 +36,11 @@ def broadcast_parameters(
     Those that are initialised on all ranks are overwritten in place, at once. The others are broadcast when they are:
     the root sends its values as they are now, or where it has none yet, when it initialises them, and its program goes
     on; on the other ranks the values are there before anything reads them, which is in the first forward, where errors
-    are raised too. Until then what the root changes is its own, and what the others have set is overwritten. That is
-    done again whenever such a parameter is initialised again, on all ranks. So rank 0 alone may restore a checkpoint
-    before. A rank that never initialises a parameter is named, with it, in the report of what stalls. Copies of a
-    parameter (`copy`, `pickle`) are not broadcast.
+    are raised too: at each use, until the parameter is broadcast or initialised anew. Until then what the root changes
+    is its own, and what the others have set is overwritten. That is done again whenever such a parameter is initialised
+    again, on all ranks. So rank 0 alone may restore a checkpoint before. A rank that never initialises a parameter is
+    named, with it, in the report of what stalls. Copies of a parameter (`copy`, `pickle`) are not broadcast. Several
+    calls, also with other roots or sets, count in their order.
 
     All ranks but the root wait in that forward, and each broadcast needs all ranks. So where there are three or more,
     they use such parameters for the first time in one order; of several models too, whatever their prefixes.
@@ -66,6 +67,9 @@ def broadcast_parameters(
         return
     tables = allgather_object(_describe_all(named), title, process_set)
     late = _compare(dict(zip(among.ranks, tables, strict=True)))
+    for name, value in named.items():
+        if name not in late and isinstance(value, mx.gluon.Parameter):
+            settle(value)
     ready = [_list_arrays(value) for name, value in named.items() if name not in late]
     if ready:
         call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
@@ -74,8 +78,7 @@ def broadcast_parameters(
         call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
         for arrays in ready:
             spread(arrays[0], arrays)
-    for name in late:
-        defer(named[name], Wish(name, root_rank, process_set))
+    defer_all([(named[name], Wish(name, root_rank, process_set)) for name in late])
 
 
 @gives_up()
