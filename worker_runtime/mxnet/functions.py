@@ -91,8 +91,8 @@ def broadcast_optimizer_state(
     what they are on the root. Parameters may still be uninitialised on the others.
 
     Args:
-        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module whose optimizer was
-            initialised with `kvstore=None`.
+        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module or BucketingModule whose
+            optimizer was initialised with `kvstore=None`.
         root_rank: whose states; its rank in the job, also with a process set.
         process_set: the ranks that take part.
 
@@ -102,6 +102,8 @@ def broadcast_optimizer_state(
     """
     title = "broadcast_optimizer_state"
     among = _announce(title, "broadcast_object", title, process_set)
+    if isinstance(trainer, mx.mod.BucketingModule):
+        trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
     updaters = _list_updaters(title, trainer)
     is_root = among.rank == read_root(title, root_rank, among.ranks)
     states = updaters[0].get_states(dump_optimizer=True) if is_root else None
