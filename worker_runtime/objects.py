@@ -52,7 +52,7 @@ def broadcast_object(
     if is_root and among.size == 1:
         return value
     title = executor.make_name("broadcast_object", name, process_set)
-    data, error = _pack(executor, title, value) if is_root else (torch.empty(0, dtype=torch.uint8), None)
+    data, error = _pack(executor, title, value) if is_root else (torch.empty(0, dtype=torch.uint8, device="cpu"), None)
     ((gathered, _),) = executor.run(Allgather((data,), among, title, note=f"root rank {root}"))
     if error is not None:
         raise error

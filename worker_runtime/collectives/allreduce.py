@@ -127,7 +127,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         (lot,) = self._plan.lots
         buffer = find_place(lot, self.into)
         if buffer is None:
-            buffer = torch.empty(lot.shape, dtype=lot.dtype)
+            buffer = torch.empty(lot.shape, dtype=lot.dtype, device="cpu")
         view_memory(view_travelling(buffer))[:] = payload
         return buffer
 
@@ -158,7 +158,7 @@ def _plan(
     travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
     if len(set(travelling)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
-        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0])).dtype)
+        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
     else:
         travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
     signature = Signature(

@@ -62,4 +62,6 @@ class SparseAllreduce(Operation[torch.Tensor]):
         (indices, _), (values, _) = self._elements.finish(terms, payload)
         if self._reduction is Reduction.AVERAGE:
             values.div_(self._size)
-        return torch.sparse_coo_tensor(indices.t(), values, self._shape, is_coalesced=False, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            indices.t(), values, self._shape, device=values.device, is_coalesced=False, check_invariants=False
+        )

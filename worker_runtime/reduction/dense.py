@@ -46,7 +46,7 @@ class DenseBucket(Bucket):
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction)
         before, self._after = settings.find_factors(seat.members.size)
         # As a tensor without dimensions: torch takes it faster than a number, and its dtype changes no other's.
-        self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64)
+        self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64, device="cpu")
         self._keeps = seat.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
