@@ -4,11 +4,13 @@ import torch
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Barrier, Join
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.untraced import untraced
 
 
 @untraced
+@gives_up("barrier")
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of a set have called it. Other operations may be pending, and need not be done then.
 

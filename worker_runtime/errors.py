@@ -221,6 +221,17 @@ class ExcessBackwardError(AssertionError):
         )
 
 
+class GradientShapeError(ValueError):
+    """A gradient is not of its parameter's shape, because one of them was given other memory during a step."""
+
+    def __init__(self, parameter: str, found: Sequence[int], expected: Sequence[int]) -> None:
+        super().__init__(
+            f"the gradient of {parameter} has the shape {list(found)}, and its parameter {list(expected)}; change the "
+            "shape of parameters between step() and the next backward pass, and clear their gradients"
+        )
+        self.parameter = parameter
+
+
 class NotServedError(NotImplementedError):
     """An argument of Horovod's that this version does not serve was given; ignoring it would be silently wrong."""
 

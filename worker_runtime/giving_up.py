@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar
 
+from worker_runtime.core.questions import GLOBAL_SET
 from worker_runtime.errors import HorovodInternalError, NotInitializedError
 from worker_runtime.executor import Executor
 from worker_runtime.process_set import ProcessSet, global_process_set
@@ -61,11 +62,25 @@ def _bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[s
 
 def _count_call(executor: Executor, kind: str, arguments: dict[str, object]) -> list[tuple[int, str]]:
     """Make the name that the call did not come to; none where this rank cannot make it anyway."""
-    name, where = arguments.get("name"), arguments.get("process_set", global_process_set)
-    if not isinstance(name, str | None) or not isinstance(where, ProcessSet):
+    name = arguments.get("name")
+    if not isinstance(name, str | None):
         return []
     try:
-        number = executor.find_members(where.find_number(kind), kind).number
-        return [(number, executor.make_name(kind, name, number))]
+        number = _find_number(executor, arguments.get("process_set", global_process_set))
+        return [(number, executor.make_name(kind, name, executor.find_members(number, kind).number))]
     except (ValueError, HorovodInternalError):
         return []
+
+
+def _find_number(executor: Executor, where: object) -> int:
+    """The process set that was meant, as far as a wrong argument tells: its number, or its ranks; else the global one.
+
+    A wrong guess is not worse than none: then the others wait for something else than this rank, and all begin anew.
+    """
+    sets = executor.process_sets
+    if isinstance(where, ProcessSet):
+        if where.process_set_id is not None:
+            return where.process_set_id
+        ranks = tuple(where.ranks or ())
+        return next((number for number in sets.numbers if sets.list_ranks(number) == ranks), GLOBAL_SET)
+    return where if isinstance(where, int) and where in sets.numbers else GLOBAL_SET

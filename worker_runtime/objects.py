@@ -54,7 +54,8 @@ def broadcast_object(
     if is_root and among.size == 1:
         return value
     title = executor.make_name("broadcast_object", name, process_set)
-    data, error = _pack(executor, title, value, root) if is_root else (torch.empty(0, dtype=torch.uint8), None)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+    data, error = _pack(executor, title, value, root) if is_root else (nothing, None)
     ((gathered, _),) = executor.run(_RootRows(data, root, among, title))
     if error is not None:
         raise error

@@ -6,7 +6,8 @@ present generation: after `shutdown()` the object is there, its number is not.
 
 import operator
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from worker_runtime.collectives import AddSet, RemoveSet
@@ -144,18 +145,11 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
         HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
     """
     executor = RUNTIME.executor
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    ranks = tuple(process_set.ranks or ())
-    if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
-        raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
-    registered = executor.process_sets
-    if process_set.process_set_id is not None or any(
-        registered.list_ranks(number) == ranks for number in registered.numbers
-    ):
-        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
     everyone = executor.find_members(GLOBAL_SET, "add_process_set")
-    name = executor.make_name("add_process_set", None)
+    with _naming(executor, "add_process_set") as name:
+        if not isinstance(process_set, ProcessSet):
+            process_set = ProcessSet(process_set)
+        ranks = _read_new(executor, process_set)
     process_set.register(executor, executor.run(AddSet(ranks, everyone, name)))
     return process_set
 
@@ -170,15 +164,39 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         HorovodInternalError: the ranks do not agree, or Horovod has not been initialized.
     """
     executor = RUNTIME.executor
-    check_process_set("remove_process_set", process_set)
-    number = process_set.process_set_id
-    if number is None or process_set is global_process_set:
-        return False
     everyone = executor.find_members(GLOBAL_SET, "remove_process_set")
-    name = executor.make_name("remove_process_set", None)
+    number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
+    if process_set is global_process_set or (number is None and isinstance(process_set, ProcessSet)):
+        return False
+    with _naming(executor, "remove_process_set") as name:
+        check_process_set("remove_process_set", process_set)
     executor.run(RemoveSet(number, everyone, name))
     process_set.register(executor, None)
     return True
+
+
+@contextmanager
+def _naming(executor: Executor, kind: str) -> Iterator[str]:
+    """The name of what is asked for next; where it cannot be asked, the other ranks are told (see `giving_up`)."""
+    name = executor.make_name(kind, None)
+    try:
+        yield name
+    except BaseException as error:
+        executor.give_up_call(GLOBAL_SET, name, f"{type(error).__name__}: {error}")
+        raise
+
+
+def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:
+    """The ranks of a set that is to be registered."""
+    ranks = tuple(process_set.ranks or ())
+    if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
+        raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
+    registered = executor.process_sets
+    if process_set.process_set_id is not None or any(
+        registered.list_ranks(number) == ranks for number in registered.numbers
+    ):
+        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    return ranks
 
 
 def check_process_set(title: str, process_set: object) -> None:

@@ -49,6 +49,34 @@ MISTAKES: dict[str, tuple[Call, Call]] = {  # a wrong call and the right one
         lambda name: hvd.broadcast_object("x", 5, name=name),
         lambda name: hvd.broadcast_object("x", 0, name=name),
     ),
+    "barrier": (
+        lambda _: hvd.barrier(extra=1),  # type: ignore[call-arg]  # the mistake
+        lambda _: hvd.barrier(),
+    ),
+    "process set": (
+        lambda _: hvd.add_process_set([0, 99]),
+        lambda _: hvd.remove_process_set(hvd.add_process_set([0])),
+    ),
+    "no process set": (
+        lambda name: hvd.allreduce(torch.zeros(2), name=name, process_set=7),  # type: ignore[arg-type]  # the mistake
+        lambda name: hvd.allreduce(torch.zeros(2), name=name),
+    ),
+    "asynchronous without process set": (
+        lambda name: hvd.allgather_async(torch.zeros(2), name=name, process_set=None),  # type: ignore[arg-type]  # the same
+        lambda name: hvd.allgather(torch.zeros(2), name=name),
+    ),
+    "unregistered process set": (
+        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name, process_set=hvd.ProcessSet([1])),
+        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name),
+    ),
+    "object without process set": (
+        lambda name: hvd.broadcast_object("x", 0, name=name, process_set="global"),  # type: ignore[arg-type]  # the same
+        lambda name: hvd.broadcast_object("x", 0, name=name),
+    ),
+    "no ranks": (
+        lambda _: hvd.add_process_set("text"),  # type: ignore[arg-type]  # the mistake
+        lambda _: hvd.remove_process_set(hvd.add_process_set([0])),
+    ),
 }
 
 
@@ -108,13 +136,23 @@ def test_what_all_ranks_do_wrong_is_no_ranks_debt(ranks: RankPool) -> None:
 def test_of_several_operations_those_that_were_not_asked_for_are_given_up(ranks: RankPool) -> None:
     def body() -> object:
         good = {"a": torch.ones(1), "b": torch.ones(1)}
-        bad = {"a": torch.ones(1), "b": torch.ones(1).to_sparse()}
-        with pytest.raises((ValueError, hvd.HorovodInternalError)):
-            hvd.broadcast_parameters(bad if hvd.rank() == 1 else good, 0)
-        hvd.broadcast_parameters(good, 0)
+        for bad in (torch.ones(1).to_sparse(), None):
+            with pytest.raises((ValueError, hvd.HorovodInternalError)):
+                hvd.broadcast_parameters(good | {"b": bad} if hvd.rank() == 1 else good, 0)
+            hvd.broadcast_parameters(good, 0)
         return True
 
     assert ranks.run(body) == [True] * 2
+
+
+def test_a_process_set_that_one_rank_cannot_remove_stays(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0])
+        with pytest.raises((ValueError, hvd.HorovodInternalError), match="give a ProcessSet"):
+            hvd.remove_process_set([0] if hvd.rank() == 1 else some)  # type: ignore[arg-type]  # the mistake
+        return some.process_set_id, hvd.remove_process_set(some), hvd.remove_process_set(some)
+
+    assert ranks.run(body) == [(1, True, False)] * 2
 
 
 def test_a_failure_after_the_question_is_nobody_elses(ranks: RankPool) -> None:
@@ -132,6 +170,28 @@ def test_a_failure_after_the_question_is_nobody_elses(ranks: RankPool) -> None:
         return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item()
 
     assert ranks.run(body) == [2.0] * 2
+
+
+@pytest.mark.parametrize("mistake", ["number", "ranks"])
+def test_a_process_set_is_meant_by_its_number_or_ranks_though_these_are_no_argument(
+    ranks: RankPool, mistake: str
+) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0, 1])
+        wrong = some.process_set_id if mistake == "number" else hvd.ProcessSet([1, 0])
+        refused = 0
+        for step in range(3):
+            if some.included():
+                try:
+                    where = wrong if step == 1 and hvd.rank() == 1 else some
+                    hvd.allreduce(torch.ones(1), process_set=where)  # type: ignore[arg-type]  # the mistake
+                except (ValueError, hvd.HorovodInternalError) as error:
+                    assert hvd.rank() == 1 or "was given up on rank 1" in str(error)  # noqa: PT017 - either may come
+                    refused += 1
+            hvd.allreduce(torch.ones(1))
+        return refused
+
+    assert ranks.run(body, size=3) == [1, 1, 0]
 
 
 def test_who_is_no_member_gives_nothing_up(ranks: RankPool) -> None:

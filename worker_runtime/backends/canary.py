@@ -39,4 +39,4 @@ def find_fault(group: TorchGroup, rank: int, size: int, limit: timedelta) -> str
 
 def _make_numbers(rank: int) -> torch.Tensor:
     """Small whole numbers, of which single precision holds any sum of thousands of ranks exactly."""
-    return (torch.arange(_COUNT, dtype=torch.float32) * (rank + 3) + rank) % 31 + 1
+    return (torch.arange(_COUNT, dtype=torch.float32, device="cpu") * (rank + 3) + rank) % 31 + 1

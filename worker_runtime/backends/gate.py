@@ -92,7 +92,7 @@ def make_table() -> str:
     titles = [f"{title} with {gate.backend}" for gate in gates for title in ("allreduce", "moves")]
     rows = [["", *titles]]
     for dtype in TRAVELLING:
-        one = torch.ones(1, dtype=dtype)
+        one = torch.ones(1, dtype=dtype, device="cpu")
         row = [str(dtype).removeprefix("torch.")]
         for gate in gates:
             reduces = all(gate.lets_reduce(one, reduction) for reduction in _REDUCTIONS)

@@ -66,7 +66,7 @@ class Gated:
 
 def _list_faulty(gloo: TorchGroup, rank: int, size: int, is_faulty: bool, limit: timedelta) -> list[int]:  # noqa: FBT001 - what it tells
     """Which members saw a fault; all members learn the same."""
-    faults = torch.zeros(size, dtype=torch.uint8)
+    faults = torch.zeros(size, dtype=torch.uint8, device="cpu")
     faults[rank] = is_faulty
     gloo.allreduce(faults, dist.ReduceOp.MAX).wait(limit)
     return [int(member) for member in faults.nonzero().flatten()]

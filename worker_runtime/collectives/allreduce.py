@@ -13,6 +13,7 @@ from worker_runtime.collectives.allreduce_bundler import BUNDLED_BYTES, Allreduc
 from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype, view_travelling
+from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.layout import is_plain, view_memory
 from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
 from worker_runtime.collectives.scaling import conclude_, scale_
@@ -44,6 +45,8 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         among: the ranks.
         name: as it travels, the same on all ranks: "allreduce.loss".
         into: where each result goes, a tensor of the same shape and dtype (it may be the input); None makes new ones.
+
+    An element of MIN or MAX is NaN where any rank has a NaN; on CUDA it is what NCCL makes of it.
 
     Raises:
         ValueError: a dtype has no such reduction, truth values would be scaled, a tensor is sparse, on another device
@@ -80,6 +83,9 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self.into = into
         self.bundler = self._plan.bundler if into is None else self._plan.bundler_in_place
         self._buffers: list[torch.Tensor] | None = None
+        self._keys: dict[int, torch.Tensor] = {}  # of the lots whose values travel as such
+        if self._plan.asks_for_nan:
+            self.extents = (int(may_have_nan(tensors, how.prescale)),)
         if device != "cpu":
             self._choose_lane(device, tensors[0])
 
@@ -109,14 +115,24 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         return view_memory(view_travelling(buffer))
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        del terms
         self._buffers = self._prepare()
-        operation = _TORCH_OPERATIONS[self._how.reduction]
-        return [group.allreduce(view_travelling(buffer), operation) for buffer in self._buffers if buffer.numel()]
+        self._keys = {}
+        reduction = self._how.reduction
+        if any(map(any, terms.extents)):
+            self._keys = {
+                index: make_keys(buffer, reduction)
+                for index, buffer in enumerate(self._buffers)
+                if buffer.dtype.is_floating_point
+            }
+        sent = [self._keys.get(index, buffer) for index, buffer in enumerate(self._buffers)]
+        operation = _TORCH_OPERATIONS[reduction]
+        return [group.allreduce(view_travelling(buffer), operation) for buffer in sent if buffer.numel()]
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms
         buffers = [self._read(payload)] if payload else self._buffers or self._prepare()
+        for index, keys in self._keys.items():
+            read_keys(keys, buffers[index])
         results = list(self.tensors)
         for lot, buffer in zip(self._plan.lots, buffers, strict=True):
             conclude_(buffer, self._how, self._size)
@@ -139,19 +155,23 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         (lot,) = self._plan.lots
         buffer = find_place(lot, self.into)
         if buffer is None:
-            buffer = torch.empty(lot.shape, dtype=lot.dtype)
+            buffer = torch.empty(lot.shape, dtype=lot.dtype, device="cpu")
         view_memory(view_travelling(buffer))[:] = payload
         return buffer
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What calls with tensors of the same dtypes and shapes share."""
+    """What calls with tensors of the same dtypes and shapes share.
+
+    asks_for_nan: each rank tells with its question whether it may have one.
+    """
 
     signature: Signature
     lots: tuple[Lot, ...]
     bundler: AllreduceBundler | None
     bundler_in_place: AllreduceBundler | None
+    asks_for_nan: bool
 
 
 @lru_cache(maxsize=1024)
@@ -170,7 +190,7 @@ def _plan(
     travelling = [choose_travel(dtype, reduction, in_question=True) for dtype in dtypes]
     count_bytes = sum(math.prod(shape) for shape in shapes) * travelling[0].itemsize
     if len(set(travelling)) == 1 and device == "cpu" and size > 1 and count_bytes and fits_payload(size, count_bytes):
-        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0])).dtype)
+        payload_dtype = name_dtype(view_travelling(torch.empty(0, dtype=travelling[0], device="cpu")).dtype)
     else:
         travelling = [choose_travel(dtype, reduction, in_question=False) for dtype in dtypes]
     signature = Signature(
@@ -186,4 +206,7 @@ def _plan(
     bundlers: tuple[AllreduceBundler | None, AllreduceBundler | None] = None, None
     if payload_dtype and len(shapes) == 1 and count_bytes <= BUNDLED_BYTES:
         bundlers = make_bundlers(travelling[0], how, size)
-    return _Plan(signature, plan_lots(travelling, shapes), *bundlers)
+    is_extreme = reduction in (Reduction.MIN, Reduction.MAX)
+    has_floats = any(dtype.is_floating_point for dtype in travelling)
+    asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype
+    return _Plan(signature, plan_lots(travelling, shapes), *bundlers, asks_for_nan)

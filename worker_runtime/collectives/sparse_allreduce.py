@@ -73,5 +73,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         (indices, _), (values, _) = self._elements.finish(terms, payload)
         if self._reduction is Reduction.AVERAGE:
             values.div_(self.among.size)
-        shape = self._tensor.shape
-        return torch.sparse_coo_tensor(indices.t(), values, shape, is_coalesced=False, check_invariants=False)
+        shape, device = self._tensor.shape, values.device
+        return torch.sparse_coo_tensor(
+            indices.t(), values, shape, device=device, is_coalesced=False, check_invariants=False
+        )

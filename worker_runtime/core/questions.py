@@ -97,7 +97,8 @@ class Release(NamedTuple):
     members: the set's ranks, in order.
     joined: those of them that have joined and not asked: they contribute neutral elements.
     extents: of each member, as many numbers each: the first dimension of each tensor of an ALLGATHER, the splits of an
-        ALLTOALL (how many rows go to each member), the ranks of an ADD_SET; zeros for one that has joined.
+        ALLTOALL (how many rows go to each member), the ranks of an ADD_SET, 1 for an ALLREDUCE that must mind NaNs;
+        zeros for one that has joined.
     value: the number of an ADD_SET's set; the rank that joined last of a JOIN.
     """
 

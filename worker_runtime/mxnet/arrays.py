@@ -123,7 +123,7 @@ def check_array(array: mx.nd.NDArray) -> None:
 def _make_compact(tensor: torch.Tensor) -> torch.Tensor:
     """One without elements, with the strides that MXNet expects of it: torch leaves the zeros out of their product."""
     strides = [math.prod(tensor.shape[place + 1 :]) for place in range(tensor.dim())]
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype)
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
 
 
 def _view(array: mx.nd.NDArray) -> torch.Tensor:

@@ -27,7 +27,8 @@ def scatter(total: mx.nd.NDArray, parts: Sequence[mx.nd.NDArray]) -> None:
     """Give all parts of a gradient the values of `total`, which `gather` has made of them."""
     for part in parts:
         if part is not total:
-            total.tostype(part.stype).copyto(part)
+            converted = total if part.stype == total.stype else total.tostype(part.stype)  # which mx.np has not
+            converted.copyto(part)
 
 
 def _make_dense(array: mx.nd.NDArray) -> mx.nd.NDArray:

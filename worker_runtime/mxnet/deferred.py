@@ -6,12 +6,16 @@ rank asks for the broadcast, and goes on. The root never waits: it sends a copy 
 train on meanwhile. The others take the root's values over where the parameter is looked at next, which whoever uses it
 does through one method (`_check_and_get`); so all parameters of a layer are under way together.
 
+A program may call for several broadcasts of one parameter, of other roots or in other sets. They take place in their
+order: what a root is still to receive it takes over before it sends, and this once it waits for it.
+
 Both methods are replaced in the one parameter, not in its class. Copies of it, pickled or not, have neither hook.
 """
 
 import weakref
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import mxnet as mx
@@ -19,6 +23,8 @@ import torch
 
 from worker_runtime.calls import await_all, begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.errors import HorovodInternalError
+from worker_runtime.giving_up import gives_up
 from worker_runtime.handles import Handle
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.process_set import ProcessSet
@@ -40,19 +46,47 @@ class Wish(NamedTuple):
     process_set: ProcessSet
 
 
-def defer(parameter: mx.gluon.Parameter, wish: Wish) -> None:
-    """Broadcast a parameter when it is initialised, now if it is already, and each time that it is initialised again.
+class NotBroadcastError(HorovodInternalError):
+    """A parameter was to have another rank's values, or to give its own, and could not."""
 
-    All ranks of the set call it for the same parameters in the same order, those that have them initialised too.
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(
+            f"the parameter '{name}' may differ between ranks, since its broadcast has failed: {cause.rstrip('.')}; "
+            "call broadcast_parameters() again on all ranks"
+        )
+
+
+def defer_all(wishes: Sequence[tuple[mx.gluon.Parameter, Wish]]) -> None:
+    """Broadcast parameters when they are initialised, now if they are already, and each time that they are again.
+
+    All ranks of a set call it for the same parameters in the same order, those that have them initialised too.
 
     Raises:
-        ValueError: the name is in flight.
-        HorovodInternalError: the broadcast cannot run any more.
+        ValueError: a name is in flight.
+        HorovodInternalError: a broadcast cannot run any more.
+        MXNetError: what a parameter was to be computed by has failed; the others are deferred all the same.
     """
-    hook = getattr(vars(parameter).get(_INITIALISE), "__self__", None)
-    if not isinstance(hook, _Hook) or not hook.is_current:
-        hook = _Hook(parameter)
-    hook.add(wish)
+    failures = []
+    for parameter, wish in wishes:
+        hook = _find_hook(parameter)
+        if hook is None or not hook.is_current:
+            hook = _Hook(parameter)
+        try:
+            hook.add(wish)
+        except (ValueError, RuntimeError) as error:  # also MXNet's own
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+def settle(parameter: mx.gluon.Parameter) -> None:
+    """See to the end of what was deferred, where all ranks have the parameter by now and broadcast it anew.
+
+    Whether it has failed does not matter any more.
+    """
+    hook = _find_hook(parameter)
+    if hook is not None:
+        hook.conclude()
 
 
 class _Pending(NamedTuple):
@@ -71,10 +105,12 @@ class _Hook:
     def __init__(self, parameter: mx.gluon.Parameter) -> None:
         self._parameter = weakref.ref(parameter)  # it holds this object
         self._executor = RUNTIME.executor
-        self._wishes: list[Wish] = []  # that are not asked for yet, since the parameter is not initialised
-        self._last: Wish | None = None
-        self._counts: Counter[str] = Counter()
+        self._wishes: list[Wish] = []  # that are not asked for yet
+        self._lasting: dict[ProcessSet, Wish] = {}  # the last of each set, in their order
+        self._has_asked = False
+        self._counts: Counter[tuple[ProcessSet, str]] = Counter()
         self._pending: list[_Pending] = []
+        self._failure = ""  # why the ranks may differ, as long as that is so
         vars(parameter).pop(_LOOK, None)  # of an earlier generation
         vars(parameter).update({_INITIALISE: self._initialise, _STATE: self._get_state})
 
@@ -85,19 +121,33 @@ class _Hook:
 
     def add(self, wish: Wish) -> None:
         """One more broadcast is called for."""
+        self._failure = ""
         self._wishes.append(wish)
-        self._last = wish
+        self._lasting.pop(wish.process_set, None)
+        self._lasting[wish.process_set] = wish
         parameter = self._find_parameter()
         if list_arrays(parameter):
             self._ask(parameter)
 
+    def conclude(self) -> None:
+        """Let the parameter be as if it had never been late."""
+        with suppress(NotBroadcastError):
+            self._settle()
+        self._failure = ""
+
     def _initialise(self, *given: object, **more: object) -> None:
         """In place of `_init_impl`: the parameter gets values of its own; the root's are asked for."""
         parameter = self._find_parameter()
-        getattr(type(parameter), _INITIALISE)(parameter, *given, **more)
+        initialise = getattr(type(parameter), _INITIALISE)
+        if list_arrays(parameter):  # it keeps its values, and changes its contexts
+            initialise(parameter, *given, **more)
+            return
+        self._failure = ""
+        vars(parameter).pop(_LOOK, None)  # MXNet looks at it, too
+        initialise(parameter, *given, **more)
         if self.is_current:
-            if not self._wishes and self._last is not None:
-                self._wishes.append(self._last)
+            if self._has_asked:
+                self._wishes += self._lasting.values()
             self._ask(parameter)
 
     def _look(self, *given: object, **more: object) -> Any:  # noqa: ANN401 - MXNet's
@@ -111,31 +161,59 @@ class _Hook:
         self._settle()
         return {name: value for name, value in vars(self._find_parameter()).items() if name not in _HOOKS}
 
+    @gives_up()
     def _ask(self, parameter: mx.gluon.Parameter) -> None:
-        """Take part in the broadcasts that are called for: with copies, so that nobody need leave the array alone."""
-        array = list_arrays(parameter)[0]
-        for wish in self._wishes:
-            self._counts[wish.name] += 1
-            count = self._counts[wish.name]  # a name may be in flight from the time before
-            call = begin_call("broadcast", wish.name if count == 1 else f"{wish.name}.{count}", wish.process_set)
-            is_root = wish.root_rank == call.among.rank
-            view = view_for_reading(array)
-            tensor = view.clone() if is_root else torch.empty_like(view)
-            operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
-            self._pending.append(_Pending(call.executor.submit(operation), is_root))
-        self._wishes.clear()
+        """Take part in the broadcasts that are called for, up to one whose values are to come to this rank first."""
+        self._has_asked = True
         vars(parameter)[_LOOK] = self._look
+        array = list_arrays(parameter)[0]
+        while self._wishes:
+            is_root = self._wishes[0].root_rank == self._executor.rank
+            if is_root and not all(pending.is_root for pending in self._pending):
+                break
+            try:
+                self._submit(self._wishes.pop(0), array, is_root=is_root)
+            except Exception as error:
+                self._failure = f"{type(error).__name__}: {error}"
+                raise
+
+    def _submit(self, wish: Wish, array: mx.nd.NDArray, *, is_root: bool) -> None:
+        """Take part in one of them: with a copy, so that nobody need leave the array alone."""
+        key = wish.process_set, wish.name
+        self._counts[key] += 1
+        count = self._counts[key]  # a name may be in flight from the time before
+        call = begin_call("broadcast", wish.name if count == 1 else f"{wish.name}.{count}", wish.process_set)
+        view = view_for_reading(array)
+        tensor = view.clone() if is_root else torch.empty_like(view)
+        operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
+        self._pending.append(_Pending(call.executor.submit(operation), is_root))
 
     def _settle(self) -> None:
-        """Wait for the root's values and take them over; as root, only see to what is done."""
-        done = [pending for pending in self._pending if pending.is_to_be_awaited]
-        waiting = self._pending = [pending for pending in self._pending if pending not in done]
+        """Wait for the root's values and take them over; as root, only see to what is done.
+
+        Raises:
+            NotBroadcastError: it has failed, now or before.
+        """
         parameter = self._find_parameter()
-        if not waiting:
+        self._receive(parameter)
+        while self._wishes and self.is_current and list_arrays(parameter):
+            self._ask(parameter)
+            self._receive(parameter)
+        if self._failure:
+            raise NotBroadcastError(parameter.name, self._failure)
+        if not self._pending:
             vars(parameter).pop(_LOOK, None)
+
+    def _receive(self, parameter: mx.gluon.Parameter) -> None:
+        done = [pending for pending in self._pending if pending.is_to_be_awaited]
+        self._pending = [pending for pending in self._pending if pending not in done]
         if not self.is_current:  # to a root it is nothing that it has left before the others
             done = [pending for pending in done if not pending.is_root]
-        await_all([pending.handle for pending in done])
+        try:
+            await_all([pending.handle for pending in done])
+        except HorovodInternalError as error:
+            self._failure = str(error)
+            return
         received = [pending.handle for pending in done if not pending.is_root]
         if received:
             arrays = list_arrays(parameter)
@@ -144,6 +222,11 @@ class _Hook:
     def _find_parameter(self) -> mx.gluon.Parameter:
         """The parameter, which is there whenever one of its methods is called."""
         return self._parameter()
+
+
+def _find_hook(parameter: mx.gluon.Parameter) -> _Hook | None:
+    hook = getattr(vars(parameter).get(_INITIALISE), "__self__", None)
+    return hook if isinstance(hook, _Hook) else None
 
 
 def list_arrays(parameter: mx.gluon.Parameter) -> list[mx.nd.NDArray]:

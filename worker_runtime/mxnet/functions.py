@@ -8,10 +8,13 @@ import numpy as np
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.collectives.checks import read_root
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.deferred import Wish, defer, list_arrays, spread
+from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
 from worker_runtime.object_calls import allgather_object, broadcast_object
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.operation import Members
+from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.runtime import RUNTIME
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -21,6 +24,7 @@ _TITLE = "broadcast_parameters"
 Value = Any  # a Parameter of Gluon, or an array
 
 
+@gives_up()
 def broadcast_parameters(
     params: Mapping[str, Value] | mx.gluon.ParameterDict,
     root_rank: int = 0,
@@ -32,10 +36,11 @@ def broadcast_parameters(
     Those that are initialised on all ranks are overwritten in place, at once. The others are broadcast when they are:
     the root sends its values as they are now, or where it has none yet, when it initialises them, and its program goes
     on; on the other ranks the values are there before anything reads them, which is in the first forward, where errors
-    are raised too. Until then what the root changes is its own, and what the others have set is overwritten. That is
-    done again whenever such a parameter is initialised again, on all ranks. So rank 0 alone may restore a checkpoint
-    before. A rank that never initialises a parameter is named, with it, in the report of what stalls. Copies of a
-    parameter (`copy`, `pickle`) are not broadcast.
+    are raised too: at each use, until the parameter is broadcast or initialised anew. Until then what the root changes
+    is its own, and what the others have set is overwritten. That is done again whenever such a parameter is initialised
+    again, on all ranks. So rank 0 alone may restore a checkpoint before. A rank that never initialises a parameter is
+    named, with it, in the report of what stalls. Copies of a parameter (`copy`, `pickle`) are not broadcast. Several
+    calls, also with other roots or sets, count in their order.
 
     All ranks but the root wait in that forward, and each broadcast needs all ranks. So where there are three or more,
     they use such parameters for the first time in one order; of several models too, whatever their prefixes.
@@ -52,26 +57,31 @@ def broadcast_parameters(
             of the same shapes and dtypes. Nothing was sent then.
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
+    title = f"{_TITLE}.{prefix}" if prefix else _TITLE
+    among = _announce(_TITLE, "allgather_object", title, process_set)
     named = _name_parameters(params, prefix or "")
-    call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
-    if root_rank not in call.among.ranks:
-        ranks = ", ".join(map(str, call.among.ranks))
+    if root_rank not in among.ranks:
+        ranks = ", ".join(map(str, among.ranks))
         raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
-    if call.among.size == 1:
+    if among.size == 1:
         return
-    tables = allgather_object(_describe_all(named), f"{_TITLE}.{prefix or ''}", process_set)
-    late = _compare(dict(zip(call.among.ranks, tables, strict=True)))
+    tables = allgather_object(_describe_all(named), title, process_set)
+    late = _compare(dict(zip(among.ranks, tables, strict=True)))
+    for name, value in named.items():
+        if name not in late and isinstance(value, mx.gluon.Parameter):
+            settle(value)
     ready = [_list_arrays(value) for name, value in named.items() if name not in late]
     if ready:
-        make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
+        call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
+        make_view = view_for_reading if among.rank == root_rank else view_for_writing
         views = [make_view(arrays[0]) for arrays in ready]
         call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
         for arrays in ready:
             spread(arrays[0], arrays)
-    for name in late:
-        defer(named[name], Wish(name, root_rank, process_set))
+    defer_all([(named[name], Wish(name, root_rank, process_set)) for name in late])
 
 
+@gives_up()
 def broadcast_optimizer_state(
     trainer: mx.gluon.Trainer | mx.mod.BaseModule, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -81,8 +91,8 @@ def broadcast_optimizer_state(
     what they are on the root. Parameters may still be uninitialised on the others.
 
     Args:
-        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module whose optimizer was
-            initialised with `kvstore=None`.
+        trainer: any trainer of Gluon, made with `kvstore=None` or distributed; or a Module or BucketingModule whose
+            optimizer was initialised with `kvstore=None`.
         root_rank: whose states; its rank in the job, also with a process set.
         process_set: the ranks that take part.
 
@@ -90,10 +100,14 @@ def broadcast_optimizer_state(
         ValueError: something else was given, a key-value store has the states, or the root is not in the set.
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
-    updaters = _list_updaters(trainer)
-    is_root = RUNTIME.executor.rank == root_rank
+    title = "broadcast_optimizer_state"
+    among = _announce(title, "broadcast_object", title, process_set)
+    if isinstance(trainer, mx.mod.BucketingModule):
+        trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
+    updaters = _list_updaters(title, trainer)
+    is_root = among.rank == read_root(title, root_rank, among.ranks)
     states = updaters[0].get_states(dump_optimizer=True) if is_root else None
-    states = broadcast_object(states, root_rank, process_set=process_set)
+    states = broadcast_object(states, root_rank, title, process_set)
     if is_root:
         return
     for updater in updaters:
@@ -119,9 +133,22 @@ class _Row(NamedTuple):
     dtype: str | None
 
 
-def _list_updaters(trainer: object) -> Sequence[mx.optimizer.Updater]:
+def _announce(title: str, kind: str, name: str, process_set: ProcessSet) -> Members:
+    """Let it be known what this rank will ask for, before anything can fail: the others are then told; see `gives_up`.
+
+    Raises:
+        ValueError: the set is not registered, or this rank is not in it.
+        HorovodInternalError: Horovod has not been initialized.
+    """
+    check_process_set(title, process_set)
+    executor, number = RUNTIME.executor, process_set.find_number(title)
+    among = executor.find_members(number, title)
+    executor.make_name(kind, name, number)
+    return among
+
+
+def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:
     """What keeps the states: one updater for each context of a trainer, or one for all."""
-    title = "broadcast_optimizer_state"
     if isinstance(trainer, mx.gluon.Trainer) and not trainer._update_on_kvstore:  # noqa: SLF001 - nothing else tells
         updaters: list[mx.optimizer.Updater] = trainer._updaters  # noqa: SLF001 - the same
         return updaters

@@ -21,7 +21,8 @@ class MXNetMissingError(ImportError):
         needed, name, remedy = "MXNet 1.9.1", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
-        reason = "is not installed" if absent == name else f"cannot be imported ({cause})"
+        told, *_ = str(cause).splitlines() or [type(cause).__name__]  # MXNet lists where it has looked for its library
+        reason = "is not installed" if absent == name else f"cannot be imported ({told})"
         if isinstance(cause, OSError):
             remedy = "it needs libraries of the system, on Debian libgomp1 and libquadmath0"
         beside = f", where numpy is {numpy}" if numpy else ""
@@ -37,5 +38,5 @@ try:
     _numpy = np.__version__
     import torch  # noqa: F401 - see above
     import mxnet as mx  # noqa: F401 - whether it can be imported is the question  # isort: skip
-except (ImportError, AttributeError, OSError) as error:
+except (ImportError, AttributeError, OSError, RuntimeError) as error:
     raise MXNetMissingError(error, _numpy) from error

@@ -74,7 +74,7 @@ class DeltaReducer:
         dense = [gradient.detach() for gradient in gradients]
         values = [part if part.layout is torch.strided else part._values() for part in dense]  # noqa: SLF001 - in place, and whether it is coalesced or not
         is_bad = not all(bool(torch.isfinite(part).all()) for part in values)
-        flag = torch.tensor([int(is_bad)], dtype=torch.int32)
+        flag = torch.tensor([int(is_bad)], dtype=torch.int32, device="cpu")
         operation = Allreduce([flag], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.infinity")
         (found,) = seat.executor.run(operation)
         if found.item() and not is_bad:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.errors import GradientShapeError
 from worker_runtime.operation import Operation
 from worker_runtime.reduction.bucket import Bucket
 from worker_runtime.reduction.entry import Entry
-from worker_runtime.reduction.memory import Memory, Part
+from worker_runtime.reduction.layout import is_dense
+from worker_runtime.reduction.memory import Memory, Part, lies_in
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 
@@ -44,10 +46,9 @@ class DenseBucket(Bucket):
         self._how = Combination(Reduction.SUM if reduction is Reduction.AVERAGE else reduction)
         before, self._after = settings.find_factors(seat.members.size)
         # As a tensor without dimensions: torch takes it faster than a number, and its dtype changes no other's.
-        self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64)
+        self._before = None if before == 1.0 else torch.tensor(before, dtype=torch.float64, device="cpu")
         self._keeps = seat.is_elastic
         self._parts = [Part(entry.parameter, settings.choose_dtype(entry.parameter.dtype)) for entry in entries]
-        self._is_cast = [part.dtype != part.parameter.dtype for part in self._parts]
         self._places = {entry: place for place, entry in enumerate(self.entries)}
         self._agreed_dims = tuple(sparse_dims)
         self._sparse_dims = list(sparse_dims)
@@ -56,48 +57,62 @@ class DenseBucket(Bucket):
         self._is_open = False
 
     def take(self, entry: Entry) -> None:
-        """Bring its gradient, or zeros, into the flat tensor."""
+        """Bring its gradient, or zeros, into the flat tensor.
+
+        Raises:
+            GradientShapeError: the gradient is not of the shape that its parameter had when the bucket was planned.
+        """
         memory = self._open()
         place = self._places[entry]
-        view, gradient = memory.views[place], entry.parameter.grad
+        parameter = entry.parameter
+        view, gradient = memory.views[place], parameter.grad
         if gradient is None:
             view.zero_()
             return
         entry.kept = gradient
-        if gradient is view:  # autograd has added to the result of an earlier step
+        if lies_in(gradient, view):  # autograd has added to the result of an earlier step
             if self._before is not None:
                 view.mul_(self._before)
             return
-        is_dense = gradient.layout is torch.strided
+        is_strided = gradient.layout is torch.strided
         has_graph = gradient.requires_grad  # of backward(create_graph=True): the user needs it as it is
         source = gradient.detach() if has_graph else gradient
-        if not is_dense:
+        if not is_strided:
             self._sparse_dims[place] = gradient.sparse_dim()
             source = source.to_dense()
+        if source.shape != view.shape:
+            raise GradientShapeError(entry.name, source.shape, view.shape)
         if self._before is None:
             view.copy_(source)
         else:
             torch.mul(source, self._before, out=view)
-        if is_dense and not (self._keeps or has_graph or self._is_cast[place]):
-            entry.kept = entry.parameter.grad = view
+        if is_strided and not (self._keeps or has_graph or view.dtype is not parameter.dtype):
+            entry.kept = parameter.grad = memory.show(place)
 
     def _give(self) -> None:
-        """Let each gradient be its part of the flat tensor, or have its values."""
+        """Let each gradient be its part of the flat tensor, or have its values.
+
+        Raises:
+            GradientShapeError: the parameter has got another shape in the meantime.
+        """
         memory = self._open()
         for place, entry in enumerate(self.entries):
             parameter, view = entry.parameter, memory.views[place]
             if not parameter.requires_grad:
                 continue  # frozen in the meantime
             gradient = parameter.grad
+            if lies_in(gradient, view):
+                continue
+            if parameter.shape != view.shape:
+                raise GradientShapeError(entry.name, view.shape, parameter.shape)
             if self._sparse_dims[place]:
                 parameter.grad = view.to(parameter.dtype).to_sparse(self._sparse_dims[place])
-            elif self._is_cast[place]:
-                if self._keeps or gradient is None or gradient.layout is not torch.strided or gradient.requires_grad:
-                    parameter.grad = view.to(parameter.dtype)
-                else:
-                    gradient.copy_(view)
-            elif gradient is not view:
-                parameter.grad = view
+            elif view.dtype is parameter.dtype and view.device == parameter.device:
+                parameter.grad = memory.show(place)
+            elif self._keeps or gradient is None or not _may_be_overwritten(gradient, parameter):
+                parameter.grad = view.to(parameter.device, parameter.dtype)
+            else:
+                gradient.copy_(view)
 
     def reset(self) -> None:
         """Forget the step."""
@@ -133,3 +148,14 @@ class DenseBucket(Bucket):
     def _is_in_use(self, memory: Memory) -> bool:
         """Whether a program still looks at it, or the local gradients lie in it, which are to be kept."""
         return memory.is_held or (self._keeps and memory.holds_gradients)
+
+
+def _may_be_overwritten(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether a gradient's own memory can have the result: it has the parameter's form, and no graph."""
+    return (
+        gradient.layout is torch.strided
+        and not gradient.requires_grad
+        and gradient.dtype is parameter.dtype
+        and gradient.shape == parameter.shape
+        and is_dense(gradient)
+    )

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from worker_runtime.reduction.bucket import Bucket
 
 
+Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
+
+
 class Entry:
     """A parameter and its state within the step.
 
@@ -18,9 +21,21 @@ class Entry:
     bucket: with which its gradient travels, while that is known during backward.
     kept: the local gradient, until the step is committed; also tells whether the user has put another in its place.
     version: of the gradient when it was complete; autograd counts it up when it adds to it.
+    form: of the parameter, when a step last began: dtype, device, shape and strides; None before the first one.
     """
 
-    __slots__ = ("__weakref__", "bucket", "group", "hook", "kept", "name", "parameter", "passes_left", "version")
+    __slots__ = (
+        "__weakref__",
+        "bucket",
+        "form",
+        "group",
+        "hook",
+        "kept",
+        "name",
+        "parameter",
+        "passes_left",
+        "version",
+    )
 
     def __init__(self, parameter: torch.Tensor, name: str, passes: int, group: int | None = None) -> None:
         self.parameter = parameter
@@ -30,12 +45,18 @@ class Entry:
         self.bucket: Bucket | None = None
         self.kept: torch.Tensor | None = None
         self.version = 0
+        self.form: Form | None = None  # a lazy module's parameter has none before its first forward pass
         self.hook: RemovableHandle | None = None
 
     @property
     def is_ready(self) -> bool:
         """Whether its gradient is complete."""
         return self.passes_left <= 0
+
+    def find_form(self) -> Form:
+        """The parameter's present form, which a program may change at any time: `model.double()`."""
+        parameter = self.parameter
+        return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
 
     def detach(self) -> None:
         """Leave the parameter alone from now on."""

@@ -1,10 +1,13 @@
 """The memory of a bucket: flat tensors that travel, and the part of them that is each parameter's gradient.
 
-A gradient that a user sees is such a part. So memory is used again in the next step only if nobody holds on to it: a
-program that has kept `p.grad`, or a view of it, keeps its values, as it does in plain torch.
+A gradient that a user sees shares such a part, as a tensor of its own: what a program does with that tensor (gives it
+other memory, another shape, lets it require gradients) happens to it alone, as in plain torch, where each step's
+gradient is new. So whether a gradient lies in its part is looked up each time, in the tensor itself.
+
+Memory is used again in the next step only if nobody holds on to it: a program that has kept `p.grad`, or a view of it,
+keeps its values, as it does in plain torch.
 """
 
-import sys
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,31 +32,52 @@ class Memory:
     """Flat tensors, one for each kind (dtype and device) of gradient, and their views.
 
     flats: what travels.
-    views: of each part, in its parameter's shape.
+    views: of each part, in its parameter's shape. They are never handed to a program.
     """
 
-    __slots__ = ("_holders", "_parts", "_references", "flats", "views")
+    __slots__ = ("_own_holders", "_parts", "flats", "views")
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self.flats, self.views = _allocate(parts)
-        self._references = [sys.getrefcount(view) for view in self.views]  # as long as nobody else has one
-        self._holders = [_count_holders(flat) for flat in self.flats]
+        self._own_holders = self._count_holders()
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody else would see it change: a gradient in its old place in a parameter does not count."""
-        references = [sys.getrefcount(view) for view in self.views]
-        if references != self._references:
-            for before, now, view, part in zip(self._references, references, self.views, self._parts, strict=True):
-                if now > before and part.parameter.grad is not view:
-                    return True
-        return any(_count_holders(flat) > before for flat, before in zip(self.flats, self._holders, strict=True))
+        """Whether somebody else would see it change: a gradient in its place in a parameter does not count."""
+        others = self._count_holders() - self._own_holders
+        return others > 0 and others > self._count_gradients()
 
     @property
     def holds_gradients(self) -> bool:
         """Whether a parameter's present gradient lies in it."""
-        return any(part.parameter.grad is view for part, view in zip(self._parts, self.views, strict=True))
+        return self._count_holders() > self._own_holders and self._count_gradients() > 0
+
+    def show(self, place: int) -> torch.Tensor:
+        """A tensor for the user that shares the part at `place`. It is new, and no view as autograd knows them."""
+        return self.views[place].data
+
+    def _count_holders(self) -> int:
+        """How many tensors and other objects share the flat tensors' memory."""
+        return sum(
+            torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # noqa: SLF001 - torch's only way to tell
+            for flat in self.flats
+        )
+
+    def _count_gradients(self) -> int:
+        return sum(lies_in(part.parameter.grad, view) for part, view in zip(self._parts, self.views, strict=True))
+
+
+def lies_in(gradient: torch.Tensor | None, view: torch.Tensor) -> bool:
+    """Whether a gradient has the elements of `view`, in the same memory and order."""
+    return (
+        gradient is not None
+        and gradient.layout is torch.strided
+        and gradient.dtype is view.dtype
+        and gradient.is_set_to(view)
+        and gradient.is_conj() == view.is_conj()
+        and gradient.is_neg() == view.is_neg()
+    )
 
 
 def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -71,8 +95,3 @@ def _allocate(parts: Sequence[Part]) -> tuple[list[torch.Tensor], list[torch.Ten
         for index, parameter, offset in zip(indices, parameters, offsets, strict=False):
             views[index] = flat.as_strided(parameter.shape, find_strides(parameter), offset)
     return flats, [views[index] for index in range(len(parts))]
-
-
-def _count_holders(flat: torch.Tensor) -> int:
-    """How many tensors and other objects share its storage."""
-    return torch._C._storage_Use_Count(flat.untyped_storage()._cdata)  # noqa: SLF001 - torch's only way to tell

@@ -84,6 +84,7 @@ class GradientReducer:
         self._seat: Seat | None = None
         self._buckets: list[Bucket] = []
         self._planned: object = None  # what the buckets of a cautious step were planned from
+        self._sparse_dims: dict[Entry, int] = {}  # other than none, with which an eager step's buckets were planned
         self._ready: list[Entry] = []  # of this step, in the order of readiness
         self._is_eager = False
         self._calm = 0
@@ -91,6 +92,7 @@ class GradientReducer:
         self._asked: AskedSurvey | None = None  # one that was not read yet
         self._survey: Survey | None = None  # of this step
         self._promise: str | None = None  # the remark with which the last bucket was asked for ahead
+        self._has_begun = False  # the step has: a backward pass has reached one of the parameters
         self._has_changed = False  # the parameters have, since the last step
         self._is_busy = False  # the step is being completed
         self._enter()
@@ -204,6 +206,8 @@ class GradientReducer:
             seat = self._enter() if self._ready else self._enter_step()
             if seat is None:
                 return
+            if not self._has_begun:
+                self._begin(seat)
             if entry.is_ready:
                 self._restart(entry)
             entry.passes_left -= 1
@@ -254,6 +258,7 @@ class GradientReducer:
     def _reduce(self, seat: Seat) -> None:
         """Complete the step; see `synchronize`."""
         was_eager = self._is_eager
+        self._adapt(seat)
         with self._completing(seat):
             self._keep_promise(seat, "")
             self._has_changed |= self._roster.update(self._passes)
@@ -280,6 +285,23 @@ class GradientReducer:
         if seat is not None and seat.is_outdated and not self._is_under_way():
             self._renew(seat, "the ranks were out of step, and have begun anew")
         return self._seat
+
+    def _begin(self, seat: Seat) -> None:
+        """The first gradient of a step is there; once for each step, since it looks at all parameters."""
+        self._has_begun = True
+        self._adapt(seat)
+
+    def _adapt(self, seat: Seat) -> None:
+        """Where parameters have another form than when the buckets were planned, plan anew.
+
+        All ranks do so before they ask for anything of the step; those that have not the same are told. A program that
+        changes a form later finds its gradients in the new form, and is heard in the next step.
+        """
+        if self._is_under_way() or not self._roster.update_forms() or not self._is_eager:
+            return
+        entries = [entry for bucket in self._buckets for entry in bucket.entries]
+        dims = [self._sparse_dims.get(entry, 0) for entry in entries]
+        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=range(len(entries))))
 
     def _is_under_way(self) -> bool:
         """Whether gradients were asked for, or have been brought where they travel."""
@@ -352,9 +374,10 @@ class GradientReducer:
             if asked.entries != tuple(self._roster.entries):  # asked ahead, in a step that was thrown away
                 survey = self._ask_survey(seat, is_awaited=True).read()
             self._asked, self._survey = None, survey
-        planned = (seat, tuple(self._roster.entries), survey.sparse_dims)
+        entries = tuple(self._roster.entries)
+        planned = (seat, entries, tuple(entry.form for entry in entries), survey.sparse_dims)
         if planned != self._planned:
-            self._buckets = make_buckets(self._roster.entries, self._settings, seat, sparse_dims=survey.sparse_dims)
+            self._buckets = make_buckets(entries, self._settings, seat, sparse_dims=survey.sparse_dims)
             self._planned = planned
 
     def _extend(self, seat: Seat) -> None:
@@ -400,20 +423,26 @@ class GradientReducer:
         if not is_new:
             raise ExcessBackwardError(entry.name, self._passes)
         self.discard()
+        if self._seat is not None:
+            self._begin(self._seat)
 
     def _become_eager(self, seat: Seat, survey: Survey) -> None:
         """Ask during backward from now on, in buckets that are complete as early as can be."""
         self._is_eager, self._planned = True, None
-        self._buckets = make_buckets(
-            self._roster.entries, self._settings, seat, sparse_dims=survey.sparse_dims, order=survey.order
-        )
-        for bucket in self._buckets:
+        entries, dims = self._roster.entries, survey.sparse_dims
+        self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
+        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=survey.order))
+
+    def _plan_eagerly(self, buckets: list[Bucket]) -> None:
+        self._buckets = buckets
+        for bucket in buckets:
             for entry in bucket.entries:
                 entry.bucket = bucket
 
     def _become_cautious(self, calm: int) -> None:
         self._is_eager, self._calm = False, calm
         self._buckets, self._planned = [], None
+        self._sparse_dims = {}
         self._asked = None
         for entry in self._roster.entries:
             entry.bucket = None
@@ -449,6 +478,7 @@ class GradientReducer:
         """The next step begins anew."""
         self._ready.clear()
         self._latest = self._survey = self._promise = None
+        self._has_begun = False
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)

@@ -60,6 +60,16 @@ class Roster:
             entry.detach()
         return True
 
+    def update_forms(self) -> bool:
+        """Take note of parameters that have another dtype, device, shape or memory format; whether any have."""
+        has_changed = False
+        for entry in self.entries:
+            form = entry.find_form()
+            if form != entry.form:
+                entry.form = form
+                has_changed = True
+        return has_changed
+
     def begin_step(self, passes: int) -> None:
         """All gradients are to come."""
         for entry in self.entries:

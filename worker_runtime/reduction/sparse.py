@@ -60,6 +60,7 @@ class SparseBucket(Bucket):
                 torch.empty((dims, 0), dtype=torch.int64, device=parameter.device),
                 torch.empty((0, *parameter.shape[dims:]), dtype=self._dtype, device=parameter.device),
                 parameter.shape,
+                device=parameter.device,
                 check_invariants=False,
             )
         gradient = gradient.detach()

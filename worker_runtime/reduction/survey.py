@@ -81,7 +81,7 @@ def ask_survey(
         places.update((entry, place) for place, entry in enumerate(ready, 1) if entry in places)
     sparse = [entry.find_sparse_dims() for entry in entries]
     # All by the maximum: what only one rank knows, the others leave at zero.
-    findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64)
+    findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64, device="cpu")
     operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
     operation.is_of_step = True
     operation.question = operation.question.add_note(note)

@@ -1,7 +1,7 @@
 """What makes replicas equal before training starts: parameters, optimizer state and Python objects from one rank."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,15 +44,13 @@ def broadcast_parameters(
         AttributeError: as ValueError, for something that is not a tensor among the values, as in Horovod.
         HorovodInternalError: the ranks do not agree, the operation failed, or Horovod has not been initialized.
     """
-    named = list(_name_tensors(params))
-    names = Counter(name for name, _ in named)
-    if twice := sorted(name for name, count in names.items() if count > 1):
-        raise ValueError(f"broadcast_parameters: these names stand more than once: {', '.join(twice)}")
-    calls = [(begin_call("broadcast", name, process_set), tensor) for name, tensor in named]
+    named = list(_name_values(params))
+    calls = [(begin_call("broadcast", name, process_set), value) for name, value in named]
+    tensors = _check_tensors(named)  # with the calls begun, so that the others are told which of them do not come
     operations = [
         (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
     ]
-    increment_version([tensor for _, tensor in named])
+    increment_version(tensors)
     await_all([executor.submit(operation) for executor, operation in operations])
 
 
@@ -102,7 +100,7 @@ def broadcast_optimizer_state(
         _load(plain, outline["param_groups"], state)
 
 
-def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_values(params: object) -> Iterator[tuple[str, Any]]:
     if isinstance(params, Mapping):
         pairs: Iterable[Any] = sorted(params.items(), key=_find_name)
     elif isinstance(params, Iterable) and not isinstance(params, torch.Tensor | str | bytes):
@@ -114,12 +112,20 @@ def _name_tensors(params: object) -> Iterator[tuple[str, torch.Tensor]]:
     for index, pair in enumerate(pairs):
         if isinstance(pair, tuple) and len(pair) != _PAIR:
             raise ValueError(f"broadcast_parameters: (name, tensor) pairs were expected, not {len(pair)} values")
-        name, tensor = pair if isinstance(pair, tuple) else (f"parameter.{index}", pair)
+        name, value = pair if isinstance(pair, tuple) else (f"parameter.{index}", pair)
         if not isinstance(name, str):
             raise WrongArgumentError(f"broadcast_parameters: {name!r} was given as a name; give a str")
-        if not isinstance(tensor, torch.Tensor):
-            raise NoTensorError(name, tensor)
-        yield name, tensor
+        yield name, value
+
+
+def _check_tensors(named: Sequence[tuple[str, Any]]) -> list[torch.Tensor]:
+    names = Counter(name for name, _ in named)
+    if twice := sorted(name for name, count in names.items() if count > 1):
+        raise ValueError(f"broadcast_parameters: these names stand more than once: {', '.join(twice)}")
+    for name, value in named:
+        if not isinstance(value, torch.Tensor):
+            raise NoTensorError(name, value)
+    return [value for _, value in named]
 
 
 def _find_name(pair: tuple[object, object]) -> str:

@@ -43,8 +43,9 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     """Wrap `optimizer` so that each step uses the gradients of all ranks.
 
     The result is an instance of the optimizer's own class and shares everything with it: state, options, schedulers,
-    checkpoints. Also parameters that are added or unfrozen later are averaged. All ranks must have the same parameters
-    in the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
+    checkpoints. Also parameters that are added or unfrozen later are averaged, and between two steps all ranks may
+    change the dtype, shape or memory format of theirs (`model.double()`). All ranks must have the same parameters in
+    the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
     parameter's gradient is the averaged one, on all ranks the same to the last bit.
 
     Gradients may be changed between averaging and stepping:

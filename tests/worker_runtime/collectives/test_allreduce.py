@@ -56,6 +56,43 @@ def test_an_allreduce_combines_floats_as_one_process_would(worlds: Worlds, reduc
 
 
 @through
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
+def test_an_extreme_is_nan_where_any_rank_has_one(
+    worlds: Worlds, reduction: Reduction, way: str, *, in_place: bool
+) -> None:
+    """Gloo alone would keep some of them; which ones depends on who compares what with what."""
+
+    def make_values(rank: int, holders: list[int], dtype: torch.dtype) -> torch.Tensor:
+        values = torch.tensor([1.0, -2.0, torch.inf, -torch.inf, 0.0, -0.0] * 50, dtype=dtype).roll(rank)
+        if rank in holders:
+            values[rank::7] = torch.nan
+        return values
+
+    cases = [(holders, dtype) for dtype in FLOATS for holders in ([], [0], [1], [2], [0, 2])]
+
+    def body(world: World) -> object:
+        choose(world, way)
+        results = []
+        for holders, dtype in cases:
+            values = make_values(world.rank, holders, dtype)
+            whole = torch.arange(300)
+            into = [values, whole] if in_place else None
+            operation = Allreduce([values, whole], Combination(reduction), world.all, "allreduce.x", into)
+            result, numbers = world.run(operation)
+            assert torch.equal(numbers, torch.arange(300))
+            assert (result is values) == in_place
+            results.append(result)
+        return results
+
+    results = worlds.run(body, size=3)
+    for index, (holders, dtype) in enumerate(cases):
+        expected = COMBINE[reduction](torch.stack([make_values(rank, holders, dtype) for rank in range(3)]))
+        for result in results:
+            torch.testing.assert_close(result[index], expected, rtol=0, atol=0, equal_nan=True)
+
+
+@through
 @pytest.mark.parametrize(
     "reduction", [reduction for reduction in COMBINE if reduction is not Reduction.AVERAGE], ids=lambda op: op.name
 )

@@ -15,7 +15,7 @@ from worker_runtime.collectives import (
     lots,
     make_neutral,
 )
-from worker_runtime.collectives.dtypes import REDUCIBLE
+from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
 from worker_runtime.core.questions import Release
 from worker_runtime.operation import Members
 
@@ -34,6 +34,24 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor([True, False, rank == 0])
     signed = dtype != torch.uint8
     return torch.tensor([5, 3, rank + 1, -7 if signed else 9]).to(dtype)
+
+
+@pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
+def test_a_joined_rank_sends_keys_where_another_has_a_nan(worlds: Worlds, reduction: Reduction) -> None:
+    def body(world: World) -> object:
+        world.forbid_payload()
+        values = [torch.tensor([world.rank, torch.nan if world.rank else 1.0], dtype=dtype) for dtype in FLOATS]
+        if world.rank == 2:
+            world.stand_in(joined=[2])
+            return None
+        return world.run(Allreduce(values, Combination(reduction), world.all, "allreduce.x"), joined=[2])
+
+    *results, nothing = worlds.run(body, size=3)
+    assert nothing is None
+    for found in results:
+        for each in found:
+            assert each[0] == (0 if reduction is Reduction.MIN else 1)
+            assert each[1].isnan()
 
 
 @pytest.mark.parametrize("way", ["question", "gloo", "large ones apart"])

@@ -1,6 +1,7 @@
 """A gradient on several contexts."""
 
 import mxnet as mx
+import pytest
 
 from worker_runtime.mxnet.contexts import gather, scatter
 
@@ -9,8 +10,9 @@ def make_parts(stype: str = "default") -> list[mx.nd.NDArray]:
     return [mx.nd.array([[1, 0], [0, 0]], ctx=mx.cpu(index)).tostype(stype) * (index + 1) for index in range(3)]
 
 
-def test_parts_are_summed_and_are_alike_afterwards() -> None:
-    parts = make_parts()
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_parts_are_summed_and_are_alike_afterwards(*, is_numpy: bool) -> None:
+    parts = [part.as_np_ndarray() if is_numpy else part for part in make_parts()]
     total = gather(parts)
     assert total is parts[0]
     total *= 2

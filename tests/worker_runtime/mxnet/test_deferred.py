@@ -238,3 +238,124 @@ def test_after_shutdown_a_parameter_is_its_ranks_own(ranks: RankPool) -> None:
         return forward(network).shape, find_hooks(never) - {"_init_impl", "__getstate__"}
 
     assert ranks.run(body) == [((2, 3), set())] * 2
+
+
+def make_dense(value: float) -> mx.gluon.nn.Dense:
+    """One weight of that value, deferred until the first forward."""
+    dense = mx.gluon.nn.Dense(1, use_bias=False, prefix="d_")
+    dense.initialize(mx.init.Constant(value))
+    return dense
+
+
+@pytest.mark.parametrize("roots", [(0, 1), (1, 0), (0, 1, 0)], ids=str)
+@pytest.mark.parametrize("restored", [None, 0, 1])
+def test_broadcasts_from_several_roots_take_place_in_their_order(
+    ranks: RankPool, roots: tuple[int, ...], restored: int | None
+) -> None:
+    def body() -> object:
+        dense = make_dense(hvd.rank() + 1.0)
+        if hvd.rank() == restored:
+            dense(mx.nd.ones((1, 1)))
+        for root in roots:
+            hvd.broadcast_parameters(dense.collect_params(), root)
+        first = dense(mx.nd.ones((1, 1))).asscalar()
+        hvd.barrier()
+        dense.initialize(mx.init.Constant(hvd.rank() + 5.0), force_reinit=True)
+        return first, dense(mx.nd.ones((1, 1))).asscalar(), hvd.barrier()
+
+    assert ranks.run(body) == [(roots[0] + 1, roots[-1] + 5, None)] * 2
+
+
+def test_broadcasts_in_several_sets_take_place_in_their_order(ranks: RankPool) -> None:
+    def body() -> object:
+        pair = hvd.add_process_set([1, 2])
+        dense = make_dense(hvd.rank() + 1.0)
+        told = []
+        hvd.broadcast_parameters(dense.collect_params(), root_rank=0)
+        if pair.included():
+            hvd.broadcast_parameters(dense.collect_params(), root_rank=2, process_set=pair)
+        told.append(dense(mx.nd.ones((1, 1))).asscalar())
+        hvd.barrier()
+        dense.initialize(mx.init.Constant(hvd.rank() + 5.0), force_reinit=True)
+        told.append(dense(mx.nd.ones((1, 1))).asscalar())
+        hvd.barrier()
+        return told
+
+    assert ranks.run(body, size=3) == [[1, 5]] * 3
+
+
+def test_what_was_deferred_comes_before_a_broadcast_of_what_all_have(ranks: RankPool) -> None:
+    def body() -> object:
+        dense = make_dense(hvd.rank() + 1.0)
+        hvd.broadcast_parameters(dense.collect_params(), root_rank=0)
+        dense.weight.shape = (1, 1)
+        dense.weight._finish_deferred_init()  # and nobody has looked at it
+        hvd.broadcast_parameters(dense.collect_params(), root_rank=1)
+        return dense(mx.nd.ones((1, 1))).asscalar()
+
+    assert ranks.run(body) == [1, 1]
+
+
+def test_other_contexts_are_no_other_values(ranks: RankPool) -> None:
+    def body() -> object:
+        dense = make_dense(hvd.rank() + 1.0)
+        hvd.broadcast_parameters(dense.collect_params())
+        dense(mx.nd.ones((1, 1)))
+        if hvd.rank() == 1:  # alone
+            dense.collect_params().reset_ctx(mx.cpu(1))
+            moved = dense(mx.nd.ones((1, 1), ctx=mx.cpu(1))).asscalar()
+            dense.collect_params().reset_ctx(mx.cpu(0))
+        else:
+            moved = dense(mx.nd.ones((1, 1))).asscalar()
+        dense.initialize(mx.init.Constant(hvd.rank() + 5.0), force_reinit=True)
+        return moved, dense(mx.nd.ones((1, 1))).asscalar(), hvd.barrier()
+
+    assert ranks.run(body) == [(1, 5, None)] * 2
+
+
+@pytest.mark.parametrize("remedy", ["broadcast", "initialise"])
+def test_a_parameter_that_was_not_broadcast_cannot_be_used_until_it_is(ranks: RankPool, remedy: str) -> None:
+    def body() -> object:
+        dense = make_dense(hvd.rank() + 1.0)
+        hvd.broadcast_parameters(dense.collect_params())
+        if hvd.rank() == 0:
+            with pytest.raises(hvd.HorovodInternalError, match="every rank waits for another"):
+                hvd.allreduce(mx.nd.ones(1), name="elsewhere")
+            dense(mx.nd.ones((1, 1)))
+        else:
+            for use in (dense, dense, lambda _: dense.weight.data()):
+                with pytest.raises(
+                    hvd.HorovodInternalError, match=r"the parameter 'd_weight' .* call broadcast_parameters\(\) again"
+                ):
+                    use(mx.nd.ones((1, 1)))
+        if remedy == "broadcast":
+            hvd.broadcast_parameters(dense.collect_params())
+        else:
+            dense.initialize(mx.init.Constant(hvd.rank() + 1.0), force_reinit=True)
+        return dense(mx.nd.ones((1, 1))).asscalar(), dense.weight.data().asscalar(), hvd.barrier()
+
+    assert ranks.run(body) == [(1, 1, None)] * 2
+
+
+def test_a_root_whose_values_could_not_be_computed_is_named_to_the_others(ranks: RankPool) -> None:
+    def body() -> object:
+        is_root = hvd.rank() == 0
+        one, two = (
+            mx.gluon.Parameter(name, shape=(2, 2) if is_root else (0, 2), allow_deferred_init=True) for name in "ab"
+        )
+        for parameter in (one, two):
+            parameter.initialize(mx.init.Constant(hvd.rank() + 1.0))
+        if is_root:
+            one.set_data(mx.nd.linalg.potrf(-mx.nd.eye(2)))  # the engine finds out that there is no root
+            with pytest.raises(mx.MXNetError, match="not positive definite"):
+                hvd.broadcast_parameters({"a": one, "b": two})
+        else:
+            hvd.broadcast_parameters({"a": one, "b": two})
+            for parameter in (one, two):
+                parameter.shape = (2, 2)
+                parameter._finish_deferred_init()
+        with pytest.raises(hvd.HorovodInternalError, match=r"(?s)'a' may differ between ranks.*not positive definite"):
+            one.data()
+        return two.data().asnumpy()[0, 0], hvd.barrier()
+
+    assert ranks.run(body) == [(1, None)] * 2

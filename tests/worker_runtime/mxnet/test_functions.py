@@ -139,3 +139,32 @@ def test_objects_travel_too(ranks: RankPool) -> None:
         return hvd.broadcast_object({"rank": hvd.rank()}, root_rank=1, name="x"), hvd.allgather_object(hvd.rank(), "y")
 
     assert ranks.run(body) == [({"rank": 1}, [0, 1])] * 2
+
+
+def test_what_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(ranks: RankPool) -> None:
+    def body() -> object:
+        good, own = {"a": mx.nd.ones(2)}, hvd.rank()
+        spoilt = mx.nd.linalg.potrf(-mx.nd.eye(2))  # the engine finds out that there is no root
+        trainer = mx.gluon.Trainer({"p": make_parameter("p", (2,), 1.0)}, "adam", kvstore=None)
+        calls = [
+            lambda: hvd.broadcast_parameters({"a": spoilt} if own else {"a": mx.nd.ones((2, 2))}),
+            lambda: hvd.broadcast_parameters([1] if own else good),
+            lambda: hvd.broadcast_parameters({"a": None} if own else good),
+            lambda: hvd.broadcast_parameters({"a": mx.nd.ones((2, 1)).tostype("row_sparse")} if own else good),
+            lambda: hvd.broadcast_parameters(good, 9 if own else 0, prefix="x."),
+            lambda: hvd.broadcast_optimizer_state(3 if own else trainer),
+            lambda: hvd.broadcast_optimizer_state(trainer, 9 if own else 0),
+        ]
+        told = []
+        for call in calls:
+            with pytest.raises((ValueError, RuntimeError)) as caught:  # also MXNet's own
+                call()
+            told.append(f"{type(caught.value).__name__}: {caught.value}")
+            hvd.broadcast_parameters(good)
+            hvd.broadcast_optimizer_state(trainer)
+            assert hvd.allreduce(mx.nd.ones(1), op=hvd.Sum).asscalar() == hvd.size()
+        return told
+
+    theirs, mine = ranks.run(body)
+    for cause, text in zip(mine, theirs, strict=True):
+        assert f"was given up on rank 1, before anything was sent: {cause}" in text

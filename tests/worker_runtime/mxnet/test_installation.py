@@ -45,6 +45,16 @@ def test_what_is_wrong_with_the_one_that_is_there_is_said(tmp_path: Path) -> Non
     assert f"which cannot be imported ({NUMPY}) in" in import_beside(tmp_path)
 
 
+def test_without_its_library_mxnet_is_missing_too(tmp_path: Path) -> None:
+    text = "Cannot find the MXNet library.\\nList of candidates:\\n/lib/libmxnet.so"
+    (tmp_path / "mxnet.py").write_text(f'raise RuntimeError("{text}")', encoding="utf-8")
+    told = import_beside(tmp_path)
+    assert (
+        "MXNetMissingError: worker_runtime.mxnet needs MXNet 1.9.1, which cannot be imported (Cannot find the" in told
+    )
+    assert told.endswith("pip install 'hvdrun[mxnet]' brings all that is needed: MXNet, torch, and numpy < 1.24")
+
+
 @pytest.mark.parametrize("cause", [ModuleNotFoundError("No graphviz", name="graphviz"), OSError("libgomp")])
 def test_it_is_an_import_error_that_names_mxnet(cause: Exception) -> None:
     error = MXNetMissingError(cause)

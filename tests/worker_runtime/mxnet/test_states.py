@@ -1,6 +1,8 @@
 """What one trainer has saved another of any kind goes on with, and averages exactly once."""
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import mxnet as mx
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 
 import worker_runtime.mxnet as hvd
+from tests.house.sources import ROOT
 from tests.worker_runtime.mxnet.training import (
     check,
     differentiate,
@@ -21,6 +24,26 @@ from tests.worker_runtime.mxnet.training import (
 )
 from tests.worker_runtime.ranks import RankPool
 
+LIMIT_SECONDS = 60
+# Another library counts how often states are saved, from before the first wrapper on, and again after it.
+COUNTING = """
+import mxnet as mx
+import worker_runtime.mxnet as hvd
+
+def count(name):
+    inner = mx.optimizer.Updater.get_states
+    def get_states(updater, dump_optimizer=False):
+        print(name)
+        return inner(updater, dump_optimizer)
+    mx.optimizer.Updater.get_states = get_states
+
+count("before")
+wrapped = hvd.DistributedOptimizer(mx.optimizer.create("sgd"))
+count("after")
+hvd.DistributedOptimizer(mx.optimizer.create("sgd"))
+saved = mx.optimizer.get_updater(wrapped).get_states(dump_optimizer=True)
+print(b"worker_runtime" in saved)
+"""
 MAKERS = {"plain": make_plain, "wrapped": make_wrapped, "trainer": hvd.DistributedTrainer}
 
 
@@ -181,6 +204,32 @@ def test_states_of_a_module_are_broadcast(ranks: RankPool) -> None:
     assert ranks.run(body) == [(5.0, True)] * 2
 
 
+def test_states_of_a_bucketing_module_are_broadcast_for_all_its_buckets(ranks: RankPool) -> None:
+    def body() -> object:
+        output = mx.sym.FullyConnected(mx.sym.Variable("data"), num_hidden=1, no_bias=True, name="f")
+        output = mx.sym.LinearRegressionOutput(output, mx.sym.Variable("label"))
+        module = mx.mod.BucketingModule(lambda _: (output, ("data",), ("label",)), default_bucket_key=1)
+        with pytest.raises(ValueError, match=r"broadcast_optimizer_state: .*init_optimizer\(kvstore=None"):
+            hvd.broadcast_optimizer_state(module)
+        shapes = [("data", (1, 1))], [("label", (1, 1))]
+        module.bind(*shapes)
+        module.init_params(mx.init.One())
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=0.5, momentum=0.5))
+        module.init_optimizer(kvstore=None, optimizer=optimizer)
+        if hvd.rank() == 0:
+            module._curr_module._updater.set_states(pickle.dumps({0: mx.nd.full((1, 1), 4.0)}))
+            optimizer.momentum = 1.0
+        hvd.broadcast_optimizer_state(module)
+        batch = mx.io.DataBatch(
+            [mx.nd.ones((1, 1))], [mx.nd.ones((1, 1))], bucket_key=2, provide_data=shapes[0], provide_label=shapes[1]
+        )
+        module.forward_backward(batch)  # without a gradient
+        module.update()
+        return module.get_params()[0]["f_weight"].asscalar()
+
+    assert ranks.run(body) == [5.0] * 2
+
+
 def test_states_of_something_else_are_not_broadcast(ranks: RankPool) -> None:
     def body() -> None:
         params = make_parameters((1,))
@@ -199,3 +248,10 @@ def test_an_optimizer_that_was_pickled_as_it_is_does_not_average_in_others(ranks
         return type(updater.optimizer) is mx.optimizer.SGD
 
     assert ranks.run(body) == [True] * 2
+
+
+def test_what_others_do_when_states_are_saved_is_kept() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=True
+    )
+    assert done.stdout.split() == ["after", "before", "False"]

@@ -3,9 +3,17 @@
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer, train, warm_up
+from tests.worker_runtime.reduction.gradients import (
+    backward,
+    list_gradients,
+    make_parameters,
+    make_reducer,
+    train,
+    warm_up,
+)
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.errors import GradientShapeError
 
 
 def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> None:
@@ -204,3 +212,38 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
         return weight.grad.to_dense()[:, 0].tolist()
 
     assert world.run(body) == [[0.5, 0.5, 0.0, 0.0]] * 2
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+        train(reducer, parameters)
+        parameters[0].grad.data = torch.ones(1)  # which would spread to the whole of the parameter
+        with pytest.raises(GradientShapeError, match=r"gradient of p0 has the shape \[1\], and its parameter \[4\]"):
+            reducer.synchronize()
+        train(reducer, parameters, executor.rank + 1)
+        return list_gradients(parameters)
+
+    assert world.run(body) == [[[1.5] * 4]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_parameter_that_changes_its_dtype_between_backward_and_step_gets_a_gradient_of_the_new_one(
+    world: World, dtype: torch.dtype
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        backward(parameters, executor.rank + 1)
+        for parameter in parameters:
+            parameter.data = parameter.data.to(dtype)
+            parameter.grad.data = parameter.grad.data.to(dtype)
+        reducer.synchronize()
+        return [(parameter.grad.dtype, parameter.grad.tolist()) for parameter in parameters]
+
+    assert world.run(body) == [[(dtype, [1.5] * 4)] * 2] * 2

@@ -5,9 +5,16 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer, train, warm_up
+from tests.worker_runtime.reduction.gradients import (
+    backward,
+    list_gradients,
+    make_parameters,
+    make_reducer,
+    train,
+    warm_up,
+)
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
-from worker_runtime.reduction.memory import Memory, Part
+from worker_runtime.reduction.memory import Memory, Part, lies_in
 
 
 @pytest.mark.parametrize("view", [lambda grad: grad, lambda grad: grad.view(2, 2), lambda grad: grad.detach()[1:]])
@@ -25,6 +32,109 @@ def test_a_gradient_that_a_program_holds_keeps_its_values(
         return [grad.flatten()[0].item() for grad in held]
 
     assert world.run(body) == [[1.0, 2.0, 3.0]] * 2
+
+
+def test_a_gradient_lies_in_its_part_if_it_has_the_elements_there_and_not_another_view_of_them() -> None:
+    _, memory = make_memory()
+    view, gradient = memory.views[0], memory.show(0)
+    assert lies_in(gradient, view)
+    gradient.t_()
+    assert not lies_in(gradient, view)
+    gradient.t_()
+    assert lies_in(gradient, view)
+    gradient.data = gradient.data.view(torch.int32)
+    assert not lies_in(gradient, view)
+    gradient.data = torch.zeros(2, 3)
+    assert not lies_in(gradient, view)
+    assert not lies_in(torch.eye(2, 3).to_sparse(), view)
+    assert not lies_in(None, view)
+    waves = torch.zeros(2, dtype=torch.complex64)
+    assert not lies_in(waves.conj(), waves)
+
+
+def multiply_data(grad: torch.Tensor) -> None:
+    """As a program masks gradients in old code."""
+    grad.data = grad.data * 10
+
+
+def multiply_storage(grad: torch.Tensor) -> None:
+    """The same by other means."""
+    grad.set_(grad * 10)
+
+
+def multiply_transposed(grad: torch.Tensor) -> None:
+    """The same, and leave other strides."""
+    grad.data = (grad.data * 10).t().contiguous().t()
+
+
+def multiply_in_place(grad: torch.Tensor) -> None:
+    """As all programs did before `zero_grad()` forgot gradients: `detach_()` must not refuse."""
+    grad.detach_()
+    grad.mul_(10)
+
+
+@pytest.mark.filterwarnings("ignore:grad and param do not obey:UserWarning")  # other strides are what is tried
+@pytest.mark.parametrize("forgets", [False, True], ids=["zeroed", "forgotten"])
+@pytest.mark.parametrize("change", [multiply_data, multiply_storage, multiply_transposed, multiply_in_place])
+def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
+    world: World, change: Callable[[torch.Tensor], None], *, forgets: bool
+) -> None:
+    """And what it put there is what the optimizer finds."""
+
+    def body(executor: ThreadExecutor) -> object:
+        parameters = [torch.ones(2, 3, requires_grad=True) for _ in range(3)]
+        reducer = make_reducer(parameters, executor, bounds=(40, 40))
+        seen = []
+        for step in range(8):
+            for parameter in parameters:
+                if forgets or parameter.grad is None:
+                    parameter.grad = None
+                else:
+                    parameter.grad.zero_()
+            sum((parameter * (executor.rank + step)).sum() for parameter in parameters).backward()
+            reducer.synchronize()
+            averaged = [parameter.grad.unique().tolist() for parameter in parameters]
+            change(parameters[step % 3].grad)
+            found = [parameter.grad.unique().tolist() for parameter in parameters]
+            seen.append((averaged, found[step % 3]))
+        return seen
+
+    expected = [([[step + 0.5]] * 3, [10 * (step + 0.5)]) for step in range(8)]
+    assert world.run(body) == [expected] * 2
+
+
+def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_ranks_drift_apart(
+    world: World,
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        seen = []
+        for _ in range(3):
+            backward(parameters, executor.rank + 1)
+            for parameter in parameters:
+                parameter.grad.data = parameter.grad.data.clone()
+            reducer.synchronize()
+            seen.append(list_gradients(parameters))
+        return seen
+
+    assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
+
+
+def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(2)
+        reducer = make_reducer(parameters, executor)
+        warm_up(reducer, parameters, executor)
+        train(reducer, parameters)
+        parameters[0].grad.requires_grad_()
+        parameters[0].grad.mark = True
+        train(reducer, parameters, executor.rank + 1)
+        grad = parameters[0].grad
+        return grad.requires_grad, hasattr(grad, "mark"), grad.tolist()
+
+    assert world.run(body) == [(False, False, [1.5] * 4)] * 2
 
 
 def make_memory() -> tuple[list[torch.Tensor], Memory]:
@@ -46,7 +156,7 @@ def test_who_looks_at_a_part_holds_the_memory_a_gradient_in_its_place_does_not()
     parameters, memory = make_memory()
     assert not memory.is_held
     assert not memory.holds_gradients
-    parameters[0].grad = memory.views[0]
+    parameters[0].grad = memory.show(0)
     assert not memory.is_held
     assert memory.holds_gradients
     held = parameters[0].grad

@@ -1,12 +1,14 @@
-"""Parameters come and go."""
+"""Parameters come and go, and change their form."""
 
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import (
+    backward,
     list_gradients,
     make_parameters,
     make_reducer,
@@ -14,6 +16,7 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.roster import Roster
 
@@ -91,6 +94,124 @@ def test_hooks_come_and_go_with_the_parameters_that_require_gradients() -> None:
     roster.detach()
     sum(parameter.sum() for parameter in parameters).backward()
     assert len(listener.heard) == 2
+
+
+def test_a_parameter_that_has_got_another_form_is_told_once() -> None:
+    parameters = [torch.zeros(2, 3, 4, 4, requires_grad=True), torch.zeros(2, requires_grad=True)]
+    roster = Roster(lambda: [(str(index), parameter) for index, parameter in enumerate(parameters)], {}, Listener())
+    roster.update(1)
+    assert roster.update_forms()
+    assert not roster.update_forms()
+    for change in (
+        lambda data: data.double(),
+        lambda data: data.to(memory_format=torch.channels_last),
+        lambda data: torch.cat([data, data]),
+    ):
+        parameters[0].data = change(parameters[0].data)
+        assert roster.update_forms()
+        assert not roster.update_forms()
+    parameters[0].data = torch.empty_like(parameters[0].data)
+    assert not roster.update_forms()
+
+
+def double(parameters: list[torch.Tensor]) -> None:
+    """As model.double() does."""
+    for parameter in parameters:
+        parameter.data = parameter.data.double()
+        if parameter.grad is not None:
+            parameter.grad.data = parameter.grad.data.double()
+
+
+def halve(parameters: list[torch.Tensor]) -> None:
+    """As a program that goes over to bfloat16, and forgets its gradients."""
+    for parameter in parameters:
+        parameter.grad = None
+        parameter.data = parameter.data.bfloat16()
+
+
+def grow(parameters: list[torch.Tensor]) -> None:
+    """As a layer that gets more units; in another order of its elements, too."""
+    for parameter in parameters:
+        parameter.grad = None
+        parameter.data = torch.ones(3, 5).t()
+
+
+def grow_one(parameters: list[torch.Tensor]) -> None:
+    """The last of them."""
+    grow(parameters[-1:])
+
+
+def swap(parameters: list[torch.Tensor]) -> None:
+    """As a module's conversion does with `set_swap_module_params_on_conversion(True)`: hooks are lost."""
+    for parameter in parameters:
+        parameter.grad = None
+        torch.utils.swap_tensors(parameter, torch.nn.Parameter(parameter.detach().double()))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 4])
+@pytest.mark.parametrize("change", [double, halve, grow, grow_one, swap])
+def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_theirs(
+    world: World, change: Callable[[list[torch.Tensor]], None], steps: int
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = [torch.nn.Parameter(parameter.detach()) for parameter in make_parameters()]
+        reducer = make_reducer(parameters, executor)
+        fine = 2.0**-30  # which a float loses beside the one
+        seen = []
+        for step in range(steps + 4):
+            if step == steps:
+                change(parameters)
+            train(reducer, parameters, executor.rank + 1.0 + (fine if parameters[0].dtype == torch.float64 else 0.0))
+            assert all(parameter.grad.shape == parameter.shape for parameter in parameters)
+            assert all(parameter.grad.stride() == parameter.stride() for parameter in parameters)
+            seen.append([parameter.grad.unique().tolist() for parameter in parameters])
+        assert all(parameter.grad.dtype == parameter.dtype for parameter in parameters)
+        is_eager = all(entry.bucket is not None for entry in reducer.entries)
+        return seen, is_eager
+
+    after = 1.5 + (2.0**-30 if change in {double, swap} else 0.0)
+    assert world.run(body) == [([[[1.5]] * 3] * steps + [[[after]] * 3] * 4, True)] * 2
+
+
+def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_averaged(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor, passes=2)
+        for _ in range(3):
+            backward(parameters, executor.rank)
+            sum(parameter.sum() for parameter in parameters).backward()
+            reducer.synchronize()
+        backward(parameters, executor.rank)
+        double(parameters)
+        sum(parameter.sum() for parameter in parameters).backward()
+        reducer.synchronize()
+        return [(parameter.grad.dtype, parameter.grad.tolist()) for parameter in parameters]
+
+    assert world.run(body) == [[(torch.float64, [1.5] * 4)] * 3] * 2
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("change", [double, grow, grow_one])
+def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
+    world: World, change: Callable[[list[torch.Tensor]], None], steps: int
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor)
+        for _ in range(steps):
+            train(reducer, parameters)
+        if executor.rank == 0:
+            change(parameters)
+        for _ in range(2):
+            with pytest.raises(HorovodInternalError, match=r"Mismatched (data types|ALLREDUCE tensor shapes|settings)"):
+                train(reducer, parameters)
+        if executor.rank == 1:
+            change(parameters)
+        for _ in range(4):
+            train(reducer, parameters, executor.rank + 1.0)
+        return [parameter.grad.unique().tolist() for parameter in parameters]
+
+    assert world.run(body) == [[[1.5]] * 3] * 2
 
 
 @pytest.mark.parametrize("is_warm", [False, True])

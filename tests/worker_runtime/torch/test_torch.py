@@ -1,11 +1,13 @@
 """What a script imports: all of Horovod's names, with Horovod's arguments in Horovod's order."""
 
 import inspect
+import itertools
 
 import pytest
 import torch
 
 import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch import ops
 
 # fmt: off
@@ -108,3 +110,83 @@ def test_what_horovod_keeps_beside_the_collectives_is_there() -> None:
     beside = {"is_homogeneous", "handle_average_backwards_compatibility", "_basics", "_handle_map"}
     functions = {"HorovodAllreduce", "HorovodAllgather", "HorovodBroadcast", "HorovodAlltoall", "HorovodReducescatter"}
     assert beside | functions <= set(ops.__all__)
+
+
+def compute_everything() -> list[object]:
+    """Each operation once, small and large, with the same values whatever a program's defaults are."""
+    rank, size = hvd.rank(), hvd.size()
+    results: list[object] = []
+    for count, dtype in itertools.product((6, 60_000), (torch.float32, torch.bfloat16, torch.int16, torch.int64)):
+        x = torch.ones(count, dtype=dtype, device="cpu") * (rank + 1)
+        splits = torch.full((size,), count // size, dtype=torch.int32, device="cpu")
+        results += [hvd.allreduce(x), hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(x, op=hvd.Max)]
+        results += [hvd.allgather(x[: count - rank]), hvd.broadcast(x, 1), hvd.alltoall(x), *hvd.alltoall(x, splits)]
+        results += [hvd.reducescatter(x), *hvd.grouped_allreduce([x, x[:5]]), *hvd.grouped_allgather([x, x[:5]])]
+        if dtype.is_floating_point:
+            results.append(hvd.allreduce(x, op=hvd.Adasum))
+    table = torch.full((3, 3), 1.5, dtype=torch.float32, device="cpu")
+    truths = torch.full((6,), rank == 0, dtype=torch.bool, device="cpu")
+    results.append(hvd.allreduce(truths, op=hvd.Max))
+    results.append(hvd.sparse_allreduce_async(table.to_sparse(), "s", hvd.Sum)())
+    results += [hvd.broadcast_object({"rank": rank}, 1), hvd.allgather_object(rank)]
+    for differentiable in (
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda x: hvd.allreduce(x, op=hvd.Max),
+        lambda x: hvd.broadcast(x, 0),
+    ):
+        x = torch.ones(6, dtype=torch.float32, device="cpu").requires_grad_()
+        y = differentiable(x)
+        y.backward(torch.ones_like(y))
+        results += [y.detach(), x.grad]
+    results += [
+        train({}),
+        train({"compression": hvd.Compression.fp16}),
+        train({"op": hvd.Adasum}),
+        train({"groups": 1}),
+    ]
+    return results
+
+
+def train(arguments: dict[str, object]) -> torch.Tensor:
+    """Some steps; the parameter at their end."""
+    weight = torch.full((3, 4), 2.0, dtype=torch.float32, device="cpu").requires_grad_()
+    table = torch.full((3, 4), 2.0, dtype=torch.float32, device="cpu").requires_grad_()
+    optimizer = torch.optim.SGD([weight, table], lr=0.1, momentum=0.9)
+    hvd.broadcast_parameters([weight.detach(), table.detach()], 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    optimizer = hvd.DistributedOptimizer(optimizer, **arguments)
+    for _ in range(4):
+        optimizer.zero_grad()
+        indices = torch.arange(2, dtype=torch.int64, device="cpu")
+        rows = torch.nn.functional.embedding(indices, table, sparse="op" not in arguments)
+        loss = (weight * weight).sum() * (hvd.rank() + 1) + rows.sum()
+        loss.backward(torch.ones_like(loss))
+        optimizer.step()
+    return weight.detach() + table.detach()
+
+
+@pytest.mark.parametrize("default", ["device", "dtype"])
+def test_a_program_s_defaults_for_its_own_tensors_change_nothing(ranks: RankPool, default: str) -> None:
+    """The meta device stands for any other than the CPU; what lay there would have lost its values."""
+
+    def body() -> bool:
+        plain = compute_everything()
+        torch.set_default_device("meta" if default == "device" else None)
+        torch.set_default_dtype(torch.float64 if default == "dtype" else torch.float32)
+        try:
+            other = compute_everything()
+        finally:
+            torch.set_default_device(None)
+            torch.set_default_dtype(torch.float32)
+        for mine, theirs in zip(plain, other, strict=True):
+            if isinstance(mine, torch.Tensor):
+                assert (mine.dtype, mine.device) == (theirs.dtype, theirs.device)
+                assert torch.equal(mine.to_dense(), theirs.to_dense())
+            else:
+                assert mine == theirs
+        return len(plain) > 100
+
+    assert ranks.run(body) == [True] * 2

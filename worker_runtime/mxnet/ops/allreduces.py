@@ -6,12 +6,14 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.collectives import Combination
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import make_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
 
 
+@gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -55,6 +57,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set).run()
 
 
+@gives_up("allreduce")
 def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -82,6 +85,7 @@ def allreduce_async(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set).begin()
 
 
+@gives_up("allreduce")
 def allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -101,6 +105,7 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set, in_place=True).run()
 
 
+@gives_up("allreduce")
 def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -117,6 +122,7 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set, in_place=True).begin()
 
 
+@gives_up("grouped_allreduce")
 def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -153,6 +159,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     return _prepare_all(tensors, how, name, process_set).run() if tensors else tensors
 
 
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -169,6 +176,7 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
     return _prepare_all(tensors, how, name, process_set).begin()
 
 
+@gives_up("grouped_allreduce")
 def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature
@@ -185,6 +193,7 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
     return _prepare_all(tensors, how, name, process_set, in_place=True).run() if tensors else tensors
 
 
+@gives_up("grouped_allreduce")
 def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     average: bool | None = None,  # noqa: FBT001 - Horovod's signature

@@ -7,6 +7,7 @@ import mxnet as mx
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
@@ -15,6 +16,7 @@ Splits = Any  # integers, or an array: of MXNet's classes no type can be made
 Pair = tuple[mx.nd.NDArray, mx.nd.NDArray]
 
 
+@gives_up("alltoall")
 def alltoall(
     tensor: mx.nd.NDArray,
     splits: Splits = None,
@@ -52,6 +54,7 @@ def alltoall(
     return received if splits is None else (received, received_splits)
 
 
+@gives_up("alltoall")
 def alltoall_async(
     tensor: mx.nd.NDArray,
     splits: Splits = None,

@@ -4,11 +4,13 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import make_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
 
 
+@gives_up("broadcast")
 def broadcast(
     tensor: mx.nd.NDArray,
     root_rank: int,
@@ -41,6 +43,7 @@ def broadcast(
     return _prepare(tensor, root_rank, name, process_set).run()
 
 
+@gives_up("broadcast")
 def broadcast_async(
     tensor: mx.nd.NDArray,
     root_rank: int,
@@ -53,6 +56,7 @@ def broadcast_async(
     return _prepare(tensor, root_rank, name, process_set).begin()
 
 
+@gives_up("broadcast")
 def broadcast_(
     tensor: mx.nd.NDArray,
     root_rank: int,
@@ -68,6 +72,7 @@ def broadcast_(
     return _prepare_in_place(tensor, root_rank, name, process_set).run()
 
 
+@gives_up("broadcast")
 def broadcast_async_(
     tensor: mx.nd.NDArray,
     root_rank: int,

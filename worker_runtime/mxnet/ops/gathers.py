@@ -6,11 +6,13 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Allgather
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
 
 
+@gives_up("allgather")
 def allgather(
     tensor: mx.nd.NDArray, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> mx.nd.NDArray:
@@ -39,6 +41,7 @@ def allgather(
     return _prepare(tensor, name, process_set).run()
 
 
+@gives_up("allgather")
 def allgather_async(
     tensor: mx.nd.NDArray, name: str | None = None, priority: int = 0, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -47,6 +50,7 @@ def allgather_async(
     return _prepare(tensor, name, process_set).begin()
 
 
+@gives_up("grouped_allgather")
 def grouped_allgather(
     tensors: Sequence[mx.nd.NDArray],
     name: str | None = None,
@@ -74,6 +78,7 @@ def grouped_allgather(
     return _prepare_all(tensors, name, process_set).run() if tensors else tensors
 
 
+@gives_up("grouped_allgather")
 def grouped_allgather_async(
     tensors: Sequence[mx.nd.NDArray],
     name: str | None = None,

@@ -6,12 +6,14 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Combination, Reducescatter
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import Average, choose_scatter_reduction
 
 
+@gives_up("reducescatter")
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     op: int = Average,
@@ -50,6 +52,7 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set).run()
 
 
+@gives_up("reducescatter")
 def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensor: mx.nd.NDArray,
     op: int = Average,
@@ -65,6 +68,7 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     return _prepare(tensor, how, name, process_set).begin()
 
 
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     op: int = Average,
@@ -99,6 +103,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
     return _prepare_all(tensors, how, name, process_set).run() if tensors else tensors
 
 
+@gives_up("grouped_reducescatter")
 def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     tensors: Sequence[mx.nd.NDArray],
     op: int = Average,

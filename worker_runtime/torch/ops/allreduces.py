@@ -45,7 +45,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
         name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
         compression: how the tensor is made smaller on its way; gradients pass through it too.
         op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum,
-            divided by the size, truncated toward zero, while that sum fits int64; other results may wrap around.
+            divided by the size, truncated toward zero, while that sum fits int64; other results may wrap around. A
+            Min or Max is NaN where any rank has a NaN (on CUDA what NCCL makes of it).
         prescale_factor: multiplies before; integers in float64, truncated toward zero.
         postscale_factor: multiplies after, likewise.
         process_set: the ranks that take part.

@@ -1,6 +1,9 @@
 """Handles of operations on arrays: begun, asked for, awaited; and what goes wrong."""
 
+from collections.abc import Callable
+
 import mxnet as mx
+import numpy as np
 import pytest
 
 import worker_runtime.mxnet as hvd
@@ -110,3 +113,63 @@ def test_before_init_everything_is_an_error() -> None:
     for begin in (hvd.allreduce, hvd.allgather, hvd.alltoall, hvd.reducescatter, hvd.allreduce_async):
         with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
             begin(mx.nd.ones(1))
+
+
+def make_spoilt() -> mx.nd.NDArray:
+    """One that the engine cannot compute: it finds out that there is no root."""
+    return mx.nd.linalg.potrf(-mx.nd.eye(2))
+
+
+MISTAKES: dict[str, Callable[[Callable[..., object], str | None], object]] = {
+    "op": lambda call, name: call(mx.nd.ones((2, 2)), name=name, op=99),
+    "too many": lambda call, name: call(mx.nd.ones((2, 2)), name=name, extra=1),
+    "numpy": lambda call, name: call(np.ones((2, 2)), name=name),
+    "sparse": lambda call, name: call(mx.nd.ones((2, 2)).tostype("row_sparse"), name=name),
+    "bool": lambda call, name: call(mx.nd.ones((2, 2)).astype("bool"), name=name),
+    "spoilt": lambda call, name: call(make_spoilt(), name=name),
+}
+OPERATIONS: dict[str, tuple[Callable[..., object], Callable[[str | None], object]]] = {  # any call, and the right one
+    "allreduce": (hvd.allreduce, lambda name: hvd.allreduce(mx.nd.ones((2, 2)), name=name)),
+    "in place": (hvd.allreduce_, lambda name: hvd.allreduce(mx.nd.ones((2, 2)), name=name)),
+    "asynchronous": (hvd.allreduce_async, lambda name: hvd.allreduce(mx.nd.ones((2, 2)), name=name)),
+    "group": (
+        lambda x, **more: hvd.grouped_allreduce([mx.nd.ones(1), x], **more),
+        lambda name: hvd.grouped_allreduce([mx.nd.ones(1), mx.nd.ones((2, 2))], name=name),
+    ),
+    "allgather": (hvd.allgather, lambda name: hvd.allgather(mx.nd.ones((2, 2)), name=name)),
+    "broadcast": (
+        lambda x, **more: hvd.broadcast(x, 1, **more),
+        lambda name: hvd.broadcast(mx.nd.ones((2, 2)), 1, name=name),
+    ),
+    "alltoall": (
+        lambda x, **more: hvd.alltoall(mx.nd.ones((2, 1)), x, **more),  # all these are wrong splits
+        lambda name: hvd.alltoall(mx.nd.ones((2, 1)), name=name),
+    ),
+    "reducescatter": (hvd.reducescatter, lambda name: hvd.reducescatter(mx.nd.ones((2, 2)), name=name)),
+}
+
+
+@pytest.mark.parametrize("name", ["a", None])
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_counts_everywhere(
+    ranks: RankPool, operation: str, name: str | None
+) -> None:
+    def body() -> object:
+        call, right = OPERATIONS[operation]
+        told = {}
+        for mistake, make in MISTAKES.items():
+            try:
+                if hvd.rank() == 1:
+                    make(call, name)
+                else:
+                    right(name)
+            except (ValueError, TypeError, RuntimeError) as error:  # also MXNet's own
+                told[mistake] = f"{type(error).__name__}: {error}"
+            right(name)
+            hvd.allreduce(mx.nd.ones(1), name="loss")
+        return told
+
+    theirs, mine = ranks.run(body)
+    assert theirs.keys() == mine.keys() == MISTAKES.keys()
+    for mistake, cause in mine.items():
+        assert f"was given up on rank 1, before anything was sent: {cause}" in theirs[mistake]
