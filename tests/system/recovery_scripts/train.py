@@ -147,7 +147,8 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
         state.entries += trainer.enter(state.step)
         sampler = state.sampler
         if state.entries == options.entries and options.until is None:
-            state.last = max(options.epochs - 1, state.epoch)
+            is_over = not len(sampler)  # the epoch; then there is one more, with those who have just come
+            state.last = max(options.epochs - 1, state.epoch + is_over)
         while state.last is None or state.epoch <= state.last:
             loader: DataLoader[int] = DataLoader(
                 range(SAMPLES),  # type: ignore[arg-type]  # torch asks for no more than len() and []
