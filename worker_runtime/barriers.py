@@ -14,6 +14,9 @@ from worker_runtime.untraced import untraced
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of a set have called it. Other operations may be pending, and need not be done then.
 
+    Args:
+        process_set: the ranks that wait for each other.
+
     Raises:
         ValueError: the set is not registered, or this rank is not in it.
         HorovodInternalError: a rank of the set has joined or gone, or Horovod has not been initialized.

@@ -250,6 +250,20 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error
         self.skip_sync = skip_sync
 
 
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """What `HorovodVersionMismatchError` says; some programs say it themselves.
+
+    Args:
+        name: of the framework.
+        version: for which Horovod was built.
+        installed_version: that there is now.
+    """
+    return (
+        f"Horovod was built with {name} {version}, but {installed_version} is installed; install {version}, or "
+        "build Horovod again"
+    )
+
+
 class HorovodVersionMismatchError(ImportError):
     """A framework is another version now than the one that Horovod was built for. Programs name it, nothing raises it.
 
@@ -257,10 +271,7 @@ class HorovodVersionMismatchError(ImportError):
     """
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
-        super().__init__(
-            f"Horovod was built with {name} {version}, but {installed_version} is installed; install {version}, or "
-            "build Horovod again"
-        )
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name
         self.version = version
         self.installed_version = installed_version

@@ -157,6 +157,9 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Drop a process set; all ranks of the job call it, and it waits for all. The object is unregistered then.
 
+    Args:
+        process_set: as `add_process_set` has returned it.
+
     Returns:
         Whether it was registered, and is not the global set.
 

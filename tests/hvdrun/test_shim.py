@@ -15,7 +15,7 @@ from tests.house.sources import ROOT
 
 LIMIT_SECONDS = 60
 ASKS = "import horovod; print(horovod.__version__)"
-OURS, THEIRS = "0.28.1+hvdrun", "0.19.5"
+OURS, THEIRS = "0.28.1", "0.19.5"
 FOREIGN = {"PYTHONPATH", "HVD_HOROVOD_SHIM"}
 Run = Callable[..., tuple[int, str, str]]
 

@@ -10,7 +10,7 @@ import pytest
 from hvdrun.horovod_path import FOLDER
 from tests.system.launcher import Launcher
 
-OURS, THEIRS = "0.28.1+hvdrun", "0.19.5"
+OURS, THEIRS = "0.28.1", "0.19.5"
 
 TRAINS = """
 import torch

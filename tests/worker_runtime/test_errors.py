@@ -20,6 +20,7 @@ EVERY_ERROR = [
     errors.ShutDownError("allreduce 'loss'", 1),
     errors.ExcessBackwardError("fc.weight", 1),
     errors.NotServedError("allreduce", "compression"),
+    errors.GradientShapeError("fc.weight", (3,), (4,)),
 ]
 
 
@@ -56,4 +57,5 @@ def test_another_version_than_the_one_built_for_is_named() -> None:
     error = errors.HorovodVersionMismatchError("torch", "2.0", "2.1")
     assert isinstance(error, ImportError)
     assert (error.name, error.version, error.installed_version) == ("torch", "2.0", "2.1")
+    assert str(error) == errors.get_version_mismatch_message("torch", "2.0", "2.1")
     assert str(error).startswith("Horovod was built with torch 2.0, but 2.1 is installed")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import numpy as np
 
-from worker_runtime.calls import begin_call
+from worker_runtime.calls import Call, begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
 from worker_runtime.giving_up import gives_up
@@ -67,17 +67,10 @@ def broadcast_parameters(
         return
     tables = allgather_object(_describe_all(named), title, process_set)
     late = _compare(dict(zip(among.ranks, tables, strict=True)))
-    for name, value in named.items():
-        if name not in late and isinstance(value, mx.gluon.Parameter):
-            settle(value)
-    ready = [_list_arrays(value) for name, value in named.items() if name not in late]
+    ready = [value for name, value in named.items() if name not in late]
     if ready:
         call = begin_call("broadcast", f"{prefix or ''}parameters", process_set)
-        make_view = view_for_reading if among.rank == root_rank else view_for_writing
-        views = [make_view(arrays[0]) for arrays in ready]
-        call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
-        for arrays in ready:
-            spread(arrays[0], arrays)
+        _broadcast_at_once(call, ready, root_rank)
     defer_all([(named[name], Wish(name, root_rank, process_set)) for name in late])
 
 
@@ -116,6 +109,19 @@ def broadcast_optimizer_state(
     trainer._optimizer = updaters[0].optimizer  # noqa: SLF001 - as its own load_states does
     if isinstance(trainer, mx.gluon.Trainer):
         trainer.optimizer.param_dict = dict(enumerate(trainer._params))  # noqa: SLF001 - the same
+
+
+def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> None:
+    """Overwrite parameters and arrays that all ranks have."""
+    for value in values:
+        if isinstance(value, mx.gluon.Parameter):
+            settle(value)
+    lists = [_list_arrays(value) for value in values]
+    make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
+    views = [make_view(arrays[0]) for arrays in lists]
+    call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
+    for arrays in lists:
+        spread(arrays[0], arrays)
 
 
 class ParametersDifferError(ValueError):

@@ -10,6 +10,7 @@ compression are the reducer's, and so is what is done in a new generation.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import mxnet as mx
@@ -91,7 +92,6 @@ class ArrayReducer:
             label=label,
         )
 
-    @torch.no_grad()
     def reduce(self, gradients: Sequence[Gradient]) -> None:
         """Let each gradient be the average; what is enqueued afterwards sees it. For ranks that are not alone.
 
@@ -105,7 +105,15 @@ class ArrayReducer:
                 then undefined.
             MXNetError: what was to compute a gradient has failed.
         """
-        stand_ins = self._enter(gradients)
+        with self.preparing():
+            self._reduce(self._enter(gradients))
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""
+        return self._reducer.preparing()
+
+    @torch.no_grad()
+    def _reduce(self, stand_ins: Sequence[_StandIn]) -> None:
         entries: dict[torch.Tensor, Entry] = {entry.parameter: entry for entry in self._reducer.entries}
         views: list[tuple[torch.Tensor, torch.Tensor]] = []
         ready: list[mx.nd.NDArray] = []  # that may still be read
@@ -133,10 +141,11 @@ class ArrayReducer:
             for tensor, _ in views:
                 tensor.grad = None
 
-    def find_any(self, names: Sequence[str], flags: Sequence[bool]) -> list[bool]:
+    def find_any(self, title: str, names: Sequence[str], flags: Sequence[bool]) -> list[bool]:
         """What holds on some rank.
 
         Args:
+            title: of the exchange, for the message where not all ranks make it.
             names: the same on all ranks, for the message where they are not.
             flags: of each name, what holds on this one.
 
@@ -144,7 +153,7 @@ class ArrayReducer:
             HorovodInternalError: the ranks do not have the same names, or the exchange failed.
         """
         note = f"{len(names)} gradients from '{names[0]}' to '{names[-1]}'" if names else "no gradients"
-        share = self._reducer.average(torch.tensor(flags, dtype=torch.float32), note)
+        share = self._reducer.average(torch.tensor(flags, dtype=torch.float32, device="cpu"), note, title)
         return [bool(value) for value in share > 0]
 
     def _enter(self, gradients: Sequence[Gradient]) -> list[_StandIn]:
@@ -214,4 +223,5 @@ def _find_stand_in(known: _StandIn | None, array: mx.nd.NDArray) -> _StandIn | N
         return None
     if known is not None and known.tensor.dtype == dtype and known.tensor.shape == array.shape:
         return _StandIn(array, known.tensor)
-    return _StandIn(array, torch.zeros((), dtype=dtype).expand(array.shape).requires_grad_())
+    zero = torch.zeros((), dtype=dtype, device="cpu")
+    return _StandIn(array, zero.expand(array.shape).requires_grad_())

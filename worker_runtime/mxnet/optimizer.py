@@ -15,6 +15,7 @@ from typing import Any
 import mxnet as mx
 
 from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.arguments import read_factor, read_group_count
 from worker_runtime.mxnet.arrays import view_for_writing
@@ -125,10 +126,11 @@ class DistributedOptimizer(Wrapper):
             self._check_use(index[0], weight[0])
             self._average_many([str(one) for one in index], grad)
 
+    @gives_up()
     def _average_one(self, name: str, grad: mx.nd.NDArray) -> None:
         """At once: there is nothing to wait for, or to pack it with."""
-        total = contexts.gather([grad])
         call = begin_call("allreduce", name, self._process_set)
+        total = contexts.gather([grad])
         view = view_for_writing(total)
         how = make_settings(self._gradient_predivide_factor).how
         call.executor.run(make_allreduce(call, [view], how, [view]))
@@ -136,8 +138,9 @@ class DistributedOptimizer(Wrapper):
 
     def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:
         reducer = self._find_reducer(names[0])
-        totals = [contexts.gather([grad]) for grad in grads]
-        reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
+        with reducer.preparing():
+            totals = [contexts.gather([grad]) for grad in grads]
+            reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, grad in zip(totals, grads, strict=True):
             contexts.scatter(total, [grad])
 

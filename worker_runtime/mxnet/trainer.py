@@ -15,6 +15,7 @@ from worker_runtime.mxnet.states import unwrap
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 
 _TITLE = "DistributedTrainer"
+_FRESHNESS = "ignore_stale_grad=True"  # the exchange that it makes
 _DICTS = (dict, mx.gluon.ParameterDict)
 
 
@@ -35,8 +36,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
     same parameters, to the last bit. What is said of `gluon.Trainer` holds: learning rates, `save_states`,
     `mxnet.contrib.amp`.
 
-    `step(..., ignore_stale_grad=True)` lets each worker use other parameters: where a parameter was used by some, it is
-    updated on all, and the others count as zeros. So does `update(..., ignore_stale_grad=True)` after
+    `step(..., ignore_stale_grad=True)`, on all ranks, lets each use other parameters: where a parameter was used by
+    some, it is updated on all, and the others count as zeros. So does `update(..., ignore_stale_grad=True)` after
     `allreduce_grads()`, which for this makes one more small exchange.
 
     A subclass may override `_allreduce_grads`, and must leave averages behind: `_scale` holds no 1 / size. In Horovod
@@ -126,10 +127,14 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
 
         Args:
             batch_size: how many samples this worker's gradients are the sum of.
-            ignore_stale_grad: parameters without a new gradient are left alone, unless another worker has one.
+            ignore_stale_grad: parameters without a new gradient are left alone, unless another worker has one. The same
+                on all ranks.
         """
         self._shares_freshness = ignore_stale_grad
         try:
+            with self._reducer.preparing():  # what Gluon does first, and may fail at
+                self._check_and_rescale_grad(self._scale / batch_size)
+                self._prepare_store()
             super().step(batch_size, ignore_stale_grad)
         finally:
             self._shares_freshness = False
@@ -138,24 +143,32 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         """Average the gradients, for `update`, which may then be told to ignore stale ones."""
         self._shares_freshness = True
         try:
+            with self._reducer.preparing():
+                self._prepare_store()
             super().allreduce_grads()
         finally:
             self._shares_freshness = False
+
+    def _prepare_store(self) -> None:
+        """Make sure that all parameters are initialised, of which Gluon decides how to update them."""
+        if not self._kv_initialized:
+            self._init_kvstore()
 
     def _allreduce_grads(self) -> None:
         """Average the gradients; Horovod's name, under which subclasses override it."""
         parameters = [(index, self._params[index]) for index in self._forward_order]
         trained = [(index, parameter) for index, parameter in parameters if parameter.grad_req != "null"]
-        parts = [parameter.list_grad() for _, parameter in trained]
         alone = is_alone(self._process_set)
-        if alone and not any(len(each) > 1 for each in parts):
-            return
-        names = [f"{self._prefix}{index}" for index, _ in trained]
-        if self._shares_freshness:
-            self._share_freshness(names, [parameter for _, parameter in trained])
-        totals = [contexts.gather(each) for each in parts]
-        if not alone:
-            self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
+        with self._reducer.preparing():
+            parts = [parameter.list_grad() for _, parameter in trained]
+            if alone and not any(len(each) > 1 for each in parts):
+                return
+            names = [f"{self._prefix}{index}" for index, _ in trained]
+            if self._shares_freshness:
+                self._share_freshness(names, [parameter for _, parameter in trained])
+            totals = [contexts.gather(each) for each in parts]
+            if not alone:
+                self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, each in zip(totals, parts, strict=True):
             contexts.scatter(total, each)
 
@@ -165,7 +178,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
         Those that are new nowhere stay as they are: the program may have made them in its own way.
         """
         found = [any(data._fresh_grad for data in parameter.list_data()) for parameter in parameters]  # noqa: SLF001 - MXNet's only way to tell
-        agreed = found if is_alone(self._process_set) else self._reducer.find_any(names, found)
+        agreed = found if is_alone(self._process_set) else self._reducer.find_any(_FRESHNESS, names, found)
         for parameter, is_fresh in zip(parameters, agreed, strict=True):
             for data, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
                 if is_fresh and not data._fresh_grad:  # noqa: SLF001 - the same

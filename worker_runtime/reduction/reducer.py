@@ -169,10 +169,21 @@ class GradientReducer:
         finally:
             self._lock.release()
 
-    def average(self, value: torch.Tensor, note: str = "") -> torch.Tensor:
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too."""
+        with self._lock:
+            seat = self._enter_step()
+            if seat is None:
+                yield
+            else:
+                with self._completing(seat):
+                    yield
+
+    def average(self, value: torch.Tensor, note: str = "", part: str = "loss") -> torch.Tensor:
         """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
 
-        With a note, all ranks must have the same, and are told of it where they have not.
+        With a note, all ranks must have the same, and are told of it where they have not; `part` is what they call it.
         """
         with self._lock, torch.no_grad():
             seat = self._enter_step()
@@ -180,9 +191,10 @@ class GradientReducer:
                 return value.detach()
             reduction = self._settings.how.reduction
             how = Combination(Reduction.SUM if reduction is Reduction.SUM else Reduction.AVERAGE)
-            operation = Allreduce([value.detach()], how, seat.members, f"allreduce.{seat.name}.loss")
+            operation = Allreduce([value.detach()], how, seat.members, f"allreduce.{seat.name}.{part}")
             operation.question = operation.question.add_note(note)
-            return seat.executor.run(operation)[0]
+            with self._completing(seat):
+                return seat.executor.run(operation)[0]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""

@@ -37,8 +37,9 @@ def main() -> int:
     try:
         with listen(sys.argv[1]) as listener:
             print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - what the owner waits for
-            server = Server(listener, Orders(_STANDARD_INPUT), read_stall_limits(os.environ, _complain))
-            server.run()
+            remarks: list[str] = []
+            limits = read_stall_limits(os.environ, remarks.append)
+            Server(listener, Orders(_STANDARD_INPUT), limits, remarks).run()
     except (OSError, OrderError) as error:
         _complain(f"cannot serve on {sys.argv[1]}: {error}")
         return 1

@@ -39,8 +39,9 @@ _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 class Generation:
     """The members of one activation, from their proof to the end of their connections."""
 
-    def __init__(self, activation: Activation, limits: StallLimits) -> None:
+    def __init__(self, activation: Activation, limits: StallLimits, remarks: Sequence[str] = ()) -> None:
         self.activation = activation
+        self._remarks = remarks  # which rank 0 is to show to people
         self._ordering = Ordering(activation.size)
         self._clock = StallClock(limits)
         self._due: float | None = None  # when to look for stalls
@@ -62,6 +63,9 @@ class Generation:
         connection.watch(partial(self._serve, member))
         try:
             connection.send(proof)
+            for remark in self._remarks if rank == 0 else ():
+                member.put(Frame.STALL, remark.encode())
+            member.flush()
             if self._failure:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()

@@ -7,6 +7,7 @@ import errno
 import socket
 import sys
 import time
+from collections.abc import Sequence
 
 from worker_runtime.sequencer.activation import Activation, OrderError
 from worker_runtime.sequencer.generation import Generation
@@ -22,13 +23,23 @@ _PAUSE_SECONDS = 1.0  # of accepting, when there is no room and nobody to make a
 
 
 class Server:
-    """Serves one generation at a time, until its owner has gone."""
+    """Serves one generation at a time, until its owner has gone.
 
-    def __init__(self, listener: socket.socket, orders: Orders, limits: StallLimits) -> None:
+    Args:
+        listener: where members call.
+        orders: of the owner.
+        limits: of how long questions may be pending.
+        remarks: what rank 0 of the first generation is to show to people: nobody reads this process's own output.
+    """
+
+    def __init__(
+        self, listener: socket.socket, orders: Orders, limits: StallLimits, remarks: Sequence[str] = ()
+    ) -> None:
         listener.settimeout(0)
         self._listener = listener
         self._orders = orders
         self._limits = limits
+        self._remarks = tuple(remarks)
         self._poller = Poller()
         self._lobby = Lobby(self._poller, self._welcome)
         self._generation: Generation | None = None
@@ -108,7 +119,8 @@ class Server:
                     )
                 return
             former.close()
-        self._generation = Generation(activation, self._limits)
+        self._generation = Generation(activation, self._limits, self._remarks)
+        self._remarks = ()
         self._lobby.welcome_early()
 
     def _welcome(self, stranger: Stranger, greeting: Greeting) -> bool:

@@ -4,13 +4,21 @@ from collections.abc import Iterable
 
 import torch
 
+from worker_runtime.collectives.checks import check_place
 from worker_runtime.errors import WrongArgumentError
 
 
 def check_tensor(title: str, tensor: object) -> None:
-    """Raise WrongArgumentError unless it is a tensor."""
+    """Make sure that it is a tensor, and that something can be done with it here.
+
+    Raises:
+        WrongArgumentError: it is no tensor.
+        ValueError: tensors only stand for others here; before autograd is used, which says it in its own way.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)")
+    if tensor.requires_grad:
+        check_place(title)
 
 
 def read_tensors(title: str, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from importlib.util import module_from_spec
 from typing import NoReturn
 
 __all__ = ["run"]
-__version__ = "0.28.1+hvdrun"  # the Horovod whose names these are; behind the plus, which no comparison looks at, whose
+__version__ = "0.28.1"  # the Horovod whose names these are; numbers alone: programs take it apart
 
 _MODE = os.environ.get("HVD_HOROVOD_SHIM", "on")  # without hvdrun it was asked for by name: python -m hvdrun.shim
 _FOLDER = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir))  # noqa: PTH118, PTH120 - strings, as sys.path has

@@ -1,4 +1,7 @@
-"""Parameters that some rank has not initialised yet: broadcast when they are, and not before."""
+"""Parameters that some rank has not initialised yet: broadcast when they are, and not before.
+
+Long because the ranks may come to a parameter in many orders, and each has its test here.
+"""
 
 import copy
 import pickle

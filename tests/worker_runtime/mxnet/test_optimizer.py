@@ -103,6 +103,21 @@ def test_weights_are_updated_one_by_one_as_well(ranks: RankPool) -> None:
     assert ranks.run(body) == [[[1 - 1.5 - 2.25] * 2, [1 - 1.5 - 2.25] * 3]] * 2
 
 
+def test_one_gradient_that_cannot_be_computed_on_one_rank_fails_on_all(ranks: RankPool) -> None:
+    def body() -> object:
+        optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=1.0))
+        weight, gradient = mx.nd.zeros((2, 2)), mx.nd.ones((2, 2)) * hvd.rank()
+        spoilt = mx.nd.linalg.potrf(-mx.nd.eye(2)) if hvd.rank() else gradient  # the engine finds no root
+        with pytest.raises(RuntimeError) as caught:  # MXNet's own, or HorovodInternalError
+            optimizer.update(0, weight, spoilt, None)
+        optimizer.update(0, weight, gradient, None)
+        return str(caught.value), weight.asnumpy()[0, 0]
+
+    (text, value), (cause, same) = ranks.run(body)
+    assert f"given up on rank 1, before anything was sent: MXNetError: {cause}" in text
+    assert value == same == -0.5
+
+
 def test_a_local_key_value_store_updates_through_it(ranks: RankPool) -> None:
     def body() -> object:
         store = mx.kv.create("local")

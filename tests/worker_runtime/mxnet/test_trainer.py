@@ -543,3 +543,48 @@ def test_a_subclass_may_average_in_its_own_way(ranks: RankPool) -> None:
         return params["p0"].data().asscalar()
 
     assert ranks.run(body) == [-2.0] * 2
+
+
+@pytest.mark.parametrize("batch_size", [0, 1])
+def test_a_step_that_cannot_begin_on_one_rank_fails_on_all_and_the_next_is_as_ever(
+    ranks: RankPool, batch_size: int
+) -> None:
+    def body() -> object:
+        params = make_parameters((2,))
+        shape = (0,) if hvd.rank() and batch_size else (2,)
+        late = mx.gluon.Parameter("late", shape=shape, init="ones", allow_deferred_init=True)
+        late.initialize()
+        params.update({"late": late})
+        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        if not hvd.rank():
+            differentiate(params, 1.0)
+        with pytest.raises((RuntimeError, ArithmeticError)) as caught:  # Gluon's own, or HorovodInternalError
+            trainer.step(batch_size if hvd.rank() else 1)
+        if hvd.rank() and batch_size:
+            late.shape = (2,)
+            late._finish_deferred_init()
+        for _ in range(3):
+            differentiate(params, hvd.rank() + 1.0)
+            trainer.step(1)
+        values = [parameter.data().asnumpy().tolist() for parameter in params.values()]
+        return type(caught.value).__name__, str(caught.value), values
+
+    (_, text, values), (name, cause, same) = ranks.run(body)
+    assert f"given up on rank 1, before anything was sent: {name}: {cause}" in text
+    assert name == ("DeferredInitializationError" if batch_size else "ZeroDivisionError")
+    assert values == same == [[-3.5, -3.5]] * 2
+
+
+def test_whether_stale_gradients_are_ignored_must_be_the_same_on_all_ranks(ranks: RankPool) -> None:
+    def body() -> object:
+        params = make_parameters((2,))
+        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        differentiate(params, hvd.rank() + 1.0)
+        with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 waits for allreduce '.*ignore_stale_grad=True'"):
+            trainer.step(1, ignore_stale_grad=hvd.rank() == 0)
+        for ignores in (True, False, True):
+            differentiate(params, hvd.rank() + 1.0)
+            trainer.step(1, ignore_stale_grad=ignores)
+        return params["p0"].data().asnumpy().tolist()
+
+    assert ranks.run(body) == [[-3.5, -3.5]] * 2

@@ -279,6 +279,34 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_warm", [False, True])
+def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_next_is_as_ever(
+    world: World, *, is_warm: bool
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters()
+        reducer = make_reducer(parameters, executor)
+        if is_warm:
+            warm_up(reducer, parameters, executor)
+
+        def step() -> None:
+            with reducer.preparing():
+                parameters[2].sum().backward()
+                with reducer.preparing():
+                    sum(parameter.sum() * (1 / executor.rank) for parameter in parameters[:2]).backward()
+                reducer.synchronize()
+
+        with pytest.raises((ArithmeticError, HorovodInternalError)) as caught:
+            step()
+        for _ in range(3):
+            train(reducer, parameters, executor.rank + 1.0)
+        return str(caught.value), list_gradients(parameters)
+
+    (cause, gradients), (text, same) = world.run(body)
+    assert f"given up on rank 0, before anything was sent: ZeroDivisionError: {cause}" in text
+    assert gradients == same == [[1.5] * 4] * 3
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
 def test_a_step_may_come_before_another_operation_here_and_after_it_there(*, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(2)

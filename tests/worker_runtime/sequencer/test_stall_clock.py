@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import BARRIER, JOIN, PLAIN, Process, serving
+from tests.worker_runtime.sequencer.client import BARRIER, JOIN, PLAIN, connected, serving
 from worker_runtime.sequencer.stall_clock import StallClock, StallLimits, read_stall_limits
 from worker_runtime.wire import Frame
 
@@ -118,7 +118,17 @@ def test_the_stall_check_can_be_turned_off() -> None:
 
 
 def test_a_limit_below_the_warning_is_ignored_and_said() -> None:
-    with Process(environment={WARNING: "10", LIMIT: "5"}) as process:
-        code, errors = process.end()
-    assert code == 0
-    assert f"{LIMIT}=5 is ignored" in errors
+    with serving(1, **{WARNING: "10", LIMIT: "5"}) as (_, clients):
+        assert f"{LIMIT}=5 is ignored" in clients[0].told(Frame.STALL)
+
+
+def test_a_variable_that_cannot_be_followed_is_told_to_one_worker_once() -> None:
+    with serving(2, **{WARNING: "abc"}) as (process, clients):
+        assert clients[0].told(Frame.STALL) == f"{WARNING}=abc is ignored: a number of seconds was expected"
+        for client in clients:
+            client.ask("a", BARRIER)
+        assert all(client.released() for client in clients)
+        process.activate(2, 1)
+        with connected(process, 0, 2) as client:
+            client.ask("a", BARRIER)
+            assert client.released()

@@ -7,6 +7,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from tests.worker_runtime.torch.nonsense import list_calls
+from worker_runtime.torch.arguments import check_tensor
 
 REFUSALS = (ValueError, TypeError, NotImplementedError)  # AttributeError only with ValueError, as Horovod has it once
 
@@ -57,3 +58,12 @@ def test_numbers_of_other_libraries_are_numbers(ranks: RankPool) -> None:
         ]
 
     assert ranks.run(body) == [[[1.0, 1.0], [1.0, 1.0], [4.0], [1.0, 1.0], [1.0, 1.0], 1, [1.0, 1.0]]] * 2
+
+
+def test_a_tensor_that_only_stands_for_others_is_refused_before_autograd_sees_it() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        check_tensor("allreduce", x)
+        return x.sum()
+
+    with pytest.raises(ValueError, match="allreduce: collectives cannot run inside vmap, grad, jvp"):
+        torch.func.grad(call)(torch.ones(2))

@@ -114,3 +114,15 @@ def test_its_arguments_are_horovods() -> None:
         False,
     )
     assert isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+
+
+def test_ranks_with_other_channels_are_told_how_many_each_has(ranks: RankPool) -> None:
+    def body() -> str:
+        channels = 3 + hvd.rank()
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            hvd.SyncBatchNorm(channels)(torch.randn(4, channels))
+        hvd.SyncBatchNorm(3)(torch.randn(4, 3))
+        return str(caught.value)
+
+    for text in ranks.run(body):
+        assert "has '3 channels of float32' on rank 0 and '4 channels of float32' on rank 1" in text

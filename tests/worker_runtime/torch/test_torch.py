@@ -97,6 +97,14 @@ def test_all_public_functions_say_what_they_are_for() -> None:
     assert undocumented == []
 
 
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_a_docstring_explains_each_argument(name: str) -> None:
+    function = getattr(hvd, name)
+    text = inspect.getdoc(function) or ""
+    unexplained = [each for each in inspect.signature(function).parameters if f"\n    {each}: " not in text]
+    assert unexplained == []
+
+
 def test_the_constants_are_horovods_numbers() -> None:
     assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
 

@@ -44,7 +44,8 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     mean = rows.mean(1) if count else rows.new_zeros(channels)
     squares = (rows - mean.unsqueeze(1)).square().sum(1)
     message = torch.cat([rows.new_tensor([count]).to(torch.float64), mean.to(torch.float64), squares.to(torch.float64)])
-    ((gathered, _),) = call.executor.run(Allgather((message.unsqueeze(0),), call.among, call.name))
+    note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
+    ((gathered, _),) = call.executor.run(Allgather((message.unsqueeze(0),), call.among, call.name, note=note))
     counts, means, all_squares = gathered[:, :1], gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
     total = counts.sum()
     if total == 0:

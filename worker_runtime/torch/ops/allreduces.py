@@ -1,4 +1,7 @@
-"""Allreduce and its variants under Horovod's names and signatures."""
+"""Allreduce and its variants under Horovod's names and signatures.
+
+Long because there are eight of them, and each explains its arguments.
+"""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -45,8 +48,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
         name: by which the ranks' calls find each other and messages call it; without one, calls are counted.
         compression: how the tensor is made smaller on its way; gradients pass through it too.
         op: Average (if none is given), Sum, Adasum, Min, Max or Product. The average of integers is their exact sum,
-            divided by the size, truncated toward zero, while that sum fits int64; other results may wrap around. A
-            Min or Max is NaN where any rank has a NaN (on CUDA what NCCL makes of it).
+            divided by the size, truncated, while that fits int64; others may wrap around. A NaN makes a Min or Max NaN.
         prescale_factor: multiplies before; integers in float64, truncated toward zero.
         postscale_factor: multiplies after, likewise.
         process_set: the ranks that take part.
@@ -87,6 +89,15 @@ def allreduce_async(  # noqa: PLR0917 - Horovod's signature
 ) -> int:
     """Begin an `allreduce`; not differentiable.
 
+    Args:
+        tensor: as in `allreduce`, and so are the others.
+        average: deprecated.
+        name: of the call.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives the new tensor. Until then `tensor` must be left alone.
 
@@ -115,6 +126,15 @@ def allreduce_(  # noqa: PLR0917 - Horovod's signature
 
     Autograd takes it for the change that it is: a backward pass that needs the earlier values is an error.
 
+    Args:
+        tensor: as in `allreduce`, and so are the others; its values are replaced.
+        average: deprecated.
+        name: of the call.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
+
     Raises:
         ValueError: as `allreduce`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
@@ -140,6 +160,15 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begin an `allreduce_`; not differentiable.
+
+    Args:
+        tensor: as in `allreduce_`, and so are the others.
+        average: deprecated.
+        name: of the call.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
 
     Returns:
         A handle for `poll` and `synchronize`, which gives `tensor`. Until then it must be left alone.
@@ -218,6 +247,15 @@ def grouped_allreduce_async(  # noqa: PLR0917 - Horovod's signature
 ) -> int:
     """Begin a `grouped_allreduce`; not differentiable.
 
+    Args:
+        tensors: as in `grouped_allreduce`, and so are the others.
+        average: deprecated.
+        name: of the group.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives a tuple of new tensors. Until then those of the call must be
         left alone.
@@ -248,6 +286,15 @@ def grouped_allreduce_(  # noqa: PLR0917 - Horovod's signature
 
     Autograd takes note, as with `allreduce_`.
 
+    Args:
+        tensors: as in `grouped_allreduce`, and so are the others; their values are replaced.
+        average: deprecated.
+        name: of the group.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
+
     Raises:
         ValueError: as `grouped_allreduce`; also when elements of a tensor share their memory, as after `expand`.
         HorovodInternalError: as `allreduce`.
@@ -272,6 +319,15 @@ def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     process_set: ProcessSet = global_process_set,
 ) -> int:
     """Begin a `grouped_allreduce_`; not differentiable.
+
+    Args:
+        tensors: as in `grouped_allreduce_`, and so are the others.
+        average: deprecated.
+        name: of the group.
+        op: how to combine.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+        process_set: the ranks that take part.
 
     Returns:
         A handle for `poll` and `synchronize`, which gives a tuple of the tensors that were given. Until then they must

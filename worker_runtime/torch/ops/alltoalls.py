@@ -63,6 +63,12 @@ def alltoall_async(
 ) -> int:
     """Begin an `alltoall`; not differentiable.
 
+    Args:
+        tensor: as in `alltoall`.
+        splits: how many rows go to each rank, as in `alltoall`.
+        name: of the call.
+        process_set: the ranks that take part.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives the rows and the received splits, also where none were given.
         Until then `tensor` must be left alone.

@@ -58,6 +58,12 @@ def broadcast_async(
 ) -> int:
     """Begin a `broadcast`; not differentiable.
 
+    Args:
+        tensor: as in `broadcast`.
+        root_rank: whose values; its rank in the job, also with a process set.
+        name: of the call, as in `broadcast`.
+        process_set: the ranks that take part.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives the new tensor. Until then `tensor` must be left alone.
 
@@ -81,6 +87,12 @@ def broadcast_(
 
     Autograd takes it for a change, on the root too: a backward pass that needs the earlier values is an error.
 
+    Args:
+        tensor: as in `broadcast`; its values are replaced on all ranks but the root.
+        root_rank: whose values; its rank in the job, also with a process set.
+        name: of the call, as in `broadcast`.
+        process_set: the ranks that take part.
+
     Raises:
         ValueError: as `broadcast`; also when elements of `tensor` share their memory, as after `expand`.
         HorovodInternalError: as `broadcast`.
@@ -98,6 +110,12 @@ def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begin a `broadcast_`; not differentiable.
+
+    Args:
+        tensor: as in `broadcast_`.
+        root_rank: whose values; its rank in the job, also with a process set.
+        name: of the call, as in `broadcast`.
+        process_set: the ranks that take part.
 
     Returns:
         A handle for `poll` and `synchronize`, which gives `tensor`. Until then it must be left alone.

@@ -54,6 +54,11 @@ def allgather(
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
     """Begin an `allgather`; not differentiable.
 
+    Args:
+        tensor: as in `allgather`.
+        name: of the call, as in `allgather`.
+        process_set: the ranks that take part.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives the new tensor. Until then `tensor` must be left alone.
 
@@ -100,6 +105,11 @@ def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begin a `grouped_allgather`; not differentiable.
+
+    Args:
+        tensors: as in `grouped_allgather`.
+        name: of the group.
+        process_set: the ranks that take part.
 
     Returns:
         A handle for `poll` and `synchronize`, which gives a tuple of new tensors. Until then those of the call must be

@@ -80,6 +80,14 @@ def reducescatter_async(  # noqa: PLR0917 - Horovod's signature
 ) -> int:
     """Begin a `reducescatter`; not differentiable.
 
+    Args:
+        tensor: as in `reducescatter`, and so are the others.
+        name: of the call.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
+
     Returns:
         A handle for `poll` and `synchronize`, which gives this rank's rows. Until then `tensor` must be left alone.
 
@@ -149,6 +157,14 @@ def grouped_reducescatter_async(  # noqa: PLR0917 - Horovod's signature
     postscale_factor: float = 1.0,
 ) -> int:
     """Begin a `grouped_reducescatter`; not differentiable.
+
+    Args:
+        tensors: as in `grouped_reducescatter`, and so are the others.
+        name: of the group.
+        op: Average or Sum.
+        process_set: the ranks that take part.
+        prescale_factor: multiplies before.
+        postscale_factor: multiplies after.
 
     Returns:
         A handle for `poll` and `synchronize`, which gives a tuple of this rank's rows of each. Until then the given

@@ -32,7 +32,7 @@ SERVED = [
     if name.rpartition(".")[2] not in UNSERVED
 ]
 ASKS = "import horovod.torch; print(horovod.__version__)"
-OURS, THEIRS = "0.28.1+hvdrun", "0.19.5"
+OURS, THEIRS = "0.28.1", "0.19.5"
 
 
 def list_names(module: ModuleType) -> Iterator[tuple[str, str]]:
@@ -113,13 +113,18 @@ def test_version_checks_accept_it(least: str) -> None:
         assert loose(version) >= loose(least)
 
 
-def test_programs_that_take_it_apart_find_three_parts() -> None:
-    major, minor, _ = import_module("horovod").__version__.split(".")
-    assert (int(major), int(minor)) == (0, 28)
+def test_programs_that_take_it_apart_find_three_numbers() -> None:
+    assert tuple(map(int, import_module("horovod").__version__.split("."))) == (0, 28, 1)  # noqa: RUF048 - as they do
 
 
-def test_the_version_says_whose_it_is() -> None:
-    assert import_module("horovod").__version__ == OURS
+def test_the_file_says_whose_it_is() -> None:
+    assert str(import_module("horovod").__file__).endswith("hvdrun/shim/horovod/__init__.py")
+
+
+@pytest.mark.parametrize("name", ["torch", "tensorflow"])
+def test_all_of_horovods_modules_are_found_as_where_horovod_was_built_without_a_framework(name: str) -> None:
+    """Whether one can be used shows at its import, there and here: horovod.tensorflow always has a file."""
+    assert find_spec(f"horovod.{name}") is not None
 
 
 @pytest.mark.parametrize("name", sorted(UNSERVED))
