@@ -1,10 +1,11 @@
 """Starts an agent on a host that we are logged in to, and finds out why it did not start.
 
-The command line is constant text: the interpreter's path and the user's prefix come after it on standard input, where
-nobody else on the host can see them. What the user's shell or the prefix prints is skipped: the agent's own output
-begins behind a mark.
+The command line is constant text, but for a number of seconds: the interpreter's path and the user's prefix come after
+it on standard input, where nobody else on the host can see them. What the user's shell or the prefix prints is skipped:
+the agent's own output begins behind a mark.
 """
 
+import math
 import shlex
 from dataclasses import dataclass
 
@@ -20,10 +21,12 @@ from hvdrun.transport.ssh.failures import (
 )
 
 # Understood by every login shell, csh and fish too. bash where there is one, since prefixes are written for it.
-COMMAND = (
+_COMMAND = (
     "exec sh -c 's=sh; command -v bash >/dev/null 2>&1 && s=bash; exec $s -c \"$0\"' "
-    "'IFS= read -r line; eval \"$line\"'"
+    "'IFS= read -r {limit}line; eval \"$line\"'"
 )
+_LIMIT = "${{BASH_VERSION:+-t{seconds}}} "  # other shells know no limit
+_LEAST_SECONDS = 5  # for one line, which is sent at once
 MARK = b"\x01hvdrun-agent\x02"
 _OCTAL_MARK = "".join(f"\\{byte:03o}" for byte in MARK)
 _PREFIX_FAILED = 121  # an exit code that nothing else has
@@ -46,8 +49,15 @@ class RemoteAgent:
     directory: str | None = None
     patience_seconds: float | None = None
 
+    def command(self) -> str:
+        """Starts a shell, which waits for one line no longer than for orders: its host may be cut off meanwhile."""
+        if self.patience_seconds is None:
+            return _COMMAND.format(limit="")
+        seconds = max(_LEAST_SECONDS, math.ceil(self.patience_seconds))
+        return _COMMAND.format(limit=_LIMIT.format(seconds=seconds))
+
     def script(self) -> bytes:
-        """The line for the shell that COMMAND starts."""
+        """The line for the shell that `command` starts."""
         python = self.python
         word = f'"$HOME"/{shlex.quote(python[2:])}' if python.startswith("~/") else shlex.quote(python)
         parts = []

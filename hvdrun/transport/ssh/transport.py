@@ -160,7 +160,7 @@ class SshTransport:
         def work() -> paramiko.Channel:
             session = connection.client.open_session(_WINDOW_BYTES, timeout=self._limits.start_seconds)
             session.settimeout(self._limits.start_seconds)
-            session.exec_command(start.COMMAND)
+            session.exec_command(self._agent.command())
             return session
 
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun import __version__
+from hvdrun.transport.ssh import start
 from hvdrun.transport.ssh.failures import (
     AgentStartError,
     DirectoryMissingError,
@@ -17,7 +18,7 @@ from hvdrun.transport.ssh.failures import (
     RemotePrefixError,
     SshError,
 )
-from hvdrun.transport.ssh.start import COMMAND, MARK, RemoteAgent, last_words
+from hvdrun.transport.ssh.start import MARK, RemoteAgent, last_words
 
 SHELLS = ("sh", "bash", "dash", "csh", "tcsh", "fish", "zsh")
 
@@ -26,7 +27,7 @@ def run(
     agent: RemoteAgent, shell: str = "sh", orders: bytes = b"", **environment: str
 ) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(
-        [shell, "-c", COMMAND],
+        [shell, "-c", agent.command()],
         input=agent.script() + orders,
         env={"PATH": "/usr/bin:/bin", "HOME": "/no/home", **environment},
         capture_output=True,
@@ -54,6 +55,24 @@ def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: 
     assert mark
     assert after == b"-P -m hvdrun.agent blue\norders\nmore"
     assert done.stderr.endswith(MARK)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_that_hears_nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
+    """As on a host that was cut off before it was told what to do."""
+    if shutil.which(shell) is None or shutil.which("bash") is None:
+        pytest.skip(f"no {shell} here, or no bash")
+    monkeypatch.setattr(start, "_LEAST_SECONDS", 1)
+    command = RemoteAgent("python3", patience_seconds=0.5).command()
+    with subprocess.Popen([shell, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == b""
+
+
+@pytest.mark.parametrize("patience", [None, 0.5, 30.0])
+def test_the_limit_changes_nothing_else(python: str, patience: float | None) -> None:
+    assert run(RemoteAgent(python, patience_seconds=patience), orders=b"x").stdout.endswith(b"hvdrun.agent \nx")
 
 
 def test_without_bash_sh_does(python: str, tmp_path: Path) -> None:
