@@ -29,7 +29,7 @@ class JoinRefusedError(RendezvousError):
     """The rendezvous will never form a generation with this worker."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"hvd.init() cannot succeed: {reason}")
+        super().__init__(reason)
         self.reason = reason
 
 

@@ -3,6 +3,8 @@
 In a job that nothing happens to, `run` synchronises the state once and calls the function. What a worker does when
 others come or go begins here: its state returns to what was committed last, it joins the job anew, and the function
 runs again.
+
+Long because Horovod has the states and the loop in one module, which programs name.
 """
 
 import copy
@@ -12,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership import Decision, Verdict, Wish
 from worker_runtime.notifications import HOSTS_REMOVED
 from worker_runtime.runtime import RUNTIME
@@ -209,7 +211,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
     failures: list[tuple[str, int]] = []
     while True:
         wish: Wish | None
-        trouble = ""
+        failure: HorovodInternalError | None = None
         try:
             if not skip_sync:
                 state.sync()
@@ -220,8 +222,8 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             skip_sync = not state.needs_sync()
             wish = None
         except HorovodInternalError as error:
-            trouble = str(error)
-            failures.append((trouble, state._commits))  # noqa: SLF001 - of this module
+            failure = error
+            failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
             if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
                 raise  # nothing has changed: it is the program's own fault
             state.restore()
@@ -232,7 +234,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             wish = Wish.RESIZE
         if wish is not None:
             notification_manager.forget()
-            verdict = enter(wish, trouble)
+            verdict = _enter(enter, wish, failure)
             if verdict is not None:
                 is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
@@ -240,6 +242,19 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
                     state.restore()
         state.on_reset()
         notification_manager.repeat_to(state)  # what came while the job was joined anew
+
+
+def _enter(enter: Enter, wish: Wish, failure: HorovodInternalError | None) -> Verdict | None:
+    """Join anew; where nobody takes this worker any more, what has failed says more than that joining has."""
+    trouble = "" if failure is None else str(failure)
+    try:
+        return enter(wish, trouble)
+    except InitializationError as error:
+        if failure is None:
+            raise
+        if error.cause in trouble:
+            raise failure from None
+        raise HorovodInternalError(f"{trouble.rstrip('.')}; the function cannot begin again: {error.cause}") from None
 
 
 def run(

@@ -27,6 +27,7 @@ class InitializationError(ValueError):
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"Horovod initialization failed: {cause}")
+        self.cause = cause
 
 
 class MemberElsewhereError(InitializationError):

@@ -129,12 +129,16 @@ def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect,
 
 def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...]]:
     """Once a worker has ended, no generation of all workers can be formed any more: say so to those that wait."""
-    refusal = state.refusal or (
-        f"rank {state.rank_of(gone)} ({gone}) has ended and will not take part; "
-        "every worker must call hvd.init() as often as the others"
-    )
+    refusal = state.refusal or _explain_refusal(state, f"rank {state.rank_of(gone)} ({gone})")
     state = replace(state, refusal=refusal)
     return refuse(state, state.standing(Standing.WAITING) if state.waiting else (), refusal)
+
+
+def _explain_refusal(state: State, gone: str) -> str:
+    """In an elastic job those that train come back for another generation without having called `init()` again."""
+    if state.policy.is_elastic and state.number:
+        return f"{gone} has left (exit code 0), and nobody takes its place"
+    return f"{gone} has ended and will not take part; every worker must call hvd.init() as often as the others"
 
 
 def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:

@@ -18,7 +18,7 @@ from rendezvous.errors import (
     ("error", "parts"),
     [
         (BootstrapError(KeyError("HVD_SLOT")), ("HVD_SLOT", "start the script through hvdrun")),
-        (JoinRefusedError("rank 1 has ended"), ("hvd.init()", "rank 1 has ended")),
+        (JoinRefusedError("rank 1 has ended"), ("rank 1 has ended",)),
         (UnreachableError("the agent", "/run/x", "no answer"), ("the agent", "/run/x", "no answer")),
         (ListenError("10.0.0.1", "no such address"), ("cannot listen", "10.0.0.1", "no such address")),
         (SequencerStartError("no NumPy"), ("no sequencer", "orders the workers' collectives", "no NumPy")),

@@ -14,7 +14,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime import elastic
 from worker_runtime.elastic import ObjectState, State, notification_manager, run, run_fn
-from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership import Decision, Verdict, Wish
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED
 from worker_runtime.runtime import RUNTIME
@@ -152,6 +152,26 @@ def test_whoever_cannot_join_anew_ends() -> None:
 
     with pytest.raises(ConnectionError, match="resize"):
         elastic._run_through(train(HostsUpdatedInterrupt(), "done"), enter)(Journal())
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        ("allreduce 'x' cannot run any more: rank 1 has left", "allreduce 'x' cannot run any more: rank 1 has left"),
+        ("mine", "mine; the function cannot begin again: rank 1 has left"),
+    ],
+)
+def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: str, told: str) -> None:
+    def enter(_: Wish, trouble: str) -> Verdict | None:
+        assert trouble == failure
+        raise InitializationError("rank 1 has left")
+
+    with pytest.raises(HorovodInternalError) as caught:
+        elastic._run_through(train(HorovodInternalError(failure)), enter)(Journal())
+    assert str(caught.value) == told
+    assert caught.value.__suppress_context__
+    with pytest.raises(InitializationError, match="rank 1 has left"):
+        elastic._run_through(train(HostsUpdatedInterrupt()), lambda wish, _: enter(wish, failure))(Journal())
 
 
 def test_a_state_is_declared_while_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:

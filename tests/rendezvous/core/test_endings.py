@@ -22,6 +22,12 @@ def test_those_that_wait_are_refused_when_a_worker_ends_well_and_nobody_else_is(
     assert state.workers[parse_worker("b:0").slot].standing is Standing.REFUSED
 
 
+def test_those_who_train_in_an_elastic_job_hear_who_has_left() -> None:
+    members = ("policy min=1 max=2 failures=any", "hosts a:2", "join a:0", "join a:1")
+    state = play(*members, "join a:0 after=1 continue", "exit a:1 0")
+    assert (state.refusal or "").startswith("rank 1 (a:1) has left (exit code 0), and nobody takes its place")
+
+
 def test_every_refusal_gives_the_same_reason_whoever_ends_later() -> None:
     state = play(*PLACED, "join b:0", "exit a:0 0", "exit a:1 0")
     (refusal,) = endings.refuse(state, [state.workers[parse_worker("b:0").slot]], state.refusal or "")[1]
