@@ -38,7 +38,7 @@ class Narrator:
         self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
         self._generation = 0  # the last that was spoken of
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
-        self._errors: set[str] = set()  # that were told
+        self._errors: set[str] = set()  # why commands cannot be started, as far as told
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
     def start(self) -> None:
@@ -79,10 +79,11 @@ class Narrator:
         if not self._is_elastic or state.outcome is not None:
             return
         match event:
-            case Exited(worker, returncode, error) if returncode != 0 and _is_at_work(worker, state):
-                if error is not None and error in self._errors:
-                    return  # as of several workers whose command cannot be started
-                self._errors.add(error or "")
+            case Exited(worker, returncode, error, cannot_start) if returncode != 0 and _is_at_work(worker, state):
+                if cannot_start and error in self._errors:
+                    return  # several workers have the same command
+                if cannot_start and error is not None:
+                    self._errors.add(error)
                 how = error or describe_returncode(returncode)
                 self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
             case Exited(worker, 0) if state.number and _is_newcomer(worker, state):

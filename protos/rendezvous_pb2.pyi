@@ -827,10 +827,13 @@ class Ended(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     RETURNCODE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    CANNOT_START_FIELD_NUMBER: _builtins.int
     returncode: _builtins.int
     """as waitpid tells it: the exit code, or -n for signal n"""
     error: _builtins.str
-    """set when the command could not be started at all: one sentence, returncode 126 or 127"""
+    """why, in one sentence, where the code does not tell"""
+    cannot_start: _builtins.bool
+    """its command could not be started at all, which trying again does not mend"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -839,10 +842,11 @@ class Ended(_message.Message):
         worker: Global___WorkerId | None = ...,
         returncode: _builtins.int = ...,
         error: _builtins.str = ...,
+        cannot_start: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_start", b"cannot_start", "error", b"error", "returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

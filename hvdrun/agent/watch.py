@@ -115,9 +115,10 @@ class Watch:
         self._ordered.add(worker)
         if shortage is not None:
             self._is_short = True
-            self._end(worker, CANNOT_LAUNCH, f"the workers on {self._host} cannot be started: {shortage}")
+            reason = f"the workers on {self._host} cannot be started: {shortage}"
+            self._end(worker, CANNOT_LAUNCH, reason, cannot_start=True)
         elif self._is_short:
-            self._end(worker, CANNOT_LAUNCH, None)  # one sentence is enough
+            self._end(worker, CANNOT_LAUNCH, cannot_start=True)  # one sentence is enough
         else:
             self._queue[worker] = launch
             self._start_next()
@@ -170,10 +171,10 @@ class Watch:
         try:
             spawned = await self._spawner.spawn(launch)
         except HvdrunError as error:
-            self._end(worker, error.exit_code, str(error))
+            self._end(worker, error.exit_code, str(error), cannot_start=True)
         except OSError as error:  # no more files or processes are to be had
             reason = f"hvdrun cannot start a worker on {self._host}: {error.strerror}"
-            self._end(worker, CANNOT_LAUNCH, reason)
+            self._end(worker, CANNOT_LAUNCH, reason, cannot_start=True)
         else:
             self._take(worker, spawned)
             if spawned.stdin is not None:
@@ -245,8 +246,8 @@ class Watch:
 
         self._sweeper.clear(worker, pid, tell)
 
-    def _end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
-        self._ended[worker] = Exited(worker, returncode, error)
+    def _end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
+        self._ended[worker] = Exited(worker, returncode, error, cannot_start)
         self.changed.set()
 
     async def _clear_away(self) -> None:

@@ -80,8 +80,8 @@ def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
         return _settle(ended)
     if event.returncode == 0:
         return _end_well(ended, event.worker)
-    outcome = blame_worker(event.worker, state.rank_of(event.worker), event.returncode, event.error)
-    return lose_worker(ended, former, outcome, was_started=event.error is None)
+    outcome = blame_worker(event, state.rank_of(event.worker))
+    return lose_worker(ended, former, outcome, cannot_start=event.cannot_start)
 
 
 def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:

@@ -67,12 +67,14 @@ class Exited:
     """A worker has ended, with its whole process tree.
 
     returncode: as waitpid tells it: the exit code, or -n for signal n.
-    error: one sentence when the command could not be started at all.
+    error: why, in one sentence, where the code does not tell.
+    cannot_start: its command could not be started at all, which trying again does not mend.
     """
 
     worker: Worker
     returncode: int
     error: str | None = None
+    cannot_start: bool = False
 
 
 @dataclass(frozen=True, slots=True)

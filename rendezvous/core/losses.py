@@ -20,16 +20,16 @@ from rendezvous.core.state import Phase, State
 
 
 def lose_worker(
-    state: State, former: WorkerRecord, outcome: Outcome, *, was_started: bool
+    state: State, former: WorkerRecord, outcome: Outcome, *, cannot_start: bool
 ) -> tuple[State, tuple[Effect, ...]]:
     """A worker has failed, and has ended: state is that without it, former what it was.
 
-    was_started: else its command could not be started, which trying again does not mend.
+    cannot_start: see `Exited`: its slot is closed at once.
     """
     state = replace(state, failures=state.failures + 1)
     if not _may_go_on(state):
         return draining.enter(state, outcome)
-    weight = 1 if was_started else state.policy.recovery.failures_per_slot
+    weight = state.policy.recovery.failures_per_slot if cannot_start else 1
     return _go_on(blame_slot(state, former.worker.slot, weight), [former], outcome)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
@@ -17,6 +18,7 @@ class Cause(StrEnum):
     SUCCEEDED = "succeeded"
     WORKER_FAILED = "worker failed"
     COMMAND_NOT_STARTED = "command not started"
+    WORKER_PUT_DOWN = "worker put down"
     HOST_LOST = "host lost"
     START_TIMED_OUT = "start timed out"
     STOPPED = "stopped"
@@ -52,10 +54,13 @@ def succeed() -> Outcome:
     return Outcome(0, Cause.SUCCEEDED, "all workers ended well")
 
 
-def blame_worker(worker: Worker, rank: int, returncode: int, error: str | None) -> Outcome:
+def blame_worker(event: Exited, rank: int) -> Outcome:
     """The first failing worker decides."""
-    if error is not None:
-        cause, reason = Cause.COMMAND_NOT_STARTED, error
+    worker, returncode = event.worker, event.returncode
+    if event.error is not None and event.cannot_start:
+        cause, reason = Cause.COMMAND_NOT_STARTED, event.error
+    elif event.error is not None:
+        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {event.error}"
     elif returncode < 0:
         cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
     else:

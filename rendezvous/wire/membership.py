@@ -74,12 +74,17 @@ def decode_endpoint(message: pb.Endpoint) -> Endpoint:
 
 def encode_exited(event: Exited) -> pb.Ended:
     """The message of a worker's end."""
-    return pb.Ended(worker=encode_worker(event.worker), returncode=event.returncode, error=encode_text(event.error))
+    return pb.Ended(
+        worker=encode_worker(event.worker),
+        returncode=event.returncode,
+        error=encode_text(event.error),
+        cannot_start=event.cannot_start,
+    )
 
 
 def decode_exited(message: pb.Ended) -> Exited:
     """A worker's end, as the core is told."""
-    return Exited(decode_worker(message.worker), message.returncode, message.error or None)
+    return Exited(decode_worker(message.worker), message.returncode, message.error or None, message.cannot_start)
 
 
 def encode_notice(notice: Notice) -> pb.Notice:

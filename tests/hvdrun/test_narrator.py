@@ -86,10 +86,17 @@ def test_an_end_with_a_reason_of_its_own_is_told_with_that(paper: Paper) -> None
     assert paper.notices == ["rank 1 (b:0) was lost: the worker b:0 was stopped for longer than the lease."]
 
 
+def test_two_ends_for_the_same_reason_are_two_losses(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    for worker in (ONE, TWO):
+        narrator.note_event(Exited(worker, -9, "it was stopped"), make_state())
+    assert paper.notices == ["rank 0 (a:0) was lost: it was stopped.", "rank 1 (b:0) was lost: it was stopped."]
+
+
 def test_what_several_workers_cannot_be_started_for_is_told_once(paper: Paper) -> None:
     narrator = make_narrator(paper)
     for worker in (ONE, TWO, TWO):
-        narrator.note_event(Exited(worker, 127, "the command 'train' was not found"), make_state())
+        narrator.note_event(Exited(worker, 127, "the command 'train' was not found", cannot_start=True), make_state())
     assert paper.notices == ["rank 0 (a:0) was lost: the command 'train' was not found."]
 
 
@@ -210,7 +217,7 @@ def test_a_worker_that_decides_how_the_job_ends_has_its_page(paper: Paper) -> No
     narrator.start()
     narrator.decide()
     narrator.note_end_ordered(ONE)
-    narrator.explain(blame_worker(TWO, 1, 3, None), 2)
+    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
     (page,) = paper.pages
     assert (page.rank, page.host, page.returncode, page.ended_ranks) == (1, "b", 3, (0,))
     assert page.last_lines == ("last words of b:0",)
@@ -219,7 +226,7 @@ def test_a_worker_that_decides_how_the_job_ends_has_its_page(paper: Paper) -> No
 
 
 def test_where_a_command_could_not_be_started_is_told_among_several_hosts(paper: Paper) -> None:
-    outcome = blame_worker(TWO, 1, 127, "the command 'x' was not found")
+    outcome = blame_worker(Exited(TWO, 127, "the command 'x' was not found", cannot_start=True), 1)
     make_narrator(paper).explain(outcome, 2)
     make_narrator(paper).explain(outcome, 1)
     make_narrator(paper).explain(succeed(), 2)

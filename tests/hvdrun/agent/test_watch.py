@@ -158,7 +158,7 @@ async def not_found() -> None:
     async with watching("no-such-program") as room:
         room.watch.launch(LAUNCHES[0])
         (end,) = await room.ended()
-        assert end.returncode == 127
+        assert (end.returncode, end.cannot_start) == (127, True)
         assert end.error is not None
         assert "'no-such-program' was not found" in end.error
 
@@ -171,7 +171,9 @@ async def no_descriptors() -> None:
     async with watching("true", wrap=FailingSpawner) as room:
         room.watch.launch(LAUNCHES[0])
         (end,) = await room.ended()
-        assert (end.returncode, end.error) == (125, "hvdrun cannot start a worker on a: Too many open files")
+        assert end == Exited(
+            WORKERS[0], 125, "hvdrun cannot start a worker on a: Too many open files", cannot_start=True
+        )
         assert room.watch.running() == ()
 
 

@@ -127,8 +127,10 @@ def parse_event(words: list[str], size: int = 0) -> Event:
             address, _, port = endpoint.rpartition(":")
             number = int(generation.removeprefix("generation="))
             return StoreOpened(parse_worker(worker), number, Endpoint(address, int(port)))
-        case ["exit", worker, returncode, *error]:
-            return Exited(parse_worker(worker), int(returncode), *error)
+        case ["exit", worker, returncode, *why]:
+            error = why[-1] if why else None
+            is_put_down = why[:-1] == ["put", "down"]
+            return Exited(parse_worker(worker), int(returncode), error, cannot_start=bool(why) and not is_put_down)
         case ["stop", code, reason, *at_once]:
             assert at_once in ([], ["at", "once"]), at_once
             return Stopped(int(code), reason, at_once=bool(at_once))

@@ -93,7 +93,8 @@ class Chance:
         host = self.random.choice([*self.witness.state.hosts, "h0"])
         choices: list[Event] = [
             Exited(self._anybody(), self.random.choice([1, 3, -9])),
-            Exited(self._anybody(), 127, "the command was not found"),
+            Exited(self._anybody(), 127, "the command was not found", cannot_start=True),
+            Exited(self._anybody(), -9, "it was stopped"),
             Lost(host, "its order channel closed"),
             Stopped(130, "interrupted", at_once=self.random.random() < 0.5),
         ]
@@ -196,7 +197,9 @@ class ElasticChance:
         if what < 0.6 and workers:
             world.end(chance.choice(workers), chance.choice([1, -9, -9]))
         elif what < 0.7 and workers:
-            world.end(chance.choice(workers), 127, "the command was not found")
+            world.end(chance.choice(workers), 127, "the command was not found", cannot_start=True)
+        elif what < 0.72 and workers:
+            world.end(chance.choice(workers), -9, "it was stopped")
         elif what < 0.75 and workers:
             world.end(chance.choice(workers), 0)
         elif what < 0.85 and hosts:

@@ -98,9 +98,10 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
             return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
         case Exited() if is_elastic and outcome.cause is Cause.SUCCEEDED:
             return outcome.exit_code == 0  # a newcomer who was not needed any more was the last one
-        case Exited(worker, returncode, error):
+        case Exited(worker, returncode, error, cannot_start):
             code = returncode if returncode > 0 else 128 - returncode
-            cause = Cause.WORKER_FAILED if error is None else Cause.COMMAND_NOT_STARTED
+            put_down = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_PUT_DOWN
+            cause = Cause.WORKER_FAILED if error is None else put_down
             return (outcome.cause, outcome.exit_code, outcome.worker) == (cause, code, worker)
         case Stopped(code, reason):
             return (outcome.cause, outcome.exit_code, outcome.reason) == (Cause.STOPPED, code, reason)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rendezvous.core.events import Exited
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, exit_code, stop, succeed, time_out
 from tests.rendezvous.core.commands import parse_worker
 
@@ -14,17 +15,16 @@ def test_a_return_code_is_told_as_a_shell_tells_it(returncode: int, code: int) -
 
 
 @pytest.mark.parametrize(
-    ("returncode", "error", "code", "cause", "reason"),
+    ("event", "code", "cause", "reason"),
     [
-        (3, None, 3, Cause.WORKER_FAILED, "rank 5 (a:1) failed with exit code 3"),
-        (-11, None, 139, Cause.WORKER_FAILED, "rank 5 (a:1) was killed by signal 11"),
-        (127, "python9 was not found on a", 127, Cause.COMMAND_NOT_STARTED, "python9 was not found on a"),
+        (Exited(WORKER, 3), 3, Cause.WORKER_FAILED, "rank 5 (a:1) failed with exit code 3"),
+        (Exited(WORKER, -11), 139, Cause.WORKER_FAILED, "rank 5 (a:1) was killed by signal 11"),
+        (Exited(WORKER, -9, "it stood"), 137, Cause.WORKER_PUT_DOWN, "rank 5 (a:1) was ended: it stood"),
+        (Exited(WORKER, 127, "no python9", cannot_start=True), 127, Cause.COMMAND_NOT_STARTED, "no python9"),
     ],
 )
-def test_the_blamed_worker_is_named_with_what_it_did(
-    returncode: int, error: str | None, code: int, cause: Cause, reason: str
-) -> None:
-    assert blame_worker(WORKER, 5, returncode, error) == Outcome(code, cause, reason, WORKER, 5, returncode)
+def test_the_blamed_worker_is_named_with_what_it_did(event: Exited, code: int, cause: Cause, reason: str) -> None:
+    assert blame_worker(event, 5) == Outcome(code, cause, reason, WORKER, 5, event.returncode)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     join a:0 after=1 continue state blank "trouble=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
     declare a:0
     store a:0 generation=1 at 10.0.0.1:4711
-    exit b:1 -9 "the command was not found"
+    exit b:1 127 "the command was not found"
+    exit b:1 -9 put down "it was stopped"
     lost b "its order channel closed"
     stop 130 "interrupted" at once
     tick 31

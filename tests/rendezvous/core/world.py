@@ -236,10 +236,10 @@ class World:
             wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.4 else Wish.CONTINUE
             self.tell(Joined(each.worker, each.generation, self.report_of(each, wish, reason)))
 
-    def end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
+    def end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
         """A worker has ended."""
         if self.alive.pop(worker, None) is not None:
-            self.tell(Exited(worker, returncode, error))
+            self.tell(Exited(worker, returncode, error, cannot_start))
 
     def end_the_told(self) -> None:
         """Whoever was told to end does."""

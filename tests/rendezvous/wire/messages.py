@@ -59,7 +59,7 @@ seconds = st.floats(min_value=0, allow_nan=False)
 workers = st.builds(Worker, st.builds(Slot, names, numbers), st.integers(1, 2**32 - 1))
 assignments = st.builds(Assignment, st.integers(0, 2**31), st.just(2**31 + 1), numbers, numbers, numbers, numbers)
 endpoints = st.builds(Endpoint, names, st.integers(1, 65_535))
-exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names)
+exits = st.builds(Exited, workers, st.integers(-(2**31), 2**31 - 1), st.none() | names, st.booleans())
 ranks = st.lists(numbers, min_size=1, max_size=4).map(tuple) | st.integers(1, 9).map(range).map(tuple)
 pending_operations = st.builds(
     PendingOperation,
@@ -84,6 +84,7 @@ reports = st.builds(
     st.integers(-1, 2**62),
     generations,
     st.booleans(),
+    generations,
 )
 verdicts = st.builds(
     Verdict,
