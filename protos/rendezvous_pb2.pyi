@@ -200,12 +200,14 @@ class StateReport(_message.Message):
     SEEN_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
     IS_BLANK_FIELD_NUMBER: _builtins.int
+    COMMITS_FIELD_NUMBER: _builtins.int
     wish: Global___Wish.ValueType
     trouble: _builtins.str
     has_state: _builtins.bool
     seen: _builtins.int
     floor: _builtins.int
     is_blank: _builtins.bool
+    commits: _builtins.int
     @_builtins.property
     def pending(self) -> _containers.RepeatedCompositeFieldContainer[Global___OperationState]: ...
     @_builtins.property
@@ -221,10 +223,11 @@ class StateReport(_message.Message):
         seen: _builtins.int = ...,
         floor: _builtins.int = ...,
         is_blank: _builtins.bool = ...,
+        commits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "seen", b"seen", "trouble", b"trouble", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commits", b"commits", "completed", b"completed", "floor", b"floor", "has_state", b"has_state", "is_blank", b"is_blank", "pending", b"pending", "seen", b"seen", "trouble", b"trouble", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -81,6 +81,8 @@ class State:
         """
         self._commits += 1
         self.save()
+        if RUNTIME.recovery is not None:
+            RUNTIME.recovery.note_commit()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -215,7 +217,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         try:
             if not skip_sync:
                 state.sync()
-                RUNTIME.note_synced()
+                _note_synced()
             state._size = _count_ranks()  # noqa: SLF001 - of this module
             return train()
         except _RanksLostInterrupt:
@@ -276,6 +278,11 @@ def run(
         A function of the same arguments, which returns what `func` returns.
     """
     return _run_through(func, RUNTIME.enter_anew)
+
+
+def _note_synced() -> None:
+    if RUNTIME.recovery is not None:
+        RUNTIME.recovery.note_synced()
 
 
 def _count_ranks() -> int:

@@ -39,6 +39,7 @@ _REMEMBERED = 256
 _TOLD = 32  # so many of them are told with the sequencer's answer, so that others, who have not got it, can go on
 _TOLD_BYTES = 1024  # if the answer is no longer than that, as that of a loss or an accuracy
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
+_ENDING_SECONDS = 10.0  # for the recovery to suspend, which may have to wait for a GPU
 _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; it is woken, so this is a second chance
 
 # Makes the error of an operation, by its title, for which there is no next generation.
@@ -65,6 +66,7 @@ class ElasticExecutor(Executor):
         self.generation = self._attempt.number = generation
         self._tell_trouble = tell_trouble
         self._changed = threading.Condition(self._lock)
+        self._ending = threading.RLock()  # of an attempt: the program may close while the recovery suspends
         self._is_suspended = False
         self._make_error: MakeError | None = None  # set when there is nothing to be resumed
         self._completed: deque[CompletedOperation] = deque()
@@ -120,7 +122,13 @@ class ElasticExecutor(Executor):
 
     def close(self, *, is_end: bool = False) -> None:
         """See `Executor`."""
-        super().close(is_end=is_end)
+        # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the attempt.
+        is_alone = self._ending.acquire(timeout=_ENDING_SECONDS)
+        try:
+            super().close(is_end=is_end)
+        finally:
+            if is_alone:
+                self._ending.release()
         with self._changed:
             self._changed.notify_all()
 
@@ -135,6 +143,11 @@ class ElasticExecutor(Executor):
         Raises:
             StuckError: what is under way cannot be stopped.
         """
+        with self._ending:
+            if not self._closed:
+                self._suspend(reason)
+
+    def _suspend(self, reason: str) -> None:
         attempt = self._attempt
         if not attempt.runner.interrupt():
             raise StuckError

@@ -105,6 +105,7 @@ class Recovery:
         self._is_ready = False  # the formation waits to be taken: all that it has told has been heeded
         self._end: Exception | None = None
         self._is_blank = bootstrap.is_late  # until it has the others' state
+        self._commits = 0  # of the program's state
         self._states = 0  # functions under way that begin again after an exception
         self._changed = threading.Condition()
         self._news: SimpleQueue[News] = SimpleQueue()
@@ -141,10 +142,14 @@ class Recovery:
                     return self._take()
                 # There is none under way, or one in which what was pending has gone on: the program has left that.
                 executor, self._executor = self._executor, None
-                self._left = self._generation
-                self._begin(Report(wish, trouble, has_state=bool(self._states), is_blank=self._is_blank))
+                self._left = self._generation  # so that nobody else begins a formation
+            report = Report()
             if executor is not None:
+                executor.suspend(trouble or "a rank begins its function again")
+                report = executor.report()
                 executor.close()
+            with self._changed:
+                self._begin(replace(report, wish=wish, trouble=trouble, pending=()))
 
     @contextmanager
     def declare(self) -> Iterator[None]:
@@ -158,6 +163,10 @@ class Recovery:
         finally:
             with self._changed:
                 self._states -= 1
+
+    def note_commit(self) -> None:
+        """The program has committed its state."""
+        self._commits += 1
 
     def note_synced(self) -> None:
         """This worker has the others' state: if they are lost, others may have it from here."""
@@ -260,12 +269,13 @@ class Recovery:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
             report = Report(Wish.FORM) if executor is None else executor.report()
-            self._begin(replace(report, trouble=trouble, has_state=bool(self._states), is_blank=self._is_blank))
+            self._begin(replace(report, trouble=trouble))
         if former is not None:
             former.abandon()
 
     def _begin(self, report: Report) -> None:
-        """Begin another formation; the caller holds the lock."""
+        """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
+        report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
         self._is_ready = False
         self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
         self._formation.start()

@@ -170,10 +170,10 @@ class Runtime:
         """Within it, this worker can begin again after an exception: those that are lost are replaced."""
         return nullcontext() if self._recovery is None else self._recovery.declare()
 
-    def note_synced(self) -> None:
-        """This worker has the state of all."""
-        if self._recovery is not None:
-            self._recovery.note_synced()
+    @property
+    def recovery(self) -> Recovery | None:
+        """What keeps this worker a member of a job that outlives the loss of workers; None in others."""
+        return self._recovery
 
     def shutdown(self) -> None:
         """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""

@@ -20,8 +20,10 @@ class Repetition:
     """How often the same members have been in the same trouble without getting any further.
 
     trouble: of the first rank that told of some.
-    progress: the highest number of a commit round that anybody has asked for.
+    progress: the highest number of a commit round that anybody has asked for. They are counted anew after a restore:
+        the same failure at the same place then shows the same number.
     count: of the generations, and troubles: of those with any trouble.
+    commits: how often the state was committed.
     """
 
     trouble: str = ""
@@ -29,6 +31,7 @@ class Repetition:
     progress: int = 0
     count: int = 0
     troubles: int = 0
+    commits: int = 0
 
     @property
     def hopelessness(self) -> str | None:
@@ -42,16 +45,19 @@ class Repetition:
     def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "Repetition":
         """What it is after one more generation, whose survivors have reported so.
 
-        Commit rounds are counted anew after a restore: the same failure at the same place then shows the same number.
+        They have got further when they have come beyond the last trouble, or have committed their state after a step,
+        from which they go on after a restore. (Who is alone makes steps without a round.)
         """
         trouble = next((report.trouble for report in reports if report.trouble), "")
         progress = max((_find_progress(report) for report in reports), default=0)
+        commits = max((report.commits for report in reports), default=0)
         if not trouble or len(reports) < len(members):
-            return Repetition(trouble, members, progress)
-        is_stuck = members == self.members and progress <= self.progress
+            return Repetition(trouble, members, progress, commits=commits)
+        has_committed = commits > self.commits and (progress > 0 or len(members) == 1)
+        is_stuck = members == self.members and progress <= self.progress and not has_committed
         is_same = is_stuck and _blur(trouble) == _blur(self.trouble)
         count, troubles = self.count + 1 if is_same else 1, self.troubles + 1 if is_stuck else 1
-        return Repetition(trouble, members, progress, count, troubles)
+        return Repetition(trouble, members, progress, count, troubles, commits)
 
 
 def _blur(trouble: str) -> str:

@@ -68,6 +68,7 @@ class Report:
     seen: the highest index of a release that it has heard of; -1 for none.
     floor: `completed` lists all that were done here with this index or a higher one.
     is_blank: it was taken in later, and has not yet received the others' state: nobody may copy from it.
+    commits: how often its program has committed its state, since it began.
     """
 
     wish: Wish = Wish.BEGIN
@@ -78,6 +79,7 @@ class Report:
     seen: int = -1
     floor: int = 0
     is_blank: bool = False
+    commits: int = 0
 
 
 class Decision(StrEnum):

@@ -44,6 +44,7 @@ def encode_report(report: Report) -> pb.StateReport:
         seen=report.seen,
         floor=report.floor,
         is_blank=report.is_blank,
+        commits=report.commits,
     )
 
 
@@ -60,6 +61,7 @@ def decode_report(message: pb.StateReport) -> Report:
         seen=message.seen,
         floor=message.floor,
         is_blank=message.is_blank,
+        commits=message.commits,
     )
 
 

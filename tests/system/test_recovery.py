@@ -192,3 +192,37 @@ def test_what_cannot_be_repeated_takes_a_state_back_to_its_last_commit(hvdrun: L
     assert finished.stdout.count("from 0 ()\n") == 3
     assert finished.stdout.count("from 2 (0, 1)\n") >= 2
     assert "seen (0, 1, 2, 3, 4, 5) " in finished.stdout
+
+
+# One rank alone has an error of its own, again and again, and the job gets on between two of them.
+ERRORS = """
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+model = torch.nn.Linear(4, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+raised = set()
+@hvd.elastic.run
+def train(state):
+    while state.step < 60:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+        state.step += 1
+        if state.step % 5 == 0:
+            state.commit()
+        if hvd.rank() == 0 and state.step % 12 == 0 and state.step not in raised:
+            raised.add(state.step)
+            raise hvd.HorovodInternalError("it broke")
+train(state)
+print("ended", hvd.size(), state.step, len(raised), flush=True)
+"""
+
+
+def test_one_rank_may_fail_again_and_again_while_the_job_gets_on(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", ERRORS)
+    finished = hvdrun("-np", "2", "--min-np", "1", "python", "train.py")
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == ["[0] ended 2 60 5", "[1] ended 2 60 0"]
+    assert "Traceback" not in finished.stderr

@@ -21,6 +21,7 @@ from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime import formation as formation_module
 from worker_runtime.backends.choice import GLOO_ALONE
 from worker_runtime.collectives import SUM, Allreduce
+from worker_runtime.collectives.agreements import Commit
 from worker_runtime.core.questions import GLOBAL_SET
 from worker_runtime.elastic_executor import ElasticExecutor
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -29,10 +30,12 @@ from worker_runtime.handles import Handle
 from worker_runtime.membership import (
     Assignment,
     Bootstrap,
+    CompletedOperation,
     Decision,
     Interrupted,
     Membership,
     RendezvousError,
+    Report,
     ResizeOffered,
     Wish,
 )
@@ -271,6 +274,29 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     assert entering.result(LIMIT_SECONDS).executor is not executor
     with pytest.raises(HorovodInternalError, match="not been initialized"):
         submit(executor)
+
+
+def test_who_begins_again_by_itself_tells_what_it_has_done(stage: Stage, generations: dict[int, Generation]) -> None:
+    """Else the others, who have done it with this rank, would seem to be wrong."""
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
+    generations[5].sequencer.read_names(1)
+    generations[5].release(0, index=7)
+    handle.wait()
+    stage.recovery.note_commit()
+    entering = stage.enter(Wish.RESTORE, "it broke")
+    call = stage.registrar.read()
+    call.answer(publish(6, Decision.RESTORE))
+    entering.result(LIMIT_SECONDS).executor.close()
+    assert call.report == Report(
+        Wish.RESTORE,
+        "it broke",
+        completed=(CompletedOperation((0, 1, 2), "commit", 7, 1),),
+        seen=7,
+        commits=1,
+    )
+    assert generations[5].is_closed
 
 
 def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:

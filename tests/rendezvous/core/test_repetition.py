@@ -7,9 +7,10 @@ from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))
 
 
-def report(trouble: str = "", *, asked: int = 0, done: int = 0) -> Report:
+def report(trouble: str = "", *, asked: int = 0, done: int = 0, commits: int = 0) -> Report:
     pending = (PendingOperation((0, 1), "commit.1", "commit", asked),)
-    return Report(trouble=trouble, pending=pending, completed=(CompletedOperation((0, 1), "commit.1", 0, done),))
+    completed = (CompletedOperation((0, 1), "commit.1", 0, done),)
+    return Report(trouble=trouble, pending=pending, completed=completed, commits=commits)
 
 
 def test_the_same_again_and_again_is_hopeless() -> None:
@@ -43,6 +44,16 @@ def test_ever_new_trouble_is_hopeless_too_after_a_while() -> None:
         assert (repetition.count, repetition.troubles) == (1, count)
     assert repetition.hopelessness == "f; it was the last of 6 troubles in a row, with no step in between"
     assert repetition.note(MEMBERS, (report("g", asked=1), report())).troubles == 1
+
+
+def test_a_state_that_was_committed_after_a_step_is_progress_although_rounds_are_counted_anew() -> None:
+    twice = Repetition("it broke", MEMBERS, 10, 2, 2, commits=3)
+    assert twice.note(MEMBERS, (report("it broke", done=10, commits=5), report())).count == 1
+    assert twice.note(MEMBERS, (report("it broke", done=10, commits=3), report())).count == 3
+    # A commit that comes again at the same place, without a step, is none.
+    assert twice.note(MEMBERS, (report("it broke", commits=4), report())).count == 3
+    alone = Repetition("it broke", MEMBERS[:1], 0, 2, 2, commits=3)
+    assert alone.note(MEMBERS[:1], (report("it broke", commits=4),)).count == 1
 
 
 def test_rounds_that_are_counted_anew_after_a_restore_are_no_progress() -> None:
