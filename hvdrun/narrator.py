@@ -125,7 +125,7 @@ class Narrator:
         place = ""
         if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:
             place = f"on the host {outcome.worker.slot.host!r}, "
-        if self._is_elastic and outcome.exit_code == TEMPORARY_FAILURE:
+        if self._is_elastic and (outcome.exit_code == TEMPORARY_FAILURE or outcome.cause is Cause.STATE_LOST):
             self._show_hopeless(outcome)
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
@@ -157,13 +157,15 @@ class Narrator:
 
     def _show_hopeless(self, outcome: Outcome) -> None:
         """The job could not go on with those that were left."""
-        lost = [f"Lost before: {sentence}." for sentence in self._losses]
+        notes = [f"Lost before: {sentence}." for sentence in self._losses]
+        if outcome.exit_code == TEMPORARY_FAILURE:
+            notes.append(f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again.")
         self._console.page(
             Page(
                 reason=outcome.reason,
                 last_lines=() if outcome.worker is None else self._console.output.tail(outcome.worker),
                 ended_ranks=tuple(sorted(self._ended_ranks)),
-                notes=(*lost, f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again."),
+                notes=tuple(notes),
             )
         )
 

@@ -12,11 +12,12 @@ from rendezvous.core.abandonment import abandon, blame_slot
 from rendezvous.core.composition import find_offered
 from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report
+from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report, lose_state
 from rendezvous.core.publication import chain, move_on, publish_when_complete
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.staffing import staff
 from rendezvous.core.state import Phase, State
+from rendezvous.core.verdict import STATE_LOST
 
 
 def lose_worker(
@@ -116,7 +117,14 @@ def _staff_or_end(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _end_without_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
-    """With the last member the state of the training is gone: the first failure decides how the job ends."""
-    if state.cause is None or state.survivors():
+    """With the last member the state of the training is gone.
+
+    Where all members of a generation fail, the first failure decides how the job ends. Whoever is there in the place of
+    somebody lost before is left without the state.
+    """
+    cause, generation = state.cause, state.generation
+    if cause is None or generation is None or state.survivors():
         return state, ()
-    return draining.enter(state, state.cause)
+    slots = {worker.slot for worker in generation.members}
+    is_left = any(record.worker.slot not in slots for record in state.alive())
+    return draining.enter(state, lose_state(f"{cause.reason}; {STATE_LOST}", cause) if is_left else cause)

@@ -10,6 +10,7 @@ SIGNAL_OFFSET = 128
 SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
+_ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
 
 
 class Cause(StrEnum):
@@ -23,6 +24,7 @@ class Cause(StrEnum):
     START_TIMED_OUT = "start timed out"
     STOPPED = "stopped"
     NOT_RECOVERED = "not recovered"
+    STATE_LOST = "state lost"
     RESETS_EXHAUSTED = "resets exhausted"
     TOO_FEW_WORKERS = "too few workers"
 
@@ -110,6 +112,18 @@ def give_up(reason: str, first: Outcome | None) -> Outcome:
     if first is None:
         return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason)
     return Outcome(TEMPORARY_FAILURE, Cause.NOT_RECOVERED, reason, first.worker, first.rank, first.returncode)
+
+
+def lose_state(reason: str, first: Outcome | None) -> Outcome:
+    """Nobody who is left holds the state of the training.
+
+    One that has failed by itself, and was not ended, would fail again: its exit code does not say that others may try.
+    """
+    outcome = replace(give_up(reason, first), cause=Cause.STATE_LOST)
+    if first is None or first.cause is not Cause.WORKER_FAILED or first.returncode is None:
+        return outcome
+    code = exit_code(first.returncode)
+    return outcome if code in _ENDED_FROM_OUTSIDE else replace(outcome, exit_code=code)
 
 
 def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:

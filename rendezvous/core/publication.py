@@ -11,7 +11,7 @@ from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
 from rendezvous.core.leases import start_leases
 from rendezvous.core.model import Generation, Worker
-from rendezvous.core.outcome import exhaust_resets, fail_to_be_taken_in, give_up
+from rendezvous.core.outcome import exhaust_resets, fail_to_be_taken_in, give_up, lose_state
 from rendezvous.core.ranking import rank
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
@@ -91,8 +91,8 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
     minimum = state.policy.min_size
     situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause)
     match decide(situation):
-        case End(reason):
-            return draining.enter(state, give_up(reason, state.cause))
+        case End(reason, is_state_lost):
+            return draining.enter(state, (lose_state if is_state_lost else give_up)(reason, state.cause))
         case Wait():
             since = state.clock if state.short_since is None else state.short_since
             return replace(state, phase=Phase.REFORMING, deadline=None, short_since=since), ()

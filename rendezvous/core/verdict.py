@@ -28,6 +28,7 @@ from rendezvous.core.obstacles import find_contradiction, find_done, find_obstac
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
 from rendezvous.core.survivors import Survivors
 
+STATE_LOST = "nobody who is left holds the state of the training: those who did are gone, and the others had not got it"
 _RESIZED = "hosts have come or gone"
 _REPEATING = (
     "To survive this, decorate the training function with hvd.elastic.run, which begins again at the last commit, or "
@@ -68,9 +69,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The job cannot go on, for this reason: one sentence, or two."""
+    """The job cannot go on, for this reason: one sentence, or two.
+
+    is_state_lost: nobody who is left holds the state.
+    """
 
     reason: str
+    is_state_lost: bool = False
 
 
 Answer: TypeAlias = Verdict | Wait | End
@@ -143,10 +148,7 @@ def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
 def _take_in(situation: Situation, verdict: Verdict) -> Answer:
     """Newcomers are a part of the next generation, if somebody is left whom they can copy."""
     if not any(report.has_state and not report.is_blank for report in situation.reports.values()):
-        lost = (
-            "nobody who is left holds the state of the training: those who did are gone, and the others had not got it"
-        )
-        return End(_join_sentences(situation.cause, lost))
+        return End(_join_sentences(situation.cause, STATE_LOST), is_state_lost=True)
     if len(situation.reports) + situation.newcomers < situation.min_size:
         return Wait(_explain_shortage(situation))
     return verdict

@@ -15,7 +15,7 @@ from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Launch, Terminate
 from rendezvous.core.events import Exited, HostsChanged, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, succeed
+from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, lose_state, succeed
 from rendezvous.core.state import Standing, State
 from tests.rendezvous.core.transcript import play
 
@@ -204,6 +204,20 @@ def test_exit_code_75_is_explained_with_what_was_lost(paper: Paper) -> None:
     assert page.notes == (
         "Lost before: the host b was lost: gone.",
         "Exit code 75: it may go on when it is started again.",
+    )
+
+
+def test_when_the_state_is_lost_everything_that_was_lost_before_is_told(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_event(Exited(TWO, -9), make_state())
+    narrator.note_event(Exited(ONE, 3), make_state())
+    narrator.explain(lose_state("nobody who is left holds the state", blame_worker(Exited(ONE, 3), 0)), 2)
+    (page,) = paper.pages
+    assert page.reason == "nobody who is left holds the state"
+    assert page.last_lines == ("last words of a:0",)
+    assert page.notes == (
+        "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
+        "Lost before: rank 0 (a:0) was lost: exit code 3.",
     )
 
 

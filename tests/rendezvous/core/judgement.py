@@ -10,7 +10,15 @@ from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
 from rendezvous.core.state import Phase, State
 
-GIVEN_UP = frozenset({Cause.NOT_RECOVERED, Cause.RESETS_EXHAUSTED, Cause.TOO_FEW_WORKERS, Cause.WORKER_FAILED})
+GIVEN_UP = frozenset(
+    {
+        Cause.NOT_RECOVERED,
+        Cause.RESETS_EXHAUSTED,
+        Cause.STATE_LOST,
+        Cause.TOO_FEW_WORKERS,
+        Cause.WORKER_FAILED,
+    }
+)
 
 
 def number_members(members: Sequence[Slot]) -> tuple[Assignment, ...]:
@@ -93,6 +101,10 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
     """The outcome that an event has brought about tells of that event."""
     if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
         return True
+    if is_elastic and outcome.cause is Cause.STATE_LOST:
+        returncode = outcome.returncode or 0
+        code = returncode if returncode > 0 else 128 - returncode
+        return outcome.exit_code == code and code not in {128, 129, 130, 137, 143}
     match event:
         case Exited(_, 0):
             return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)

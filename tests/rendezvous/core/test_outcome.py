@@ -3,7 +3,17 @@
 import pytest
 
 from rendezvous.core.events import Exited
-from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, exit_code, stop, succeed, time_out
+from rendezvous.core.outcome import (
+    Cause,
+    Outcome,
+    blame_host,
+    blame_worker,
+    exit_code,
+    lose_state,
+    stop,
+    succeed,
+    time_out,
+)
 from tests.rendezvous.core.commands import parse_worker
 
 WORKER = parse_worker("a:1")
@@ -38,6 +48,18 @@ def test_the_blamed_worker_is_named_with_what_it_did(event: Exited, code: int, c
 )
 def test_an_outcome_without_a_guilty_worker_names_none(outcome: Outcome, code: int, cause: Cause) -> None:
     assert (outcome.exit_code, outcome.cause, outcome.worker, outcome.rank) == (code, cause, None, None)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "code"), [(1, 1), (3, 3), (-11, 139), (-9, 75), (-15, 75), (137, 75), (None, 75)]
+)
+def test_where_the_last_with_the_state_has_failed_by_itself_its_exit_code_says_so(
+    returncode: int | None, code: int
+) -> None:
+    first = Outcome(9, Cause.WORKER_FAILED, "it failed", WORKER, 1, returncode)
+    outcome = lose_state("nobody is left", first)
+    assert (outcome.exit_code, outcome.cause, outcome.worker) == (code, Cause.STATE_LOST, WORKER)
+    assert lose_state("nobody is left", blame_host("b", "gone")).exit_code == 75
 
 
 def test_a_lost_host_is_named() -> None:
