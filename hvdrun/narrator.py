@@ -8,6 +8,7 @@ from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_returncode
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
+from rendezvous.core.blame import Blame
 from rendezvous.core.effects import Dismiss, Launch, Terminate
 from rendezvous.core.events import Event, Exited, HostsChanged, Lost
 from rendezvous.core.model import Host, Slot, Worker
@@ -16,6 +17,7 @@ from rendezvous.core.state import Standing, State
 
 _OUT = frozenset({Standing.LEAVING, Standing.ENDED})
 _NEW = frozenset({Standing.INTENDED, Standing.READY})
+_HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
 _REMEMBERED = 5  # losses that the last page names
 
 
@@ -39,6 +41,7 @@ class Narrator:
         self._generation = 0  # the last that was spoken of
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
         self._errors: set[str] = set()  # why commands cannot be started, as far as told
+        self._blame = Blame()  # what was spoken of
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
     def start(self) -> None:
@@ -97,7 +100,11 @@ class Narrator:
                 pass
 
     def note_state(self, state: State) -> None:
-        """This is what has become of the job: whether it goes on in another generation."""
+        """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
+        if self._is_elastic and state.outcome is None and state.blame is not self._blame:
+            for sentence in self._describe_closed(state):
+                self._console.notice(sentence)
+            self._blame = state.blame
         generation = state.generation
         if generation is None or generation.number <= self._generation:
             return
@@ -125,7 +132,7 @@ class Narrator:
         place = ""
         if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:
             place = f"on the host {outcome.worker.slot.host!r}, "
-        if self._is_elastic and (outcome.exit_code == TEMPORARY_FAILURE or outcome.cause is Cause.STATE_LOST):
+        if self._is_elastic and (outcome.exit_code == TEMPORARY_FAILURE or outcome.cause in _HOPELESS):
             self._show_hopeless(outcome)
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
@@ -139,6 +146,18 @@ class Narrator:
                     f"the worker on the host {host} stays there until it ends: with --max-np 1 no other can take its "
                     "state over."
                 )
+
+    def _describe_closed(self, state: State) -> Iterator[str]:
+        """The slots and hosts in which no worker is started for a while from now on, a sentence each."""
+        recovery = state.policy.recovery
+        for slot, blame in state.blame.slots.items():
+            if blame != self._blame.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
+                yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s: its workers have failed."
+        for host, closing in state.blame.hosts.items():
+            if closing != self._blame.hosts.get(host):
+                why = "it was lost" if host in self._lost else "workers have failed in half of its slots or more"
+                limit = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
+                yield f"the host {host} is left alone for {limit}: {why}."
 
     def _lose_host(self, host: str, sentence: str) -> None:
         self._lost.add(host)

@@ -15,7 +15,7 @@ from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Launch, Terminate
 from rendezvous.core.events import Exited, HostsChanged, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, lose_state, succeed
+from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, fail_again, lose_state, succeed
 from rendezvous.core.state import Standing, State
 from tests.rendezvous.core.transcript import play
 
@@ -173,6 +173,27 @@ def test_hosts_that_come_and_go_are_told() -> None:
     assert list(describe_changes(before, tuple(reversed(before)))) == []
 
 
+def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    story = [
+        "policy min=1 max=6 failures=any",
+        "tick 1",
+        "hosts a:3 b:3",
+        *(f"join {host}:{slot}" for host in "ab" for slot in range(3)),
+    ]
+    for command in ('exit a:0 127 "not found"', "tick 2", 'exit a:1 127 "not found"', "lost b gone", "tick 3"):
+        story.append(command)
+        if command.startswith("lost"):
+            narrator.note_event(Lost("b", "gone"), play(*story[:-1]))
+        narrator.note_state(play(*story))
+    cooldown = "10 s (--blacklist-cooldown-range)"
+    assert [notice for notice in paper.notices if "alone" in notice] == [
+        "the slot a:0 is left alone for 600 s: its workers have failed.",
+        f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
+        f"the host b is left alone for {cooldown}: it was lost.",
+    ]
+
+
 def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     story = ("policy min=1 max=1 failures=any", "hosts a:1", "join a:0")
     alone = make_narrator(paper, replace(ELASTIC, size=1, elasticity=Elasticity(1, 1, script="./hosts")))
@@ -219,6 +240,12 @@ def test_when_the_state_is_lost_everything_that_was_lost_before_is_told(paper: P
         "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
         "Lost before: rank 0 (a:0) was lost: exit code 3.",
     )
+
+
+def test_who_fails_again_and_again_is_not_invited_to_start_again(paper: Paper) -> None:
+    make_narrator(paper).explain(fail_again("the shapes differ; the same has happened 3 times in a row", None), 2)
+    (page,) = paper.pages
+    assert (page.reason, page.notes) == ("the shapes differ; the same has happened 3 times in a row", ())
 
 
 def test_a_static_job_that_loses_a_host_has_its_one_sentence(paper: Paper) -> None:
