@@ -137,19 +137,14 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind in _WAITS:
             self._follow(member, kind, memoryview(data)[start:end])
-        elif kind in (*_GOODBYES, Frame.HALT):
-            self._take_last_words(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
+        elif kind == Frame.HALT:
+            self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
+        elif kind in _GOODBYES:
+            member.farewell = data[start : min(end, start + _MAX_REASON_BYTES)]
+            if kind == Frame.LEAVE:
+                self._part(member, member.farewell)
         else:
             raise ProtocolError(f"a frame of type {kind} came")
-
-    def _take_last_words(self, member: Member, kind: int, reason: bytes) -> None:
-        """A member goes, or says that nobody can go on."""
-        if kind == Frame.HALT:
-            self._note([Failure(reason.decode(errors="replace"))])
-            return
-        member.farewell = reason
-        if kind == Frame.LEAVE:
-            self._part(member, reason)
 
     def _follow(self, member: Member, kind: int, body: memoryview) -> None:
         """Note what a member waits for, or does not come to ask."""
