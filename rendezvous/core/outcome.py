@@ -8,6 +8,7 @@ from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
 SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
+FAILURE = 1
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
@@ -25,6 +26,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"
     NOT_RECOVERED = "not recovered"
     STATE_LOST = "state lost"
+    FAILS_AGAIN = "fails again"
     RESETS_EXHAUSTED = "resets exhausted"
     TOO_FEW_WORKERS = "too few workers"
 
@@ -124,6 +126,11 @@ def lose_state(reason: str, first: Outcome | None) -> Outcome:
         return outcome
     code = exit_code(first.returncode)
     return outcome if code in _ENDED_FROM_OUTSIDE else replace(outcome, exit_code=code)
+
+
+def fail_again(reason: str, first: Outcome | None) -> Outcome:
+    """A training function fails at the same place whenever it begins again; so it would when the job is."""
+    return replace(give_up(reason, first), exit_code=FAILURE, cause=Cause.FAILS_AGAIN)
 
 
 def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:

@@ -11,7 +11,7 @@ from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
 from rendezvous.core.leases import start_leases
 from rendezvous.core.model import Generation, Worker
-from rendezvous.core.outcome import exhaust_resets, fail_to_be_taken_in, give_up, lose_state
+from rendezvous.core.outcome import exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
 from rendezvous.core.ranking import rank
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
@@ -106,7 +106,10 @@ def _go_on_without_newcomers(
     """These members get no further together; those who were before some of them came may, without them."""
     newcomers = [record for record in survivors if record.is_blank]
     if not 0 < len(newcomers) < len(survivors):
-        return draining.enter(state, give_up(reason, state.cause))
+        is_own = any(
+            record.report and record.report.wish is Wish.RESTORE and record.report.trouble for record in survivors
+        )
+        return draining.enter(state, (fail_again if is_own else give_up)(reason, state.cause))
     weight = state.policy.recovery.failures_per_slot
     state, effects, outcome = abandon(
         state, newcomers, lambda worker, rank: fail_to_be_taken_in(worker, rank, reason), weight=weight

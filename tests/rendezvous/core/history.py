@@ -162,6 +162,9 @@ class ElasticChance:
             starve(self.world)
         elif ending < 0.7:
             cooperate(self.world)
+        else:
+            for _ in range(5):
+                self.world.stumble()
         if ending < 0.5:
             end_well(self.world)
         self.witness.end()

@@ -122,7 +122,7 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
         case Ticked():
             return (outcome.cause, outcome.exit_code) in {(Cause.HOST_LOST, 75), (Cause.START_TIMED_OUT, 124)}
         case Joined():
-            return (outcome.cause, outcome.exit_code) == (Cause.NOT_RECOVERED, 75)
+            return (outcome.cause, outcome.exit_code) in {(Cause.NOT_RECOVERED, 75), (Cause.FAILS_AGAIN, 1)}
         case _:
             return False
 

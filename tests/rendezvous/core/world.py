@@ -236,6 +236,17 @@ class World:
             wish = Wish.RESTORE if each.has_state and self.chance.random() < 0.4 else Wish.CONTINUE
             self.tell(Joined(each.worker, each.generation, self.report_of(each, wish, reason)))
 
+    def stumble(self) -> None:
+        """One member's function fails as it has failed before; all the others hear of it and report."""
+        members = self.list_members()
+        if not members or self.interrupted == self.generation or any(each.joined for each in members):
+            return
+        members[0].is_connected = members[0].has_state = members[0].joined = True
+        report = self.report_of(members[0], Wish.RESTORE, "the shapes differ")
+        self.tell(Joined(members[0].worker, members[0].generation, report))
+        for each in self.list_members():
+            self.join(each)
+
     def end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
         """A worker has ended."""
         if self.alive.pop(worker, None) is not None:
