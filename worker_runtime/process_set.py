@@ -59,8 +59,17 @@ class ProcessSet:
         number = self.process_set_id
         if number is None:
             RUNTIME.executor  # noqa: B018 - raises unless initialised, which is the better reason
-            raise ValueError(f"{title}: {self} does not exist, or has not been registered.")
+            raise ValueError(f"{title}: {self} does not exist, or has not been registered{self._explain_end()}.")
         return number
+
+    def _explain_end(self) -> str:
+        """Why it is not registered any more, if it was before the job was formed anew."""
+        if self._registration is None:
+            return ""
+        return (
+            ": it was, but all process sets end with hvd.shutdown(), and when a function under hvd.elastic.run begins "
+            "again; call hvd.add_process_set() anew, inside that function, with ranks that there are now"
+        )
 
     def size(self) -> int | None:
         """How many ranks it has; None where it is not registered."""

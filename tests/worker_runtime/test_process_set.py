@@ -129,11 +129,22 @@ def test_shutdown_drops_the_sets(ranks: RankPool) -> None:
         hvd.shutdown()
         between = some.process_set_id
         hvd.init()
-        with pytest.raises(ValueError, match="has not been registered"):
+        with pytest.raises(ValueError, match=r"has not been registered: it was, but .*add_process_set\(\) anew"):
             hvd.barrier(some)
         return between, some.process_set_id, add_process_set(some) is some, some.process_set_id
 
     assert ranks.run(body) == [(None, None, True, 1)] * 2
+
+
+def test_a_set_that_never_was_registered_or_was_removed_is_told_in_horovods_words(ranks: RankPool) -> None:
+    def body() -> None:
+        removed = add_process_set([0])
+        hvd.remove_process_set(removed)
+        for process_set in (removed, ProcessSet([0])):
+            with pytest.raises(ValueError, match=r"does not exist, or has not been registered\.$"):
+                hvd.barrier(process_set)
+
+    ranks.run(body)
 
 
 def test_before_init_no_set_can_be_added_or_used() -> None:
