@@ -41,6 +41,7 @@ class Narrator:
         self._generation = 0  # the last that was spoken of
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
         self._errors: set[str] = set()  # why commands cannot be started, as far as told
+        self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
         self._blame = Blame()  # what was spoken of
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
@@ -58,6 +59,7 @@ class Narrator:
 
     def note_launch(self, launch: Launch) -> None:
         """A worker is to be started; an order may come again, and is told once."""
+        self._tell_held()
         worker = launch.worker
         self._console.verbose(f"launch {worker}: {launch.reason}")
         self._lost.discard(worker.slot.host)
@@ -68,6 +70,7 @@ class Narrator:
     def note_given_up(self, terminate: Terminate) -> None:
         """A worker is ended, and counts as lost."""
         if self._is_elastic:
+            self._tell_held()
             self._lose(terminate.reason)
 
     def note_dismissal(self, dismiss: Dismiss) -> None:
@@ -101,6 +104,7 @@ class Narrator:
 
     def note_state(self, state: State) -> None:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
+        self._tell_held(state.outcome)
         if self._is_elastic and state.outcome is None and state.blame is not self._blame:
             for sentence in self._describe_closed(state):
                 self._console.notice(sentence)
@@ -161,7 +165,15 @@ class Narrator:
 
     def _lose_host(self, host: str, sentence: str) -> None:
         self._lost.add(host)
-        self._lose(sentence.rstrip("."))
+        self._losses.append(sentence.rstrip("."))
+        self._held.append(sentence.rstrip("."))
+
+    def _tell_held(self, outcome: Outcome | None = None) -> None:
+        """Tell of hosts that were lost, but for what the page about this outcome tells."""
+        held, self._held = self._held, []
+        for sentence in held:
+            if outcome is None or not _tells(outcome, sentence):
+                self._console.notice(f"{sentence}.")
 
     def _lose(self, sentence: str) -> None:
         self._losses.append(sentence)
@@ -176,7 +188,7 @@ class Narrator:
 
     def _show_hopeless(self, outcome: Outcome) -> None:
         """The job could not go on with those that were left."""
-        notes = [f"Lost before: {sentence}." for sentence in self._losses]
+        notes = [f"Lost before: {sentence}." for sentence in self._losses if not _tells(outcome, sentence)]
         if outcome.exit_code == TEMPORARY_FAILURE:
             notes.append(f"Exit code {TEMPORARY_FAILURE}: it may go on when it is started again.")
         self._console.page(
@@ -200,6 +212,12 @@ class Narrator:
                 ended_ranks=tuple(sorted(self._ended_ranks)),
             )
         )
+
+
+def _tells(outcome: Outcome, loss: str) -> bool:
+    """The outcome's reason says this already, in the same words or in those of the rendezvous."""
+    who = f"rank {outcome.rank} ({outcome.worker}) "
+    return loss.removeprefix("the ") in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))
 
 
 def _is_at_work(worker: Worker, state: State) -> bool:

@@ -159,6 +159,8 @@ def test_a_lost_host_is_told_once_and_one_that_is_not_named_any_more_was_told_al
     narrator.note_dismissal(Dismiss("b", "it was lost"))
     narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)"))
     narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
+    assert paper.notices == []
+    narrator.note_state(make_state())
     assert paper.notices == ["the host b was lost: gone.", "host a was lost: its agent was silent for 5 s (--lease)."]
 
 
@@ -232,14 +234,41 @@ def test_when_the_state_is_lost_everything_that_was_lost_before_is_told(paper: P
     narrator = make_narrator(paper)
     narrator.note_event(Exited(TWO, -9), make_state())
     narrator.note_event(Exited(ONE, 3), make_state())
-    narrator.explain(lose_state("nobody who is left holds the state", blame_worker(Exited(ONE, 3), 0)), 2)
+    first = blame_worker(Exited(ONE, 3), 0)
+    narrator.explain(lose_state(f"{first.reason}; nobody is left", first), 2)
     (page,) = paper.pages
-    assert page.reason == "nobody who is left holds the state"
+    assert page.reason == "rank 0 (a:0) failed with exit code 3; nobody is left"
     assert page.last_lines == ("last words of a:0",)
-    assert page.notes == (
-        "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
-        "Lost before: rank 0 (a:0) was lost: exit code 3.",
+    assert page.notes == ("Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_what_the_page_says_of_a_host_is_said_once(paper: Paper, is_noticed: bool) -> None:  # noqa: FBT001 - a parameter of pytest
+    narrator, outcome = make_narrator(paper), blame_host("b", "its agent ended")
+    narrator.note_event(Exited(ONE, -9), make_state())
+    if is_noticed:
+        narrator.note_event(Lost("b", "its agent ended"), make_state())
+    else:
+        narrator.note_dismissal(Dismiss("b", "host b was lost: its agent ended"))
+    narrator.note_state(replace(make_state(), outcome=outcome))
+    narrator.explain(outcome, 1)
+    (page,) = paper.pages
+    assert (paper.notices, page.reason) == (
+        ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9)."],
+        "host b was lost: its agent ended",
     )
+    assert page.notes == (
+        "Lost before: rank 0 (a:0) was lost: killed by SIGKILL (signal 9).",
+        "Exit code 75: it may go on when it is started again.",
+    )
+
+
+def test_a_lost_host_is_told_before_what_is_done_about_it(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_event(Lost("b", "gone"), make_state())
+    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    narrator.note_state(make_state(number=0))
+    assert paper.notices == ["the host b was lost: gone.", "the worker in the slot b:0 is started again."]
 
 
 def test_who_fails_again_and_again_is_not_invited_to_start_again(paper: Paper) -> None:
