@@ -9,6 +9,7 @@ from hvdrun.discovery_script import DiscoveryFailedError, DiscoveryImpossibleErr
 from hvdrun.hosts import HostList
 
 PERIOD_SECONDS = 1.0
+PATIENCE_SECONDS = 5.0  # with one answer, before a user is told who is waited for
 
 
 class Source(Protocol):
@@ -29,7 +30,7 @@ class Lookout:
     """Asks one source again and again; belongs to one event loop.
 
     found: takes each answer that is not the one before.
-    complain: takes a sentence when the answers begin to fail, fail for another reason, or come again.
+    complain: takes a sentence when the answers begin to fail or to be slow, fail for another reason, or come again.
     """
 
     def __init__(
@@ -39,13 +40,16 @@ class Lookout:
         complain: Callable[[str], None],
         *,
         period_seconds: float = PERIOD_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._source = source
         self._found = found
         self._complain = complain
         self._period_seconds = period_seconds
+        self._patience_seconds = patience_seconds
         self._last: HostList | None = None
         self._complaint = ""
+        self._is_slow = False  # the present answer, or the last
 
     async def run(self) -> None:
         """Look until cancelled.
@@ -57,7 +61,7 @@ class Lookout:
         while True:
             began = time.monotonic()
             try:
-                hosts = await self._source.ask()
+                hosts = await self._ask()
             except DiscoveryFailedError as failure:
                 if is_first and failure.is_hopeless:
                     raise self._source.refuse(failure) from failure
@@ -67,12 +71,29 @@ class Lookout:
             is_first = False
             await asyncio.sleep(max(0.0, began + self._period_seconds - time.monotonic()))
 
+    async def _ask(self) -> HostList:
+        """The next answer; where it is slow, as the one before was not, that is told while it is waited for."""
+        was_slow, self._is_slow = self._is_slow, False
+        timer = asyncio.get_running_loop().call_later(self._patience_seconds, self._note_slowness, was_slow)
+        try:
+            return await self._source.ask()
+        finally:
+            timer.cancel()
+
+    def _note_slowness(self, was_slow: bool) -> None:  # noqa: FBT001 - a call of the loop's has no keywords
+        self._is_slow = True
+        if not was_slow and not self._complaint:
+            running = f"the host discovery script has been running for {self._patience_seconds:g} s"
+            self._complain(f"{running}; {self._describe_stand()}.")
+
+    def _describe_stand(self) -> str:
+        return "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
+
     def _note_failure(self, reason: str) -> None:
         if reason == self._complaint:
             return
         self._complaint = reason
-        waits = "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
-        self._complain(f"the host discovery script failed: {reason}; {waits}.")
+        self._complain(f"the host discovery script failed: {reason}; {self._describe_stand()}.")
 
     def _note_answer(self, hosts: HostList) -> None:
         if self._complaint:

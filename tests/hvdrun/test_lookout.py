@@ -17,12 +17,20 @@ FAILS = DiscoveryFailedError("exit code 1")
 LATE = DiscoveryFailedError("it took longer than 30 s")
 HOPELESS = DiscoveryFailedError("exit code 127: not found", is_hopeless=True)
 LIMIT_SECONDS = 10.0
+PATIENCE_SECONDS = 0.05
+
+
+class Slow:
+    """An answer that comes when the user has been told of its slowness, or after that would have been due."""
+
+    def __init__(self, answer: HostList | DiscoveryFailedError) -> None:
+        self.answer = answer
 
 
 class Script:
     """Gives these answers, and then says that there are no more."""
 
-    def __init__(self, answers: Iterable[HostList | DiscoveryFailedError]) -> None:
+    def __init__(self, answers: Iterable[HostList | DiscoveryFailedError | Slow]) -> None:
         self._answers = iter(answers)
         self.is_over = asyncio.Event()
 
@@ -32,9 +40,19 @@ class Script:
         if answer is None:
             self.is_over.set()
             await asyncio.Event().wait()
+        if isinstance(answer, Slow):
+            answer = await self._answer_late(answer)
         if isinstance(answer, DiscoveryFailedError):
             raise answer
         assert answer is not None
+        return answer
+
+    @staticmethod
+    async def _answer_late(slow: Slow) -> HostList | DiscoveryFailedError:
+        """Timers of one loop fire in the order in which they are due: the lookout's, which was set before, first."""
+        late = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(2 * PATIENCE_SECONDS, late.set_result, slow.answer)
+        answer: HostList | DiscoveryFailedError = await late
         return answer
 
     def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
@@ -42,14 +60,16 @@ class Script:
         return DiscoveryImpossibleError("./x", str(failure))
 
 
-def look(*answers: HostList | DiscoveryFailedError) -> tuple[list[HostList], list[str]]:
+def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostList], list[str]]:
     """What is found and what is complained of."""
     found: list[HostList] = []
     complaints: list[str] = []
 
     async def scenario() -> None:
         script = Script(answers)
-        lookout = asyncio.create_task(Lookout(script, found.append, complaints.append, period_seconds=0).run())
+        tools = script, found.append, complaints.append
+        looking = Lookout(*tools, period_seconds=0, patience_seconds=PATIENCE_SECONDS).run()
+        lookout = asyncio.create_task(looking)
         over = asyncio.create_task(script.is_over.wait())
         await asyncio.wait({lookout, over}, return_when=asyncio.FIRST_COMPLETED)
         over.cancel()
@@ -90,3 +110,22 @@ def test_a_script_that_cannot_be_started_is_refused_at_once_but_not_later() -> N
         look(HOPELESS, A)
     found, complaints = look(A, HOPELESS, AB)
     assert (found, len(complaints)) == ([A, AB], 2)
+
+
+def test_a_slow_script_is_told_while_it_runs_once_until_it_is_fast_again() -> None:
+    running = "the host discovery script has been running for 0.05 s"
+    found, complaints = look(Slow(A), Slow(A), AB, Slow(A))
+    assert found == [A, AB, A]
+    assert complaints == [
+        f"{running}; the job waits for its answer.",
+        f"{running}; the hosts that it named last stay.",
+    ]
+
+
+def test_a_slow_script_that_fails_is_told_first_as_slow_and_then_no_more() -> None:
+    _, complaints = look(A, Slow(LATE), Slow(LATE), A)
+    assert complaints == [
+        "the host discovery script has been running for 0.05 s; the hosts that it named last stay.",
+        "the host discovery script failed: it took longer than 30 s; the hosts that it named last stay.",
+        "the host discovery script names hosts again.",
+    ]
