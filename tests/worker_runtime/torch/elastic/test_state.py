@@ -331,3 +331,13 @@ def test_an_attribute_is_the_object_that_was_given(ranks: RankPool, name: str) -
         return getattr(hvd.elastic.TorchState(**{name: model}), name) is model
 
     assert ranks.run(body, size=1) == [True]
+
+
+def test_states_of_ones_own_derive_from_what_is_beside_it() -> None:
+    class Own(hvd.elastic.ObjectState):
+        """A state of a program's own."""
+
+    state = Own(lambda value: value, lambda: 0, step=1)
+    assert isinstance(state, hvd.elastic.State)
+    assert issubclass(hvd.elastic.TorchState, hvd.elastic.ObjectState)
+    assert set(hvd.elastic.__all__) >= {"State", "ObjectState"}
