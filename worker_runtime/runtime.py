@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from worker_runtime.agent_watch import AgentWatch
 from worker_runtime.backends.choice import Choice, choose
 from worker_runtime.backends.features import Features
 from worker_runtime.environment import read_is_elastic, read_numbers
@@ -28,7 +29,6 @@ from worker_runtime.membership import (
     ResizeOffered,
     Verdict,
     Wish,
-    connect,
     read_backend,
 )
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
@@ -297,4 +297,4 @@ class Runtime:
             self._world.executor.abandon()
 
 
-RUNTIME = Runtime(connect)
+RUNTIME = Runtime(AgentWatch().connect)

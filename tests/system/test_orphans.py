@@ -1,6 +1,7 @@
 """What tries to outlive a job: daemons that shed whatever tells whose they are, and no guardian to look for them."""
 
 import re
+import shutil
 import signal
 import time
 
@@ -31,6 +32,19 @@ os.write(1, b"worker %d lives\\n" % os.getpid())
 time.sleep(600)
 """
 MEMBERS = ("stray", "daemon", "worker")
+# One worker waits for the other in the kernel, without an end.
+TRAINS = """
+import os, time
+import torch
+import horovod.torch as hvd
+
+hvd.init()
+hvd.allreduce(torch.ones(1))
+os.write(1, b"worker %d trains\\n" % os.getpid())
+if hvd.rank():
+    time.sleep(600)
+hvd.allreduce(torch.ones(1))
+"""
 SEEN_SECONDS = 1.5  # after which the guardian has looked, at the latest
 
 
@@ -91,4 +105,31 @@ def test_hvdrun_is_killed(hvdrun: Launcher, job: Running) -> None:
 def test_a_worker_is_killed(hvdrun: Launcher, job: Running) -> None:
     kill(find_pid(job, "worker", 1))
     assert job.wait(10).returncode == 137
+    assert not hvdrun.watch.settle()
+
+
+@pytest.mark.parametrize(
+    ("options", "command"),
+    [
+        (("--min-np", "1"), ("python", "train.py")),
+        ((), ("python", "train.py")),
+        ((), ("sh", "-c", "python train.py; echo goes on; sleep 600")),
+    ],
+    ids=["elastic", "static", "below a shell"],
+)
+def test_the_agent_and_its_guardian_are_killed_at_once(
+    hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
+) -> None:
+    hvdrun.write("train.py", TRAINS)
+    job = hvdrun.start("-np", "2", *options, *command)
+    for rank in range(2):
+        job.stdout.wait_for(rf"^\[{rank}\] worker \d+ trains$", 40)
+    both = find_agent(hvdrun), find_guardian(hvdrun)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that neither has the time to do anything about the other
+        for pid in both:
+            kill(pid, number)
+    assert job.wait(10).returncode == 75
+    wait_until(lambda: not hvdrun.processes(), SEEN_SECONDS)
+    for folder in hvdrun.watch.temporary.glob("hvdrun-*"):  # which is left, since nobody was
+        shutil.rmtree(folder)
     assert not hvdrun.watch.settle()
