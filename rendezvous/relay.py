@@ -21,6 +21,8 @@ from rendezvous.client import AgentClient, name_socket
 from rendezvous.errors import ListenError, WireError
 from rendezvous.notices import Board, Notice, Published, Refused
 
+_GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
+
 
 class Sequencing(Protocol):
     """Who provides the workers of a host with a sequencer."""
@@ -73,8 +75,13 @@ class Relay(pb_grpc.RendezvousServicer):
                 self._sequencing.activate(notice, self._board.post)
 
     async def close(self) -> None:
-        """Stop serving; the socket goes with its folder."""
-        await self._server.stop(grace=None)
+        """Stop serving; the socket goes with its folder.
+
+        Who follows is told that this was all, before calls are cut off: for that, gRPC would write a line of its own to
+        each worker's standard error, which is the user's.
+        """
+        self._board.close()
+        await self._server.stop(_GRACE_SECONDS)
 
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
