@@ -16,32 +16,37 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Generic, NoReturn, TypeVar
 
-from worker_runtime.membership import Bootstrap, connect
-
-if TYPE_CHECKING:
-    from rendezvous.client import WorkerClient
+from worker_runtime.membership import Bootstrap
 
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _RETRY_SECONDS = 0.1  # an agent listens a little later than it starts its first workers
 _STDERR = 2
 _EXIT_CODE = 75
 
+ClientT = TypeVar("ClientT")
 
-class AgentWatch:
-    """Ends this process with the agent that has started it, from the first call to that on."""
 
-    def __init__(self) -> None:
+class AgentWatch(Generic[ClientT]):
+    """Ends this process with the agent that has started it, from the first call to that on.
+
+    Args:
+        connect: makes a client for such calls.
+    """
+
+    def __init__(self, connect: Callable[[Bootstrap], ClientT]) -> None:
+        self._connect = connect
         self._thread: threading.Thread | None = None
 
-    def connect(self, bootstrap: Bootstrap) -> "WorkerClient":
-        """A client of the rendezvous for this worker; see `worker_runtime.membership.connect`."""
+    def connect(self, bootstrap: Bootstrap) -> ClientT:
+        """A client of the rendezvous for this worker."""
         if self._thread is None:
             self._thread = threading.Thread(target=watch, args=(bootstrap,), name="hvd-agent-watch", daemon=True)
             self._thread.start()
-        return connect(bootstrap)
+        return self._connect(bootstrap)
 
 
 def watch(bootstrap: Bootstrap) -> None:

@@ -29,6 +29,7 @@ from worker_runtime.membership import (
     ResizeOffered,
     Verdict,
     Wish,
+    connect,
     read_backend,
 )
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
@@ -39,7 +40,6 @@ ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cro
 
 # How long the members of a world that another launcher made wait for each other; torch's own default is as long.
 WORLD_LIMIT = timedelta(minutes=5)
-
 # How long a failed operation waits to hear that it failed because a peer has ended well.
 DEPARTED_LIMIT_SECONDS = 2.0
 
@@ -297,4 +297,4 @@ class Runtime:
             self._world.executor.abandon()
 
 
-RUNTIME = Runtime(AgentWatch().connect)
+RUNTIME = Runtime(AgentWatch(connect).connect)
