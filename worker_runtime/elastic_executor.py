@@ -260,6 +260,8 @@ class ElasticExecutor(Executor):
         if isinstance(operation, Commit):
             number = operation.number
             self._note_step(terms.question.process_set, terms.members)
+        if terms.index < 0:
+            return  # alone: nobody else waits for it
         name, payload = terms.question.name, handle.payload
         answer = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
         self._completed.append(CompletedOperation(terms.members, name, terms.index, number, answer))

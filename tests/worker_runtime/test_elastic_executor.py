@@ -335,6 +335,16 @@ def test_the_last_one_that_is_left_runs_alone_what_is_pending(executor: ElasticE
     assert (executor.size, executor.lineage) == (1, (0,))
 
 
+def test_of_what_ran_alone_nobody_is_told(executor: ElasticExecutor, before: Generation) -> None:
+    interrupt(executor, before)
+    executor.report()
+    executor.adopt(2, 0, 1, retry(0))
+    executor.resume(None, None)
+    executor.submit(make_sum(executor, "x", 1.0)).wait()
+    executor.suspend("others have come")
+    assert executor.report().completed == ()
+
+
 def test_a_second_loss_while_forming_keeps_what_is_pending(
     executor: ElasticExecutor, before: Generation, after: Generation
 ) -> None:
