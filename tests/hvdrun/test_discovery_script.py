@@ -89,9 +89,8 @@ def test_what_a_script_leaves_in_the_background_is_ended(tmp_path: Path) -> None
 
 def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "up")
-    script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, ScriptGuard(os.environ))
 
-    async def scenario() -> int:
+    async def scenario(script: DiscoveryScript) -> int:
         asking = asyncio.create_task(script.ask())
         pid = int(await asyncio.to_thread((tmp_path / "up").read_text))
         asking.cancel()
@@ -99,7 +98,9 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         assert asking.cancelled()
         return pid
 
-    assert is_gone(asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS)))
+    with ScriptGuard(os.environ) as guard:
+        script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, guard)
+        assert is_gone(asyncio.run(asyncio.wait_for(scenario(script), LIMIT_SECONDS)))
 
 
 def make_spec(script: str | None) -> JobSpec:

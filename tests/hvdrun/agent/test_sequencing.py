@@ -348,6 +348,7 @@ def test_in_an_elastic_job_one_is_ready_on_every_host() -> None:
 async def replace_it_at_once() -> None:
     async with owning(SERVES, elastic=True) as room:
         pid = await room.open()
+        await room.heard(1)
         (room.folder / "pid").unlink()
         os.kill(pid, SIGKILL)
         await until((room.folder / "pid").exists)  # before anybody asks for it
@@ -364,6 +365,7 @@ async def stop_it(*, elastic: bool) -> tuple[list[int], list[str]]:
     """Stop it, and have that told twice: the pids, before and after, and what the user was told."""
     async with owning(SERVES, elastic=elastic) as room:
         pid = await room.open()
+        await room.heard(1)
         os.kill(pid, SIGSTOP)
         assert room.sequencing.list_living() == ((pid, "its process"),)
         for _ in range(2):
