@@ -15,7 +15,7 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.system.roles import find_sequencers, kill, wait_until
 
-GENERATIONS = int(os.environ.get("HVDRUN_SOAK_GENERATIONS", "20"))
+GENERATIONS = int(os.environ.get("HVDRUN_SOAK_GENERATIONS", "12"))
 SETTLED = 5  # after so many nothing may come to stay
 BYTES_EACH = 100_000  # that a generation may cost: gloo keeps 20 to 40 KB of a group for ever
 MORE_STEPS = 1000  # after which the workers end: when they come there, each has been told so

@@ -220,9 +220,7 @@ print("ended", hvd.size(), state.step, len(raised), flush=True)
 """
 
 
-def test_one_rank_may_fail_again_and_again_while_the_job_gets_on(
-    hvdrun: Launcher, environment: dict[str, str]
-) -> None:
+def test_one_rank_may_fail_again_and_again_while_the_job_gets_on(hvdrun: Launcher, environment: dict[str, str]) -> None:
     hvdrun.write("train.py", ERRORS)
     finished = hvdrun("-np", "2", "--min-np", "1", "python", "train.py", environment=environment)
     assert finished.returncode == 0, finished.stderr
