@@ -145,7 +145,10 @@ class Recovery:
                 self._left = self._generation  # so that nobody else begins a formation
             report = Report()
             if executor is not None:
-                executor.suspend(trouble or "a rank begins its function again")
+                try:
+                    executor.suspend(trouble or "a rank begins its function again")
+                except StuckError as error:
+                    _end_process(str(error))
                 report = executor.report()
                 executor.close()
             with self._changed:

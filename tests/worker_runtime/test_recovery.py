@@ -339,6 +339,20 @@ def test_who_cannot_stop_what_is_under_way_ends_at_once_to_be_replaced(
     executor.close()
 
 
+def test_a_program_that_begins_again_but_cannot_stop_what_is_under_way_ends_as_well(
+    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations[5].gate.set()
+    generations[5].played.is_stuck = True
+    stage.begin(size=3)
+    codes = SimpleQueue[int]()
+    monkeypatch.setattr(os, "_exit", codes.put)
+    entering = stage.enter(Wish.RESTORE, "it broke")
+    assert codes.get(timeout=LIMIT_SECONDS) == 1
+    stage.registrar.read().answer(publish(6, Decision.RESTORE))  # the test goes on where the process would not
+    entering.result(LIMIT_SECONDS).executor.close()
+
+
 def test_closing_while_forming_leaves_nothing_open(stage: Stage, generations: dict[int, Generation]) -> None:
     generations[5].gate.set()
     executor = stage.begin(size=3)
