@@ -22,6 +22,7 @@ from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevoke
 from worker_runtime.membership import CompletedOperation, Wish
 from worker_runtime.operation import Members, Operation
 from worker_runtime.reduction import GradientReducer
+from worker_runtime.runner import Runner
 
 THREE = (0, 1, 2)
 
@@ -336,11 +337,12 @@ def test_the_last_one_that_is_left_runs_alone_what_is_pending(executor: ElasticE
 
 
 def test_of_what_ran_alone_nobody_is_told(executor: ElasticExecutor, before: Generation) -> None:
+    handle = executor.submit(make_sum(executor, "x", 1.0))
     interrupt(executor, before)
     executor.report()
     executor.adopt(2, 0, 1, retry(0))
     executor.resume(None, None)
-    executor.submit(make_sum(executor, "x", 1.0)).wait()
+    handle.wait()
     executor.suspend("others have come")
     assert executor.report().completed == ()
 
@@ -371,6 +373,33 @@ def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(
         handle.wait()
     with pytest.raises(HorovodInternalError, match="allreduce 'y': over"):
         executor.submit(make_sum(executor, "y", 1.0))
+
+
+def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
+    executor: ElasticExecutor, before: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end the connection to the sequencer, whose descriptors are other files' as soon as they are free."""
+    is_suspending, may_go_on = threading.Event(), threading.Event()
+    find_all(executor)
+
+    def interrupt_slowly(_: object) -> bool:
+        is_suspending.set()
+        return may_go_on.wait(LIMIT_SECONDS)
+
+    monkeypatch.setattr(Runner, "interrupt", interrupt_slowly)
+    before.lose()
+    suspending = threading.Thread(target=executor.suspend, args=("rank 1 was lost",))
+    suspending.start()
+    assert is_suspending.wait(LIMIT_SECONDS)
+    closing = threading.Thread(target=executor.close)
+    closing.start()
+    closing.join(0.2)  # it would have ended, if it did not wait
+    assert closing.is_alive()
+    may_go_on.set()
+    for thread in (suspending, closing):
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
+    assert before.is_closed
 
 
 def test_closing_ends_who_waits_for_a_generation(executor: ElasticExecutor, before: Generation) -> None:
