@@ -18,17 +18,20 @@ from hvdrun.script_guard import ScriptGuard
 
 LIMIT_SECONDS = 30.0  # a script may ask a cluster's server; one that hangs must not be waited for without end
 _ERROR_BYTES = 64 * 1024
+_NONSENSE = "nonsense"
 _NEVER = (126, 127)  # the shell's own codes for what it cannot start, which the next second will not mend
 
 
 class DiscoveryFailedError(Exception):
     """The script did not say which hosts there are: half a sentence.
 
+    kind: the same for failures that differ only in what the script has printed, which may be new each second.
     is_hopeless: the shell cannot start it.
     """
 
-    def __init__(self, reason: str, *, is_hopeless: bool = False) -> None:
+    def __init__(self, reason: str, *, kind: str = "", is_hopeless: bool = False) -> None:
         super().__init__(reason)
+        self.kind = kind or reason
         self.is_hopeless = is_hopeless
 
 
@@ -111,17 +114,18 @@ class DiscoveryScript:
         if code:
             last = " ".join(errors.decode(errors="replace").strip().rpartition("\n")[2].split())
             how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            raise DiscoveryFailedError(f"{how}: {last}" if last else how, is_hopeless=code in _NEVER)
+            raise DiscoveryFailedError(f"{how}: {last}" if last else how, kind=how, is_hopeless=code in _NEVER)
         if len(output) > MAX_HOSTFILE_BYTES:
-            raise DiscoveryFailedError(f"it printed more than {MAX_HOSTFILE_BYTES} bytes")
+            raise DiscoveryFailedError(f"it printed more than {MAX_HOSTFILE_BYTES} bytes", kind=_NONSENSE)
         try:
             hosts = parse_discovered(output.decode(), self._slots_per_host)
         except UnicodeDecodeError as error:
-            raise DiscoveryFailedError(f"byte {output[error.start]:#04x} of its output is not UTF-8 text") from None
+            what = f"byte {output[error.start]:#04x} of its output is not UTF-8 text"
+            raise DiscoveryFailedError(what, kind=_NONSENSE) from None
         except HostSyntaxError as error:
-            raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}") from None
+            raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}", kind=_NONSENSE) from None
         if not hosts.hosts:
-            raise DiscoveryFailedError("it names no host")
+            raise DiscoveryFailedError("it names no host", kind="none")
         return hosts
 
     def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:

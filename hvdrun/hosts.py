@@ -77,7 +77,8 @@ def parse_hostfile(text: str, name: str) -> HostList:
 def parse_discovered(text: str, slots_per_host: int) -> HostList:
     """Read what a discovery script prints: one `server1`, `server1:4` or `me@server1:4` a line; `#` begins a comment.
 
-    A bare name offers `slots_per_host` slots; a host named twice adds up at its first place, as with -H.
+    A bare name offers `slots_per_host` slots. A host named twice stands at its first place with the slots of its last
+    line, as with Horovod, which fills a dict: that is what scripts which print a host twice were written for.
 
     Raises:
         HostSyntaxError: a line is malformed, or gives a host a second user.
@@ -85,7 +86,7 @@ def parse_discovered(text: str, slots_per_host: int) -> HostList:
     users: dict[str, str] = {}
     lines = (line.partition("#")[0].strip() for line in text.removeprefix("\ufeff").split("\n"))
     entries = [_note_user(_parse_host(line, slots_per_host), users, line) for line in lines if line]
-    return HostList(_add_up(entry.host for entry in entries), users)
+    return HostList(tuple({entry.host.name: entry.host for entry in entries}.values()), users)
 
 
 def _note_user(entry: _Entry, users: dict[str, str], piece: str) -> _Entry:

@@ -30,7 +30,7 @@ class Lookout:
     """Asks one source again and again; belongs to one event loop.
 
     found: takes each answer that is not the one before.
-    complain: takes a sentence when the answers begin to fail or to be slow, fail for another reason, or come again.
+    complain: takes a sentence when the answers begin to fail or to be slow, fail in another way, or come again.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class Lookout:
         self._period_seconds = period_seconds
         self._patience_seconds = patience_seconds
         self._last: HostList | None = None
-        self._complaint = ""
+        self._has_failed = False  # and that was told
+        self._kind = ""  # of the failure that was told last, and was the last word
         self._is_slow = False  # the present answer, or the last
 
     async def run(self) -> None:
@@ -65,7 +66,7 @@ class Lookout:
             except DiscoveryFailedError as failure:
                 if is_first and failure.is_hopeless:
                     raise self._source.refuse(failure) from failure
-                self._note_failure(str(failure))
+                self._note_failure(failure)
             else:
                 self._note_answer(hosts)
             is_first = False
@@ -82,22 +83,23 @@ class Lookout:
 
     def _note_slowness(self, was_slow: bool) -> None:  # noqa: FBT001 - a call of the loop's has no keywords
         self._is_slow = True
-        if not was_slow and not self._complaint:
+        if not was_slow:
+            self._kind = ""
             running = f"the host discovery script has been running for {self._patience_seconds:g} s"
             self._complain(f"{running}; {self._describe_stand()}.")
 
     def _describe_stand(self) -> str:
         return "the job waits for its answer" if self._last is None else "the hosts that it named last stay"
 
-    def _note_failure(self, reason: str) -> None:
-        if reason == self._complaint:
+    def _note_failure(self, failure: DiscoveryFailedError) -> None:
+        if failure.kind == self._kind:
             return
-        self._complaint = reason
-        self._complain(f"the host discovery script failed: {reason}; {self._describe_stand()}.")
+        self._has_failed, self._kind = True, failure.kind
+        self._complain(f"the host discovery script failed: {failure}; {self._describe_stand()}.")
 
     def _note_answer(self, hosts: HostList) -> None:
-        if self._complaint:
-            self._complaint = ""
+        if self._has_failed:
+            self._has_failed, self._kind = False, ""
             self._complain("the host discovery script names hosts again.")
         if hosts != self._last:
             self._last = hosts

@@ -39,7 +39,7 @@ def fail(command: str, folder: Path, *, limit_seconds: float = LIMIT_SECONDS) ->
 def test_hosts_come_in_their_order_from_a_command_of_the_shell(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("# ours\nb:2\n\n  me@a  # old\nb\n[::1]\n")
     found = ask("cat hosts | cat", tmp_path, slots_per_host=3)
-    assert found == HostList((Host("b", 5), Host("a", 3), Host("::1", 3)), {"a": "me"})
+    assert found == HostList((Host("b", 3), Host("a", 3), Host("::1", 3)), {"a": "me"})
 
 
 def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
@@ -47,6 +47,17 @@ def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
     assert str(failure) == "exit code 3: no cluster today"
     assert not failure.is_hopeless
     assert str(fail("kill -9 $$", tmp_path)) == "signal 9"
+
+
+def test_what_differs_in_words_alone_is_a_failure_of_one_kind(tmp_path: Path) -> None:
+    ways = {
+        "exit code 3": ("echo 12:00:01 no cluster >&2; exit 3", "exit 3"),
+        "nonsense": ("printf 'a\\377'", "printf 'b\\212'", "echo a:x", "echo '<html>'", "head -c 2000000 /dev/zero"),
+        "signal 9": ("kill -9 $$",),
+        "none": ("true",),
+    }
+    for kind, commands in ways.items():
+        assert [fail(command, tmp_path).kind for command in commands] == [kind] * len(commands)
 
 
 @pytest.mark.parametrize("command", ["./nowhere", "./forbidden"])

@@ -173,11 +173,13 @@ def test_a_hostfile_without_hosts_is_refused(text: str) -> None:
         ("", ()),
         ("\n# none today\n \n", ()),
         ("b\na:2\n", (Host("b", 3), Host("a", 2))),
-        ("\ufeffa:1 # the first\r\nb:1\r\na\n", (Host("a", 4), Host("b", 1))),
+        ("\ufeffa:1 # the first\r\nb:1\r\na\n", (Host("a", 3), Host("b", 1))),
+        ("a:2\na:2\n", (Host("a", 2),)),
+        ("a:4\nb\na:1\n", (Host("a", 1), Host("b", 3))),
         ("[::1]\n[2001:db8::1]:2", (Host("::1", 3), Host("2001:db8::1", 2))),
     ],
 )
-def test_a_script_s_lines_keep_their_order_and_add_up(text: str, hosts: tuple[Host, ...]) -> None:
+def test_a_script_s_lines_keep_their_order_and_the_last_of_a_host_counts(text: str, hosts: tuple[Host, ...]) -> None:
     assert parse_discovered(text, 3).hosts == hosts
 
 

@@ -129,3 +129,32 @@ def test_a_slow_script_that_fails_is_told_first_as_slow_and_then_no_more() -> No
         "the host discovery script failed: it took longer than 30 s; the hosts that it named last stay.",
         "the host discovery script names hosts again.",
     ]
+
+
+def test_a_script_that_fails_and_then_hangs_is_told_as_slow() -> None:
+    _, complaints = look(A, FAILS, Slow(A), Slow(FAILS), FAILS, Slow(FAILS), FAILS)
+    failed, running = (
+        f"the host discovery script {what}; the hosts that it named last stay."
+        for what in ("failed: exit code 1", "has been running for 0.05 s")
+    )
+    assert complaints == [
+        failed,
+        running,
+        "the host discovery script names hosts again.",
+        failed,
+        running,
+        failed,
+    ]
+
+
+def test_a_failure_of_the_same_kind_is_told_once_whatever_it_says() -> None:
+    failures = [
+        DiscoveryFailedError(f"byte {byte:#04x} is not UTF-8 text", kind="nonsense") for byte in range(200, 210)
+    ]
+    _, complaints = look(A, *failures, FAILS, *failures, A)
+    assert [complaint.partition(";")[0] for complaint in complaints] == [
+        "the host discovery script failed: byte 0xc8 is not UTF-8 text",
+        "the host discovery script failed: exit code 1",
+        "the host discovery script failed: byte 0xc8 is not UTF-8 text",
+        "the host discovery script names hosts again.",
+    ]
