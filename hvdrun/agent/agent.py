@@ -129,6 +129,7 @@ class Agent:
             self._output,
             feed=self._input,
             guard=self._guard,
+            outlives_losses=elastic,
             claim=self._sequencing.note_end,
         )
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)

@@ -1,8 +1,10 @@
-"""The workers of this host: starts each once, ends them on order, and tells of every end, once nothing of it is left.
+"""The workers of this host: starts each once, ends them on order, and tells of every end.
 
 The agent is a child subreaper: it reaps its workers itself, and what they leave behind becomes its own child. When a
-worker ends, in whatever way, its whole session is ended first and the end told then: a forked child of a dead worker
-would hold its sockets open, and its peers would wait for it.
+worker ends, in whatever way, its whole session is ended: a forked child of a dead worker would hold its sockets, its
+files and the memory of its GPU. In a job that goes on without it the end is told at once, since its peers wait for no
+more than that, and nobody is started in its slot before nothing of it is left. In others its peers will be ended
+because of it: there its end is told when nothing of it is left, so that they have heard of it by their connections.
 
 Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile; whoever
 still waits for its turn when its end is ordered is never started.
@@ -28,7 +30,7 @@ from hvdrun.agent.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
-from rendezvous.core.model import Worker
+from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
 
 STARTS_AT_ONCE = 16
@@ -51,6 +53,7 @@ class _Live:
 class Watch:
     """Starts, watches and ends the workers of one host; belongs to one event loop.
 
+    outlives_losses: the job goes on without a worker that fails.
     claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
         says whether it was somebody's.
     """
@@ -64,6 +67,7 @@ class Watch:
         *,
         feed: InputFeed,
         guard: Guard,
+        outlives_losses: bool = False,
         claim: Callable[[int, int], bool] = lambda _pid, _status: False,
     ) -> None:
         self._job = job
@@ -72,10 +76,11 @@ class Watch:
         self._output = output
         self._feed = feed
         self._guard = guard
+        self._outlives_losses = outlives_losses
         self._claim = claim
         self._live: dict[int, _Live] = {}
         self._pids: dict[Worker, int] = {}  # of the living
-        self._ending: set[Worker] = set()
+        self._ending: dict[Slot, Worker] = {}  # that were reaped, and of which something may be left
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
         self._capacity = Capacity()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their turn to be started
@@ -95,7 +100,8 @@ class Watch:
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end is not known yet."""
-        return (*self._queue, *self._starting, *self._pids, *self._ending)
+        untold = () if self._outlives_losses else self._ending.values()
+        return (*self._queue, *self._starting, *self._pids, *untold)
 
     def ended(self) -> tuple[Exited, ...]:
         """The ends that have not been acknowledged."""
@@ -161,10 +167,12 @@ class Watch:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     def _start_next(self) -> None:
-        """Let the next of the queue be started, as far as their turn has come."""
-        while self._queue and len(self._starting) < STARTS_AT_ONCE:
-            worker, launch = self._queue.popitem(last=False)
-            self._starting[worker] = asyncio.create_task(self._start(launch))
+        """Let the next of the queue be started, as far as their turn has come and their slots are free."""
+        while len(self._starting) < STARTS_AT_ONCE:
+            worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
+            if worker is None:
+                return
+            self._starting[worker] = asyncio.create_task(self._start(self._queue.pop(worker)))
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker
@@ -231,20 +239,25 @@ class Watch:
                 self._unclaimed[pid] = status
 
     def _note_end(self, pid: int, status: int) -> None:
-        """A worker was reaped; its end is told when nothing of it is left."""
+        """A worker was reaped: end what is left of it, and tell its end, before or after."""
         live = self._live.pop(pid)
         worker = live.worker
         del self._pids[worker]
-        self._ending.add(worker)
+        self._ending[worker.slot] = worker
         if live.timer is not None:
             live.timer.cancel()
+        returncode = os.waitstatus_to_exitcode(status)
+        if self._outlives_losses:
+            self._end(worker, returncode, live.error)
 
-        def tell() -> None:
+        def free() -> None:
             self._guard.remove(pid)
-            self._ending.discard(worker)
-            self._end(worker, os.waitstatus_to_exitcode(status), live.error)
+            del self._ending[worker.slot]
+            if not self._outlives_losses:
+                self._end(worker, returncode, live.error)
+            self._start_next()
 
-        self._sweeper.clear(worker, pid, tell)
+        self._sweeper.clear(worker, pid, free)
 
     def _end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
         self._ended[worker] = Exited(worker, returncode, error, cannot_start)

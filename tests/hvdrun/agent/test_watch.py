@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hvdrun.agent import processes
+from hvdrun.agent import processes, sweeper
 from hvdrun.agent.processes import Process
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
@@ -80,6 +80,30 @@ async def whole_family() -> None:
 
 def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
     run_alone(whole_family)
+
+
+async def told_at_once() -> None:
+    script = "[ ! -s child ] || exit 4; setsid sh -c 'echo $$ > child; sleep 600; true' & "
+    script += "until [ -s child ]; do sleep 0.01; done; exit 3"
+    again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
+    kill, processes.kill, sweeper.SWEEP_SECONDS = processes.kill, lambda *_: None, LIMIT_SECONDS
+    async with watching("sh", "-c", script, outlives_losses=True) as room:
+        room.watch.launch(LAUNCHES[0])
+        assert await room.ended() == (Exited(WORKERS[0], 3),)
+        room.watch.launch(again)
+        room.watch.launch(LAUNCHES[1])  # in another slot
+        assert (await room.ended(2))[1] == Exited(WORKERS[1], 4)
+        assert room.watch.running() == (again.worker,)
+        child = room.find("child")
+        assert child is not None
+        assert is_alive(child)
+        processes.kill = kill
+        assert (await room.ended(3))[2] == Exited(again.worker, 4)
+        assert not is_alive(child)
+
+
+def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_when_nothing_is_left() -> None:
+    run_alone(told_at_once)
 
 
 # What a DataLoader does: a forked child in the session, and one that has left it, hold the worker's connections open.

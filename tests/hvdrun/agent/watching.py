@@ -98,7 +98,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def watching(*command: str, wrap: Callable[[Spawner], Spawner] = lambda spawner: spawner) -> AsyncIterator[Room]:
+async def watching(
+    *command: str, wrap: Callable[[Spawner], Spawner] = lambda spawner: spawner, outlives_losses: bool = False
+) -> AsyncIterator[Room]:
     """A Watch over workers with this command, which is closed in the end and has then left nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -117,7 +119,8 @@ async def watching(*command: str, wrap: Callable[[Spawner], Spawner] = lambda sp
         guard = Guard(ORIGIN, folder / "nothing")
         environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1))
         spawner = wrap(ExecSpawner(begin, environment))
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard)
+        feed = InputFeed(lambda: None)
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, guard=guard, outlives_losses=outlives_losses)
         watch.open()
         try:
             yield Room(watch, guard, folder)
