@@ -77,6 +77,7 @@ class Job:
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
         self._stops = 0
+        self._is_closing = False
         self._stdin: StdinReader | None = None
         self._hurry = asyncio.Event()
         self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
@@ -85,13 +86,14 @@ class Job:
         """Run the job; its exit code."""
         self._narrator.start()
         started = time.monotonic()
-        async with AsyncExitStack() as stack:
+        async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
             stack.push_async_callback(self._close_fleet)
             opening = asyncio.create_task(self._fleet.open())
             stack.push_async_callback(_abandon, opening)
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
             self._server, authority = await self._make_server(stack)
-            stack.enter_context(answer_signals(self._stop, self._suspend))
+            signals.enter_context(answer_signals(self._stop, self._suspend))
+            stack.callback(self._note_closing)
             self._console.output.call_when_closed(self._lose_reader)
             self._stdin = self._open_stdin(stack)
             self._start_line.open(started)
@@ -221,8 +223,10 @@ class Job:
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""
         self._stops += 1
-        if self._outcome.done() or self._stops > _PATIENT_STOPS:
+        if self._outcome.done() or self._is_closing or self._stops > _PATIENT_STOPS:
             self._hurry.set()
+        if self._is_closing:
+            return
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
@@ -230,12 +234,20 @@ class Job:
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""
         self._start_line.close()
+        if self._is_closing:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
         self._fleet.hold(held=True)
         asyncio.get_running_loop().call_later(_HOLD_SECONDS, self._stop_and_go_on)
 
     def _stop_and_go_on(self) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
-        self._fleet.hold(held=False)
+        if not self._is_closing:
+            self._fleet.hold(held=False)
+
+    def _note_closing(self) -> None:
+        """All is decided, or has failed: from now on a signal means not to wait."""
+        self._is_closing = True
 
     async def _unless_decided(self, starting: Coroutine[Any, Any, None]) -> None:
         """Go on with the start until it is done, or until the job has ended before (a signal, a host that was lost)."""

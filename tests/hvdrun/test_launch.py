@@ -1,5 +1,6 @@
 """The story of a job, with real agents and real workers; how it is interrupted is in tests/system."""
 
+import asyncio
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 from hvdrun.console import Console
 from hvdrun.console.marks import Marks
 from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
 from hvdrun.launch import launch
 from rendezvous.core.model import Host
@@ -158,6 +160,24 @@ def test_a_signal_while_a_host_is_connected_to_ends_the_job_at_once(
     told = run(make_remote(spec, port), streams)
     interrupting.join(LIMIT_SECONDS)
     assert (told.code, told.err) == (143, "hvdrun: SIGTERM came to hvdrun.\n")
+
+
+@pytest.mark.usefixtures("home")
+def test_a_signal_while_a_failed_start_is_cleared_away_is_no_end_without_a_word(
+    spec: JobSpec, streams: tuple[BinaryIO, BinaryIO], port: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_well = Fleet.close
+
+    async def close(fleet: Fleet) -> None:
+        await close_well(fleet)
+        os.kill(os.getpid(), signal.SIGTERM)  # which would end this process
+        await asyncio.sleep(LIMIT_SECONDS)
+
+    monkeypatch.setattr(Fleet, "close", close)
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match="'far' refused the ssh connection"):
+        run(make_remote(spec, port), streams)
+    assert time.monotonic() - began < LIMIT_SECONDS
 
 
 def test_who_is_verbose_hears_of_decisions(spec: JobSpec, streams: tuple[BinaryIO, BinaryIO]) -> None:
