@@ -1,6 +1,5 @@
 """The state of a PyTorch training: models, optimizers and samplers, each kept by a handler, and plain objects."""
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +8,7 @@ import torch
 
 from worker_runtime.elastic import ObjectState
 from worker_runtime.job import rank
+from worker_runtime.torch.elastic.copies import copy_to_host
 from worker_runtime.torch.elastic.sampler import ElasticSampler
 from worker_runtime.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -53,16 +53,38 @@ class StateHandler(ABC):
         self.save()
 
 
-class ModelStateHandler(StateHandler):
-    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
+@runtime_checkable
+class Stateful(Protocol):
+    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it knows, but for the objects that it works on."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with its own objects."""
+
+
+class StatefulHandler(StateHandler):
+    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
+
+    _saved: Any = None
 
     def save(self) -> None:
-        """Copy the state_dict to the host's memory."""
-        self._saved = _copy_to_host(self.value.state_dict())
+        """Copy its state_dict to the host's memory, in place of the earlier copy."""
+        self._saved = copy_to_host(self.value.state_dict(), self._saved)
 
     def restore(self) -> None:
-        """Load the copy."""
-        self.value.load_state_dict(self._saved)
+        """Load a copy of the copy: some, as optimizers, go on with the very tensors that they are given."""
+        self.value.load_state_dict(copy_to_host(self._saved))
+
+    def sync(self) -> None:
+        """Load what rank 0 has."""
+        self.value.load_state_dict(broadcast_object(copy_to_host(self.value.state_dict()), name="elastic.object"))
+        self.save()
+
+
+class ModelStateHandler(StatefulHandler):
+    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
 
     def sync(self) -> None:
         """Overwrite the tensors in place; the rest travels as one object."""
@@ -75,16 +97,8 @@ class ModelStateHandler(StateHandler):
         self.save()
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(StatefulHandler):
     """Keeps an optimizer, plain or distributed: its options and its state."""
-
-    def save(self) -> None:
-        """Copy the state_dict to the host's memory."""
-        self._saved = _copy_to_host(self.value.state_dict())
-
-    def restore(self) -> None:
-        """Load a copy of the copy: the optimizer goes on with the very tensors that it is given."""
-        self.value.load_state_dict(_copy_to_host(self._saved))
 
     def sync(self) -> None:
         """Give all ranks the options and the state of rank 0; no step is run."""
@@ -121,34 +135,6 @@ class SamplerStateHandler(StateHandler):
         """Where the lost have samples that nobody else will process."""
         sampler: ElasticSampler = self.value
         return sampler.is_outdated
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it knows, but for the objects that it works on."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with its own objects."""
-
-
-class StatefulHandler(StateHandler):
-    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
-
-    def save(self) -> None:
-        """Copy its state_dict to the host's memory."""
-        self._saved = _copy_to_host(self.value.state_dict())
-
-    def restore(self) -> None:
-        """Load a copy of the copy."""
-        self.value.load_state_dict(_copy_to_host(self._saved))
-
-    def sync(self) -> None:
-        """Load what rank 0 has."""
-        self.value.load_state_dict(broadcast_object(_copy_to_host(self.value.state_dict()), name="elastic.object"))
-        self.save()
 
 
 Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
@@ -248,17 +234,3 @@ class TorchState(ObjectState):
         if name != "_handlers" and name in self._handlers:
             self._handlers[name].set_value(value)
         object.__setattr__(self, name, value)
-
-
-def _copy_to_host(value: Any) -> Any:  # noqa: ANN401 - what a state_dict holds
-    """A copy whose tensors lie in the host's memory."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        copied = copy.copy(value)  # with what a module's state_dict says beside its items
-        for key, item in value.items():
-            copied[key] = _copy_to_host(item)
-        return copied
-    if type(value) in (list, tuple):
-        return type(value)(_copy_to_host(item) for item in value)
-    return copy.deepcopy(value)

@@ -141,6 +141,28 @@ def test_copies_do_not_share_memory_with_the_model(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [(False, True)]
 
 
+def test_what_a_module_keeps_of_what_it_is_given_is_not_the_copy(ranks: RankPool) -> None:
+    class Keeping(torch.nn.Linear):
+        kept = torch.zeros(2, dtype=torch.float32)
+
+        def get_extra_state(self) -> object:
+            return self.kept
+
+        def set_extra_state(self, state: torch.Tensor) -> None:
+            self.kept = state
+
+    def body() -> object:
+        model = Keeping(1, 1)
+        state = hvd.elastic.TorchState(model=model)
+        for _ in range(2):
+            state.restore()
+            model.kept += 1
+            state.restore()
+        return model.kept.tolist()
+
+    assert ranks.run(body, size=1) == [[0.0, 0.0]]
+
+
 def test_handlers_of_a_programs_own_can_be_registered(ranks: RankPool) -> None:
     def body() -> object:
         class Meter:
