@@ -10,14 +10,16 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.blame import Blame
 from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, HostsChanged, Lost
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
+from rendezvous.core.reports import Decision
 from rendezvous.core.state import Standing, State
 
 _OUT = frozenset({Standing.LEAVING, Standing.ENDED})
 _NEW = frozenset({Standing.INTENDED, Standing.READY})
 _HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
+_PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 _REMEMBERED = 5  # losses that the last page names
 
 
@@ -36,9 +38,12 @@ class Narrator:
         self._started = time.monotonic()
         self._decided: float | None = None  # when it was decided how the job ends
         self._ended_ranks: set[int] = set()
+        self._ended_well: set[Worker] = set()  # members of an elastic job
         self._hosts = spec.hosts
         self._incarnations: dict[Slot, int] = {}  # the highest of each slot that was spoken of
-        self._generation = 0  # the last that was spoken of
+        self._generation = 0  # the last that was spoken of, and its members
+        self._members: frozenset[Worker] = frozenset()
+        self._trouble = ""  # of which a member of it has told first
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
         self._errors: set[str] = set()  # why commands cannot be started, as far as told
         self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
@@ -54,8 +59,9 @@ class Narrator:
         self._decided = self._decided or time.monotonic()
 
     def note_end_ordered(self, worker: Worker) -> None:
-        """This worker is to be ended because of how the job ends."""
-        self._ended_ranks.add(self._ranks.rank_of(worker))
+        """This worker is to be ended because of how the job ends; one that has not joined the others has no rank."""
+        if not self._members or worker in self._members:
+            self._ended_ranks.add(self._ranks.rank_of(worker))
 
     def note_launch(self, launch: Launch) -> None:
         """A worker is to be started; an order may come again, and is told once."""
@@ -92,6 +98,8 @@ class Narrator:
                     self._errors.add(error)
                 how = error or describe_returncode(returncode)
                 self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
+            case Exited(worker, 0) if worker in self._members:
+                self._ended_well.add(worker)
             case Exited(worker, 0) if state.number and _is_newcomer(worker, state):
                 name = f"the worker {worker}, which was started beside the others,"
                 self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
@@ -99,6 +107,8 @@ class Narrator:
                 self._tell_who_stays([host.name for host in hosts], state)
             case Lost(host, reason) if host in state.hosts:
                 self._lose_host(host, f"the host {host} was lost: {reason}")
+            case Joined(_, after, report) if after == state.number and not self._trouble:
+                self._trouble = " ".join(report.trouble.split())  # it may have the program's own words
             case _:
                 pass
 
@@ -113,9 +123,8 @@ class Narrator:
         if generation is None or generation.number <= self._generation:
             return
         if self._generation and self._is_elastic:
-            count = len(generation.members)
-            self._console.notice(f"the job goes on with {count} worker{'' if count == 1 else 's'}.")
-        self._generation = generation.number
+            self._tell_how_it_goes_on(state, frozenset(generation.members))
+        self._generation, self._members, self._trouble = generation.number, frozenset(generation.members), ""
 
     def note_hosts(self, hosts: Sequence[Host]) -> None:
         """The script names these hosts from now on."""
@@ -141,6 +150,20 @@ class Narrator:
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")
 
+    def _tell_how_it_goes_on(self, state: State, members: frozenset[Worker]) -> None:
+        """Of a generation that was formed anew. Whose loss has led to it was told; where nobody was lost, say why.
+
+        Where all have called `init()` again, or begun again at a commit, and nobody has come or gone, nothing happened.
+        """
+        trouble = self._trouble
+        if trouble and state.verdict.decision is Decision.RESTORE:
+            trouble = " ".join(state.verdict.reason.split())  # which says as well who has returned to its last commit
+        if trouble and self._members <= members:
+            self._console.notice(f"{trouble.rstrip('.')}.")
+        if trouble or members != self._members or state.verdict.decision not in _PLANNED:
+            count = len(members)
+            self._console.notice(f"the job goes on with {count} worker{'' if count == 1 else 's'}.")
+
     def _tell_who_stays(self, hosts: Sequence[str], state: State) -> None:
         """A state is handed over while both workers are there, and in this job there is never more than one."""
         for record in state.survivors():
@@ -156,7 +179,9 @@ class Narrator:
         recovery = state.policy.recovery
         for slot, blame in state.blame.slots.items():
             if blame != self._blame.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
-                yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s: its workers have failed."
+                most = recovery.failures_per_slot
+                why = f"its workers have failed too often ({most} times; a command that cannot be started counts so)"
+                yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s: {why}."
         for host, closing in state.blame.hosts.items():
             if closing != self._blame.hosts.get(host):
                 why = "it was lost" if host in self._lost else "workers have failed in half of its slots or more"
@@ -201,6 +226,9 @@ class Narrator:
         )
 
     def _show_page(self, outcome: Outcome, worker: Worker, rank: int) -> None:
+        others = len(self._ended_well)
+        who = f"{others} other worker{'' if others == 1 else 's'}"
+        note = f"{who} ended with 0, but the job had not gone on without this one."
         self._console.page(
             Page(
                 rank=rank,
@@ -210,6 +238,7 @@ class Narrator:
                 seconds=(self._decided or time.monotonic()) - self._started,
                 last_lines=self._console.output.tail(worker),
                 ended_ranks=tuple(sorted(self._ended_ranks)),
+                notes=(note,) if others else (),
             )
         )
 

@@ -86,16 +86,14 @@ def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
 
 def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
     """A member has ended well: nobody takes its place, and no further generation can have all workers."""
-    if state.phase is Phase.REFORMING and state.cause is not None:
-        return draining.enter(state, state.cause)  # its success does not hide the failure that nobody has made good
     if state.count(Standing.ENDED) == len(state.workers):
-        return draining.finish(state, succeed())
+        return _finish(state)
     departure = _tell_departure(state, worker)
     state, refusals = refuse_waiting(state, worker)
     newcomers = find_newcomers(state) if state.number else ()
     state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
     if state.phase is Phase.REFORMING:
-        state = replace(state, phase=Phase.RUNNING, deadline=None, short_since=None)
+        state = replace(state, deadline=None, short_since=None)  # nobody is waited for any more
     state, finish = _settle(state)
     return state, departure + refusals + retired + finish
 
@@ -104,8 +102,13 @@ def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
     """A worker is gone whom nobody waits for: the job may be over, or its slot be free for another."""
     is_over = state.count(Standing.ENDED) == len(state.workers)
     if is_over and any(record.is_done and state.is_member(record) for record in state.workers.values()):
-        return draining.finish(state, succeed())
+        return _finish(state)
     return move_on(state)
+
+
+def _finish(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """All have ended; one's success does not hide another's failure, where the others have not made it good."""
+    return draining.finish(state, (state.cause if state.number else None) or succeed())
 
 
 def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
@@ -137,7 +140,8 @@ def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...
 def _explain_refusal(state: State, gone: str) -> str:
     """In an elastic job those that train come back for another generation without having called `init()` again."""
     if state.policy.is_elastic and state.number:
-        return f"{gone} has left (exit code 0), and nobody takes its place"
+        left = f"{gone} has left (exit code 0), and nobody takes its place"
+        return left if state.cause is None else f"{state.cause.reason}; {left}"
     return f"{gone} has ended and will not take part; every worker must call hvd.init() as often as the others"
 
 

@@ -56,6 +56,7 @@ def _wait_for_the_others(state: State, record: WorkerRecord, report: Report) -> 
         standing=Standing.WAITING,
         report=report,
         has_state=report.has_state,
+        is_past_state=not report.has_state and (record.has_state or record.is_past_state),
         is_blank=report.is_blank or (record.is_blank and not report.has_state),
     )
     state = state.with_records([waiting])

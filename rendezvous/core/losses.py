@@ -29,7 +29,7 @@ def lose_worker(
     """
     state = replace(state, failures=state.failures + 1)
     if not _may_go_on(state):
-        return draining.enter(state, outcome)
+        return _end(state, outcome)
     weight = state.policy.recovery.failures_per_slot if cannot_start else 1
     return _go_on(blame_slot(state, former.worker.slot, weight), [former], outcome)
 
@@ -39,7 +39,10 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
     former = [record for record in state.on(host) if record.standing is not Standing.ENDED]
     outcome = blame_host(host, reason)
     if not _may_go_on(replace(state, failures=state.failures + 1)):
-        return draining.enter(state.with_host_ended(host), outcome)
+        state, effects = _end(state.with_host_ended(host), outcome)
+        if state.outcome is not None:
+            return state, effects
+        return state.without_host(host), (Dismiss(host, outcome.reason), *effects)
     blame = state.blame.close_host(host, state.clock, state.policy.recovery)
     state = replace(state.with_host_ended(host, -SIGKILL).without_host(host), failures=state.failures + 1, blame=blame)
     state, effects = _go_on(state, former, outcome)
@@ -66,7 +69,7 @@ def _lose_all(
     if outcome is None:
         return state, ()
     if not _may_go_on(state):
-        return draining.enter(state, outcome)
+        return _end(state, outcome)
     state, more = _go_on(state, records, outcome)
     return state, (*effects, *more)
 
@@ -87,6 +90,23 @@ def _may_go_on(state: State) -> bool:
     most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, len(find_offered(state.offered)))
     starts = state.number > 0 or state.failures <= most
     return starts and state.refusal is None and state.policy.allows(state.failures)
+
+
+def _end(state: State, outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:
+    """The job does not go on, and ends with its first failure: state is that without whoever was lost.
+
+    Once a member has ended well, the others may be past their training, and write the last checkpoint: nobody ends
+    them. What they still wait for cannot come; they are told so, and that no generation follows.
+    """
+    if state.refusal is None or not state.number or not state.policy.is_elastic:
+        return draining.enter(state, outcome)
+    if not state.alive():
+        return draining.enter(state, state.cause or outcome)
+    if state.cause is not None:
+        return state, ()  # they know already
+    state, effects = interrupt(state, outcome.reason)
+    refusal = f"{outcome.reason}; {state.refusal}"
+    return replace(state, cause=outcome, refusal=refusal, deadline=None), effects
 
 
 def _go_on(state: State, former: Sequence[WorkerRecord], outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:

@@ -136,7 +136,8 @@ def fail_again(reason: str, first: Outcome | None) -> Outcome:
 def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:
     """The job has changed its membership as often as it may."""
     times = "once" if limit == 1 else f"{limit} times"
-    sentence = f"{reason}; the job has been formed anew {times}, and --reset-limit allows no more"
+    story = f"the job has been formed anew {times}, and --reset-limit allows no more"
+    sentence = f"{reason}; {story if limit else '--reset-limit 0 does not let the job be formed anew'}"
     return replace(give_up(sentence, first), cause=Cause.RESETS_EXHAUSTED)
 
 

@@ -89,10 +89,13 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
     newcomers = sum(record.worker.slot in offered for record in state.standing(Standing.READY))
     cause = _explain(state, reports.values())
     minimum = state.policy.min_size
-    situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause)
+    past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)
+    situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause, past_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return draining.enter(state, (lose_state if is_state_lost else give_up)(reason, state.cause))
+        case Wait(reason) if not state.may_form_anew:
+            return draining.enter(state, exhaust_resets(state.resets, reason, state.cause))
         case Wait():
             since = state.clock if state.short_since is None else state.short_since
             return replace(state, phase=Phase.REFORMING, deadline=None, short_since=since), ()

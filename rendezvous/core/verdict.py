@@ -34,6 +34,10 @@ _REPEATING = (
     "To survive this, decorate the training function with hvd.elastic.run, which begins again at the last commit, or "
     "use operations that can be repeated, such as hvd.allreduce in place of hvd.allreduce_"
 )
+_REPEATING_INSIDE = (
+    "The operation stands outside the function that is decorated with hvd.elastic.run: to survive this, call it inside "
+    "that function, before it returns, or use operations that can be repeated, such as hvd.allreduce and hvd.broadcast"
+)
 _REPLACING = (
     "Others can take the place of the lost where the training function is decorated with hvd.elastic.run, and every "
     "worker has entered it"
@@ -50,6 +54,7 @@ class Situation:
     newcomers: how many wait to be taken in.
     former: the verdict with which the interrupted generation began.
     cause: what has interrupted it, as one sentence without a full stop; "" when nothing has.
+    past_state: the ranks of survivors whose function that could have begun again is over.
     """
 
     size: int
@@ -58,6 +63,7 @@ class Situation:
     newcomers: int = 0
     former: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - an immutable value may be shared
     cause: str = ""
+    past_state: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +147,8 @@ def _restore(situation: Situation, reason: str, remedy: str) -> Answer:
     reason = _join_sentences(situation.cause, reason)
     stateless = sorted(rank for rank, report in situation.reports.items() if not may_begin_again(report))
     if stateless or not any(report.has_state for report in situation.reports.values()):
-        return End(f"{reason}. {remedy}")
+        is_past = remedy is _REPEATING and stateless and situation.past_state.issuperset(stateless)
+        return End(f"{reason}. {_REPEATING_INSIDE if is_past else remedy}")
     return _take_in(situation, Verdict(Decision.RESTORE, reason=reason))
 
 

@@ -3,6 +3,7 @@
 Long because each thing that can happen to a job has its line, and a test of it.
 """
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -20,6 +21,7 @@ from rendezvous.core.events import Exited, HostsChanged, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, fail_again, lose_state, succeed
 from rendezvous.core.state import Standing, State
+from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.transcript import play
 
 ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
@@ -73,13 +75,66 @@ def test_losses_and_how_the_job_goes_on_are_a_line_each(paper: Paper) -> None:
     narrator.note_state(make_state())
     narrator.note_event(Exited(TWO, -9), make_state())
     narrator.note_event(Lost("b", "its ssh connection was lost."), make_state())
-    narrator.note_state(make_state(number=2))
-    narrator.note_state(make_state(number=2))
+    for _ in range(2):
+        narrator.note_state(replace(make_state(), generation=Generation(2, (ONE, Worker(TWO.slot, 2)))))
     assert paper.notices == [
         "rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
         "the host b was lost: its ssh connection was lost.",
         "the job goes on with 2 workers.",
     ]
+
+
+TOGETHER = ("hosts a:2", "join a:0", "join a:1")
+SILENT = "rank 0 does not reach 10.0.0.3 any more, which has acknowledged nothing for 3 s"
+GOES_ON = "the job goes on with 2 workers."
+
+
+@pytest.mark.parametrize(
+    ("story", "told"),
+    [
+        (("join a:0 after=1", "join a:1 after=1"), []),
+        (("join a:0 after=1 resize state", "join a:1 after=1 resize state"), []),
+        (
+            ("join a:1 after=1 continue", f'join a:0 after=1 continue "trouble={SILENT}"'),
+            [f"{SILENT}.", GOES_ON],
+        ),
+        (
+            (f'join a:0 after=1 form "trouble={SILENT}."', 'join a:1 after=1 form "trouble=so was rank 1"'),
+            [f"{SILENT}.", GOES_ON],
+        ),
+        (
+            ('join a:1 after=1 restore state "trouble=the shapes\n differ"', "join a:0 after=1 continue state"),
+            ["rank 1 has returned to its last commit: the shapes differ.", GOES_ON],
+        ),
+        (
+            ('join a:1 after=1 continue "trouble=rank 0 has closed the connection"', "exit a:0 -9"),
+            ["rank 0 (a:0) was lost: killed by SIGKILL (signal 9).", "the job goes on with 1 worker."],
+        ),
+    ],
+    ids=["begin anew", "begin again", "cut off", "not connected", "restored", "lost as well"],
+)
+def test_why_a_generation_was_formed_anew_is_told_where_nobody_was_lost(
+    paper: Paper, story: tuple[str, ...], told: list[str]
+) -> None:
+    narrate(make_narrator(paper), *TOGETHER, *story)
+    assert paper.notices == told
+
+
+def test_a_reason_is_told_of_its_own_generation_only(paper: Paper) -> None:
+    second = ('join a:0 after=1 continue "trouble=the sequencer has ended"', "join a:1 after=1 continue")
+    third = ("join a:0 after=2 continue", "join a:1 after=2 continue")
+    narrate(make_narrator(paper), *TOGETHER, *second, *third)
+    assert paper.notices == ["the sequencer has ended.", GOES_ON, GOES_ON]
+
+
+def narrate(narrator: Narrator, *commands: str) -> None:
+    """What the server does with a job's narrator."""
+    state = membership.begin(parse_policy(["min=1", "max=2", "failures=any"]))
+    for command in ("tick 0", *commands):
+        event = parse_event(shlex.split(command))
+        narrator.note_event(event, state)
+        state, _ = membership.step(state, event)
+        narrator.note_state(state)
 
 
 def test_an_end_with_a_reason_of_its_own_is_told_with_that(paper: Paper) -> None:
@@ -179,8 +234,9 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
+    often = "too often (3 times; a command that cannot be started counts so)"
     assert paper.notices == [
-        "the slot a:0 is left alone for 600 s: its workers have failed.",
+        f"the slot a:0 is left alone for 600 s: its workers have failed {often}.",
         f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
@@ -284,6 +340,24 @@ def test_a_worker_that_decides_how_the_job_ends_has_its_page(paper: Paper) -> No
     assert page.last_lines == ("last words of b:0",)
     assert page.seconds is not None
     assert page.seconds < 60
+
+
+def test_it_is_said_that_others_ended_well_when_that_does_not_count(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_state(make_state())
+    narrator.note_event(Exited(TWO, -9), make_state())
+    narrator.note_event(Exited(ONE, 0), make_state())
+    narrator.explain(blame_worker(Exited(TWO, -9), 1), 2)
+    assert paper.pages[0].notes == ("1 other worker ended with 0, but the job had not gone on without this one.",)
+
+
+def test_who_had_not_joined_the_others_is_not_among_the_ranks_that_were_ended(paper: Paper) -> None:
+    narrator = make_narrator(paper)
+    narrator.note_state(make_state())
+    narrator.note_end_ordered(ONE)
+    narrator.note_end_ordered(Worker(TWO.slot, 2))
+    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
+    assert paper.pages[0].ended_ranks == (0,)
 
 
 def test_where_a_command_could_not_be_started_is_told_among_several_hosts(paper: Paper) -> None:

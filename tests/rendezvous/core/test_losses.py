@@ -75,8 +75,11 @@ def test_a_newcomer_too_many_that_does_not_join_ends_a_job_that_may_lose_no_more
     [
         ("failures=any", ("exit a:0 3", "exit a:1 4", "exit b:0 5"), 3),
         ("failures=1", ("exit a:0 3", "exit a:1 4"), 4),
-        ("failures=any", ("exit a:0 0", "exit a:1 4"), 4),
-        ("failures=any", ("exit a:0 3", "exit a:1 0"), 3),
+        ("failures=any", ("exit a:0 0", "exit a:1 4", "exit b:0 5"), 4),
+        ("failures=any", ("exit a:0 0", "exit a:1 4", "exit b:0 0"), 4),
+        ("failures=any", ("exit a:0 3", "exit a:1 0", "exit b:0 0"), 3),
+        ("failures=any", ("exit a:0 3", "exit a:1 0", "lost b gone"), 3),
+        ("failures=any", ("exit a:0 0", "exit b:0 4", "lost a gone"), 4),
         ("failures=any", ("lost a gone", "lost b gone"), 75),
         ("failures=2", ("lost a gone", "lost b gone"), 75),
     ],
@@ -85,6 +88,14 @@ def test_which_failure_decides(policy: str, story: tuple[str, ...], code: int) -
     state = play(f"policy min=1 max=3 {policy}", *THREE[1:], *story)
     assert state.outcome is not None
     assert state.outcome.exit_code == code
+
+
+def test_once_a_worker_has_ended_well_a_loss_ends_nobody() -> None:
+    for loss in ("exit b:0 4", "lost b gone"):
+        state = play("policy min=1 max=3 failures=any lease=5", *THREE[1:], "exit a:0 0", loss)
+        assert (state.outcome, state.deadline) == (None, None)
+        (left,) = state.alive()
+        assert (str(left.worker), left.standing) == ("a:1", Standing.MEMBER)
 
 
 def test_before_the_first_generation_no_more_may_fail_than_closes_every_slot() -> None:
