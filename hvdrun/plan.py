@@ -183,6 +183,7 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         worker=Worker(slot, 1),
         address=address,
         start_timeout_seconds=spec.start_timeout_seconds,
+        lease_seconds=spec.lease_seconds,
     )
     return (
         bootstrap.environment()

@@ -20,6 +20,7 @@ SLOT = "HVD_SLOT"
 INCARNATION = "HVD_INCARNATION"
 ADDRESS = "HVD_ADDRESS"
 START_TIMEOUT = "HVD_START_TIMEOUT"
+LEASE = "HVD_LEASE"
 LATE = "HVD_LATE"  # "1" or not there
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
 BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
@@ -34,6 +35,7 @@ class Bootstrap:
     worker: who this is.
     address: the address on which the members on other hosts reach this host.
     start_timeout_seconds: how long the job waits for all workers to join.
+    lease_seconds: how long a host may be silent before it is lost.
     is_late: others train already, and take this worker in when it is ready.
     """
 
@@ -42,6 +44,7 @@ class Bootstrap:
     worker: Worker
     address: str
     start_timeout_seconds: float
+    lease_seconds: float
     is_late: bool = False
 
     def environment(self) -> dict[str, str]:
@@ -54,6 +57,7 @@ class Bootstrap:
             INCARNATION: str(self.worker.incarnation),
             ADDRESS: self.address,
             START_TIMEOUT: repr(self.start_timeout_seconds),
+            LEASE: repr(self.lease_seconds),
         }
 
     @classmethod
@@ -72,6 +76,7 @@ class Bootstrap:
                 worker=Worker(Slot.parse(environment[SLOT]), int(environment[INCARNATION])),
                 address=environment[ADDRESS],
                 start_timeout_seconds=float(environment[START_TIMEOUT]),
+                lease_seconds=float(environment[LEASE]),
                 is_late=environment.get(LATE) == "1",
             )
             bootstrap._check()
@@ -82,8 +87,9 @@ class Bootstrap:
     def _check(self) -> None:
         if self.worker.incarnation < 1:
             raise ValueError(f"incarnation {self.worker.incarnation}")
-        if not 0 < self.start_timeout_seconds < math.inf:
-            raise ValueError(f"a start timeout of {self.start_timeout_seconds} s")
+        for limit, seconds in (("start timeout", self.start_timeout_seconds), ("lease", self.lease_seconds)):
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"a {limit} of {seconds} s")
 
 
 def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool) -> dict[str, str]:

@@ -62,7 +62,7 @@ class Attempt:
     driver: None where there is nobody to talk to, or not yet.
     seen: the highest index of a release that was heard of; -1 for none.
     failure: why nothing is answered any more; None while something is.
-    is_closed: its connections have ended.
+    is_closed: goodbye was said to the sequencer.
     failed_at: when that was noticed (`time.monotonic()`).
     """
 
@@ -99,8 +99,8 @@ class Attempt:
     def close(self, running: Sequence[Sequence[Work]]) -> bool:
         """Say goodbye, where that was not done, and end the groups; see `Runner.close`."""
         if self.driver is not None and not self.is_closed:
+            self.is_closed = True
             self.driver.leave()
-        self.is_closed = True
         return self.runner.close(running)
 
     def count_members(self, process_set: int) -> int:

@@ -20,6 +20,7 @@ from typing import Protocol, Self
 # Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
 _UNACKNOWLEDGED = struct.Struct("@24xI28xI")
 
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = Path("/proc/self/fd")
 
 
@@ -46,6 +47,13 @@ def list_sockets() -> Mapping[str, int]:
             if name.startswith("socket:"):
                 found[name] = int(entry.name)
     return found
+
+
+def shut_down_to(port: int, earlier: Mapping[str, int]) -> None:
+    """End the TCP connections to this port of any host that were opened since `earlier` was listed."""
+    for name, number in list_sockets().items():
+        if name not in earlier and _find_peer_port(name, number) == port:
+            _shut_down(name, number)
 
 
 @dataclass(slots=True)
@@ -104,13 +112,24 @@ def _is_connection(name: str, number: int, store_port: int) -> bool:
     if duplicate is None:
         return False
     with duplicate:
-        if duplicate.family not in (socket.AF_INET, socket.AF_INET6) or duplicate.type != socket.SOCK_STREAM:
+        if duplicate.family not in _INTERNET or duplicate.type != socket.SOCK_STREAM:
             return False
         try:
             ends = duplicate.getsockname(), duplicate.getpeername()
         except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
             return False
         return all(end[1] != store_port for end in ends)
+
+
+def _find_peer_port(name: str, number: int) -> int | None:
+    duplicate = _duplicate(name, number)
+    if duplicate is None:
+        return None
+    with duplicate:
+        try:
+            return int(duplicate.getpeername()[1]) if duplicate.family in _INTERNET else None
+        except OSError:  # not connected
+            return None
 
 
 def _find_silent(name: str, number: int, limit_seconds: float) -> str:

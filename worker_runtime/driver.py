@@ -22,7 +22,7 @@ from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import PATIENCE_SECONDS, Wait, encode_wait
-from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases
+from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
 
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
@@ -146,6 +146,14 @@ class Driver:
             self._link.tell(Frame.GIVE_UP, body)
         self._flush()
 
+    def tell_departed(self, rank: int) -> None:
+        """A member's process has ended well: what needs it will not run. For any thread."""
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.tell(Frame.DEPARTED, encode_number(rank))
+        self._flush()
+
     def progress(self) -> None:
         """Run what has been released, if there is something, without waiting."""
         if self._pending:
@@ -180,22 +188,23 @@ class Driver:
                 self._link.flush()
         self.await_end(limit_seconds)
 
-    def leave(self, find_reason: Callable[[], str] = lambda: "", *, is_end: bool = False) -> None:
+    def leave(self, find_reason: Callable[[], str] = lambda: "", kind: Frame = Frame.LEAVE) -> None:
         """Say goodbye and end the connection and the thread; what is pending stays unanswered.
 
         Args:
             find_reason: tells, at the last moment, why others cannot go on; empty when they can.
-            is_end: the process ends, and the others shall hear of it only then: who has failed ends before them.
+            kind: END or EXIT where the process ends, and the others shall hear of it only then: who has failed ends
+                before them.
         """
         with self._sending:
             self._is_closed = True
         if self._background is not None:
             self._background.close()
-        self.quit(find_reason, Frame.END if is_end else Frame.LEAVE)
-        if is_end:
-            self._link.leave_to_process()
-        else:
+        self.quit(find_reason, kind)
+        if kind is Frame.LEAVE:
             self._link.shut_down()  # wakes who still hears
+        else:
+            self._link.leave_to_process()
         # Who drives may be connecting a group whose other members do not come: the descriptor is freed with the link.
         if self._driving.acquire(timeout=_END_SECONDS):
             self._link.close()

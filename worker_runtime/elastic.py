@@ -12,7 +12,7 @@ import queue
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership import Decision, Verdict, Wish
@@ -26,6 +26,7 @@ notification_manager = RUNTIME.notifications  # by Horovod's name
 
 Parameters = ParamSpec("Parameters")
 ResultT = TypeVar("ResultT")
+StateT = TypeVar("StateT", bound="State")
 
 # Joins as one that restores its state, or keeps it, and tells what the others do; with why, where it restores.
 Enter = Callable[[Wish, str], Verdict | None]
@@ -157,6 +158,10 @@ class ObjectState(State):
             setattr(self, name, value)
         self.save()
 
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - the program has named and typed it
+
     def save(self) -> None:
         """Keep copies, so that changes inside lists, dicts and arrays can be undone too, as Horovod cannot."""
         self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
@@ -176,8 +181,8 @@ class ObjectState(State):
 
 
 def run_fn(
-    func: Callable[Concatenate[State, Parameters], ResultT], reset: Callable[[], None]
-) -> Callable[Concatenate[State, Parameters], ResultT]:
+    func: Callable[Concatenate[StateT, Parameters], ResultT], reset: Callable[[], None]
+) -> Callable[Concatenate[StateT, Parameters], ResultT]:
     """Make a function of a state run through changes of the job.
 
     Args:
@@ -188,12 +193,12 @@ def run_fn(
 
 
 def _run_through(
-    func: Callable[Concatenate[State, Parameters], ResultT], enter: Enter
-) -> Callable[Concatenate[State, Parameters], ResultT]:
+    func: Callable[Concatenate[StateT, Parameters], ResultT], enter: Enter
+) -> Callable[Concatenate[StateT, Parameters], ResultT]:
     """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
 
     @wraps(func)
-    def wrapper(state: State, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
+    def wrapper(state: StateT, *args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
         notification_manager.register_listener(state)
         try:
             if RUNTIME.join_late():
@@ -228,7 +233,6 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
             if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
                 raise  # nothing has changed: it is the program's own fault
-            state.restore()
             skip_sync = False
             wish = Wish.RESTORE
         except HostsUpdatedInterrupt as interrupt:
@@ -237,31 +241,41 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         if wish is not None:
             notification_manager.forget()
             verdict = _enter(enter, wish, failure)
+            decision = Decision.RESTORE if wish is Wish.RESTORE else None
             if verdict is not None:
-                is_same = verdict.decision is Decision.RESIZE and verdict.removed_only
+                decision = decision or verdict.decision
+                is_same = decision is Decision.RESIZE and verdict.removed_only
                 skip_sync = skip_sync and is_same  # others may have come in the meantime
-                if verdict.decision is Decision.RESTORE and wish is Wish.RESIZE:
-                    state.restore()
+            if decision is Decision.RESTORE:
+                state.restore()  # not before: what this rank has asked for, as gradients, has ended only now
         state.on_reset()
         notification_manager.repeat_to(state)  # what came while the job was joined anew
 
 
 def _enter(enter: Enter, wish: Wish, failure: HorovodInternalError | None) -> Verdict | None:
-    """Join anew; where nobody takes this worker any more, what has failed says more than that joining has."""
+    """Join anew; where nobody takes this worker any more, what has failed says more than that joining has.
+
+    It is shown as it was in the program, and nothing else with it: one traceback, which ends in one sentence.
+    """
     trouble = "" if failure is None else str(failure)
     try:
         return enter(wish, trouble)
     except InitializationError as error:
         if failure is None:
             raise
-        if error.cause in trouble:
-            raise failure from None
-        raise HorovodInternalError(f"{trouble.rstrip('.')}; the function cannot begin again: {error.cause}") from None
+        cause = error.cause
+    if cause in trouble:
+        raise failure
+    sentence = f"{trouble.rstrip('.')}; the function cannot begin again: {cause}"
+    told = HorovodInternalError(sentence).with_traceback(failure.__traceback__)
+    told.__cause__, told.__context__ = failure.__cause__, failure.__context__  # of one that the program has raised
+    told.__suppress_context__ = failure.__suppress_context__
+    raise told
 
 
 def run(
-    func: Callable[Concatenate[State, Parameters], ResultT],
-) -> Callable[Concatenate[State, Parameters], ResultT]:
+    func: Callable[Concatenate[StateT, Parameters], ResultT],
+) -> Callable[Concatenate[StateT, Parameters], ResultT]:
     """Decorate a function that trains, so that it survives failures and changes of the job.
 
     Its first argument is the state. The state is synchronised from rank 0, then the function runs. After a

@@ -26,9 +26,10 @@ from worker_runtime.group import Group
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.membership import CompletedOperation, PendingOperation, Report, Verdict, Wish
-from worker_runtime.operation import Operation
+from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
 from worker_runtime.torch_groups import Work
+from worker_runtime.wire import Frame
 from worker_runtime.works import describe_cause, end_before
 
 ResultT = TypeVar("ResultT")
@@ -54,15 +55,22 @@ class ElasticExecutor(Executor):
         link: to the sequencer; None in a world of one.
         tell_trouble: is told, in a sentence, of a generation that cannot go on; any thread may call it, repeatedly.
         generation: its number.
+        lease_seconds: how long a host may be silent before it is lost.
     """
 
     is_elastic = True
-    silence_seconds = 5.0
+    last_goodbye = Frame.EXIT  # one that ends with an error is lost, as one that is killed
 
     def __init__(
-        self, group: Group | None, link: Link | None, tell_trouble: Callable[[int, str], None], generation: int
+        self,
+        group: Group | None,
+        link: Link | None,
+        tell_trouble: Callable[[int, str], None],
+        generation: int,
+        *,
+        lease_seconds: float,
     ) -> None:
-        super().__init__(group, link)
+        super().__init__(group, link, lease_seconds=lease_seconds)
         self.generation = self._attempt.number = generation
         self._tell_trouble = tell_trouble
         self._changed = threading.Condition(self._lock)
@@ -73,9 +81,19 @@ class ElasticExecutor(Executor):
         self._floor = 0
         self._indices: dict[Handle[Any], int] = {}  # of operations that had been released when they were interrupted
         self._reported: set[Handle[Any]] = set()
+        self._departed: set[tuple[int, int]] = set()  # generations, and ranks in them
+        self._interrupted = 0  # the newest generation that is known to have been
         self._ranks: Mapping[int, int] = {}  # of the last change: each surviving rank's new one
 
     # What each operation goes through, where it differs from that of a job that ends with its first loss.
+
+    def commit(self, among: Members) -> None:
+        """See `Executor`; alone in the set there is nobody to wait for, and the step counts all the same."""
+        if among.size > 1:
+            super().commit(among)
+        else:
+            with self._lock:
+                self._note_step(among.number, among.ranks)
 
     def settle(self, handle: Handle[Any], terms: Release) -> bool:
         """See `Executor`; under the lock of the snapshot."""
@@ -137,6 +155,8 @@ class ElasticExecutor(Executor):
     def suspend(self, reason: str) -> None:
         """Stop all that is under way, here and in the peers; what is pending waits from now on. May be repeated.
 
+        `disconnect` has to follow, but not at once: it takes longer than the others have to wait for the report.
+
         Args:
             reason: why, for the peers.
 
@@ -156,10 +176,16 @@ class ElasticExecutor(Executor):
         with self._changed:
             attempt.end()
             self._is_suspended = True
-            works = [handle.works for handle in self._in_flight.values()]
+            for handle in self._in_flight.values():
+                attempt.runner.keep(handle.works)
             self._take_stock()
             self._changed.notify_all()
-        attempt.close(works)
+
+    def disconnect(self) -> None:
+        """Wait for the end of what was suspended, and end its connections: nothing more is written by it."""
+        with self._ending:
+            if self._is_suspended:
+                self._attempt.close(())
 
     def report(self) -> Report:
         """What is pending, as of one that would go on where it stands; only while suspended."""
@@ -184,6 +210,7 @@ class ElasticExecutor(Executor):
             verdict: RETRY.
         """
         attempt = Attempt(self, self._lock, number, rank, size)
+        self.disconnect()
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
         done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
         with self._changed:
@@ -212,6 +239,7 @@ class ElasticExecutor(Executor):
         attempt = self._attempt
         if group is not None and link is not None:
             attempt.connect(group, link)
+            self._tell_early_news(attempt)
             self._announce_sets(attempt)
         with self._changed:
             if self._closed:  # meanwhile: what was made since then is nobody's
@@ -227,6 +255,25 @@ class ElasticExecutor(Executor):
                 with self._changed:
                     self._run_alone(handle)
                     self._changed.notify_all()
+
+    def note_departed(self, generation: int, rank: int) -> None:
+        """A member has ended well: the sequencer refuses what needs it. For any thread, also while this is resumed."""
+        self._departed.add((generation, rank))
+        attempt = self._attempt
+        if attempt.number == generation and attempt.driver is not None:
+            attempt.driver.tell_departed(rank)
+
+    def note_interrupted(self, generation: int, reason: str) -> None:
+        """A generation was interrupted: while this is resumed in it, it must not wait for who is lost. For any thread.
+
+        Args:
+            generation: its number.
+            reason: why, for the peers.
+        """
+        self._interrupted = max(self._interrupted, generation)
+        attempt = self._attempt
+        if self._is_suspended and attempt.number == generation and attempt.driver is not None:
+            attempt.driver.halt(reason, 0.0)
 
     def fail_all(self, make_error: MakeError) -> None:
         """There is nothing to be resumed: what is pending fails, and so does whatever is asked for later."""
@@ -315,6 +362,18 @@ class ElasticExecutor(Executor):
                 attempt.sets.lose(number, lost)
             elif number != GLOBAL_SET:
                 attempt.sets.add(number, tuple(sorted(ranks[rank] for rank in members)), -1 - number)
+
+    def _tell_early_news(self, attempt: Attempt) -> None:
+        """What the thread that hears of others' ends has heard before the attempt was connected; later it tells itself.
+
+        Raises:
+            OperationFailedError: the generation was interrupted.
+        """
+        if self._interrupted >= attempt.number:
+            raise OperationFailedError("recovery", attempt.rank, "the generation was interrupted")
+        for number, rank in tuple(self._departed):
+            if number == attempt.number:
+                self.note_departed(number, rank)
 
     def _announce_sets(self, attempt: Attempt) -> None:
         """Make the process sets known to the sequencer of their generation, under the numbers that they have."""

@@ -47,6 +47,8 @@ ResultT = TypeVar("ResultT")
 
 _CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
 _ABORTED = "it has ended, or called shutdown(), while operations were under way"
+_LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
+_AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
 _LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
 _INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
 
@@ -58,6 +60,7 @@ class Executor:
         group: of the generation; None in a world of one.
         link: to the sequencer; None in a world of one.
         find_cause: asked after a failure whether a better reason is known than gloo's.
+        lease_seconds: how long a host may be silent before it is lost.
 
     rank, size: of this worker, and of the job.
     generation: in which it runs them.
@@ -66,21 +69,25 @@ class Executor:
     accord: keeps this rank in step with the others.
     origin: this worker's rank when this executor was made.
     lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
-    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one.
+    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
+        the last rank that is left, which waits for nobody.
     is_elastic: gradients are kept until their step is committed.
+    last_goodbye: what is said when the process ends.
     silence_seconds: how long a member's host may acknowledge nothing of what was sent to it, which no member that only
         is busy does, until it counts as cut off from this one.
     """
 
     is_elastic = False
-    silence_seconds = 30.0
+    last_goodbye = Frame.END
 
     def __init__(
         self,
         group: Group | None = None,
         link: Link | None = None,
         find_cause: Callable[[], str | None] = lambda: None,
+        lease_seconds: float = _LEASE_SECONDS,
     ) -> None:
+        self.silence_seconds = lease_seconds + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
         self.handle_table = HandleTable()
         self._find_cause = find_cause
@@ -102,7 +109,11 @@ class Executor:
 
     @classmethod
     def connect(
-        cls, group: Group | None, limit: timedelta, find_cause: Callable[[], str | None] = lambda: None
+        cls,
+        group: Group | None,
+        limit: timedelta,
+        find_cause: Callable[[], str | None] = lambda: None,
+        lease_seconds: float = _LEASE_SECONDS,
     ) -> Self:
         """The executor of a group that has been formed; it owns the group.
 
@@ -110,11 +121,12 @@ class Executor:
             group: of the generation; None in a world of one.
             limit: how long to try to reach the sequencer.
             find_cause: see the class.
+            lease_seconds: see the class.
 
         Raises:
             SequencerError: the sequencer was not reached; the group is closed.
         """
-        return cls(group, group.connect(limit) if group else None, find_cause)
+        return cls(group, group.connect(limit) if group else None, find_cause, lease_seconds)
 
     @property
     def process_sets(self) -> ProcessSets:
@@ -277,12 +289,17 @@ class Executor:
         return OperationFailedError(handle.title, self.rank, cause)
 
     def close(self, *, is_end: bool = False) -> None:
-        """End the group; what is still pending fails here and there. See `Driver.leave` of `is_end`."""
+        """End the group; what is still pending fails here and there.
+
+        is_end: the process ends, and the others hear of it then; see `Driver.leave`.
+        """
         with self._lock:
             self._closed = True
         attempt = self._attempt
         if attempt.driver is not None and not attempt.is_closed:
-            attempt.driver.leave(lambda: _ABORTED if are_running([*self._in_flight.values()]) else "", is_end=is_end)
+            goodbye = self.last_goodbye if is_end else Frame.LEAVE
+            attempt.is_closed = True
+            attempt.driver.leave(lambda: _ABORTED if are_running([*self._in_flight.values()]) else "", goodbye)
         handles, self._in_flight = list(self._in_flight.values()), {}
         if are_running(handles):
             attempt.runner.interrupt()

@@ -1,7 +1,7 @@
 """One try to become a member of a generation and to connect to the others, in a thread that can be given up.
 
 gloo cannot be told to stop connecting, so whoever waits must be able to go on without it: a formation that was
-abandoned ends by itself within its limit, and closes what it may still open.
+abandoned ends by itself, soon or at least within its limit, and closes what it may still open.
 """
 
 import threading
@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from worker_runtime.backends.choice import Choice
+from worker_runtime.cancellation import Cancellation
 from worker_runtime.errors import InitializationError
 from worker_runtime.group import Group, StoreExchange, form
 from worker_runtime.link import Link
@@ -70,6 +71,7 @@ class Formation:
         self._follower = follower
         self._lock = threading.Lock()
         self._is_abandoned = False
+        self._cancellation = Cancellation()
         self._formed: tuple[Group, Link] | None = None
         self._thread = threading.Thread(target=self._run, name="hvd-formation", daemon=True)
 
@@ -87,11 +89,17 @@ class Formation:
         """Nobody waits for it any more: what it has opened, or opens still, is closed."""
         with self._lock:
             self._is_abandoned = True
+        self._cancellation.cancel()
         self._close_formed()
 
     def join_thread(self, limit_seconds: float) -> None:
         """Wait for its thread, which ends soon when the formation is over."""
         self._thread.join(limit_seconds)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
 
     def _run(self) -> None:
         client = self._client
@@ -99,11 +107,23 @@ class Formation:
             membership = client.join(self._after, self.report)
             self.membership = membership
             self._tell(lambda: self._follower.note_joined(self, membership))
-            group = form(membership, client, self._address, CONNECT_LIMIT, choice=self._choice)
+            group = form(
+                membership,
+                client,
+                self._address,
+                CONNECT_LIMIT,
+                choice=self._choice,
+                cancellation=self._cancellation,
+            )
             link = None if group is None else group.connect(CONNECT_LIMIT)
         except (RendezvousError, InitializationError) as error:
-            failure, is_final = error, self.membership is None
+            # Its traceback's frames hold the group, and with it the store and its connections.
+            failure, is_final = error.with_traceback(None), self.membership is None
             self._tell(lambda: self._follower.note_failed(self, failure, is_final=is_final))
+        except BaseException as error:  # a fault of ours: nobody may wait for this thread
+            fault = InitializationError(f"this worker cannot connect ({error!r})")
+            self._tell(lambda: self._follower.note_failed(self, fault, is_final=True))
+            raise
         else:
             if group is not None and link is not None:
                 with self._lock:

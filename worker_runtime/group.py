@@ -10,12 +10,15 @@ import socket
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, Self
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed has no types for them
 
 from worker_runtime.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.backends.composite import compose
+from worker_runtime.cancellation import Cancellation
+from worker_runtime.connections import list_sockets, shut_down_to
 from worker_runtime.doors import Door
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.gloo import Gloo
@@ -82,6 +85,7 @@ def form(
     operation_limit: timedelta = OPERATION_LIMIT,
     *,
     choice: Choice = GLOO_ALONE,
+    cancellation: Cancellation | None = None,
 ) -> Group | None:
     """Connect to the other members of a generation; None for a generation of one.
 
@@ -92,9 +96,10 @@ def form(
         limit: how long to wait for the other members.
         operation_limit: the time limit of each later collective.
         choice: through which backends tensors travel.
+        cancellation: makes this fail soon, where the store is waited for; gloo's own connecting goes on to its limit.
 
     Raises:
-        GroupFormationError: the members could not all connect in time.
+        GroupFormationError: the members could not all connect in time, or it was cancelled.
         CanaryError: the backend that was chosen does not work.
         RendezvousError: the store could not be announced or was not announced, or there is no sequencer.
     """
@@ -102,7 +107,15 @@ def form(
         return None
     failure: Exception
     try:
-        return _connect(membership, exchange, address, limit, operation_limit=operation_limit, choice=choice)
+        return _connect(
+            membership,
+            exchange,
+            address,
+            limit,
+            operation_limit=operation_limit,
+            choice=choice,
+            cancellation=cancellation or Cancellation(),
+        )
     # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
     except (RendezvousError, InitializationError) as error:
         failure = error.with_traceback(None)
@@ -119,10 +132,12 @@ def _connect(
     *,
     operation_limit: timedelta,
     choice: Choice,
+    cancellation: Cancellation,
 ) -> Group:
     """Connect to the other members; see `form`."""
     numbers = membership.assignment
     deadline = _Deadline.after(limit)
+    present = list_sockets()
     if numbers.rank == 0:
         store, endpoint = _open_store(address, limit)
         exchange.open_store(membership.generation, endpoint)
@@ -131,6 +146,7 @@ def _connect(
         store = TCPStore(
             endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
         )
+    cancellation.cover(partial(shut_down_to, endpoint.port, present))
     prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
     gloo = Gloo(prefixed, address, endpoint.port, operation_limit)
     torch_groups = TorchGroups(numbers.rank, compose(choice, gloo.make, prefixed, numbers, operation_limit))

@@ -23,7 +23,7 @@ from worker_runtime.outbox import Outbox
 from worker_runtime.wire import Frame
 
 _CHUNK_BYTES = 256 * 1024
-_RETRY_SECONDS = 0.02  # between two tries to connect: the sequencer listens before anybody hears of it
+_RETRY_SECONDS = 0.02  # between two tries to connect, where the network or its kernel is at a loss
 _PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
 _TIMEVAL = struct.Struct("@ll")
 
@@ -49,11 +49,12 @@ class Link:
         """Connect and prove to each other that both know the generation's key.
 
         Raises:
-            SequencerError: nobody who knows the key answered within the limit.
+            SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
         """
         deadline = time.monotonic() + limit.total_seconds()
         patience = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
-        while True:
+        failure: SequencerError | None = None
+        while failure is None:
             connection: socket.socket | None = None
             try:
                 connection = _dial(endpoint, deadline)
@@ -63,10 +64,12 @@ class Link:
                     connection.close()
                 # Under a flood of strangers the oldest are turned away unheard: that may have hit this rank.
                 if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
-                    raise SequencerError(endpoint, str(error) or type(error).__name__) from None
-                time.sleep(_RETRY_SECONDS)
+                    failure = SequencerError(endpoint, str(error) or type(error).__name__)
+                else:
+                    time.sleep(_RETRY_SECONDS)
             else:
                 return cls(connection, rank)
+        raise failure  # without the context, whose frames would hold the caller's group
 
     def limit_silence(self, seconds: float) -> None:
         """Count the connection as broken when the sequencer's host has acknowledged nothing for so long."""
@@ -187,6 +190,8 @@ def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
     while True:
         try:
             return socket.create_connection((endpoint.address, endpoint.port), max(0.1, deadline - time.monotonic()))
+        except ConnectionRefusedError:
+            raise  # it has listened, so it is gone, and does not come back: another generation has another one
         except OSError:
             if time.monotonic() + _RETRY_SECONDS > deadline:
                 raise

@@ -60,7 +60,7 @@ class StorePlace:
             url = f"tcp://{master}" if "RANK" not in os.environ else "env://"
             self._store, _, _ = next(iter(rendezvous(url, world.rank, world.size, timeout=limit)))
         except (RuntimeError, ValueError, OSError) as error:
-            raise MeetingError(world.launcher, str(master), str(error)) from error
+            raise MeetingError(world.launcher, str(master), str(error)) from None
         self.address = find_own_address(master)
 
     def say(self, name: str, text: str) -> None:
@@ -72,7 +72,7 @@ class StorePlace:
         try:
             return str(self._store.get(f"hvd/{name}"), "utf-8")
         except RuntimeError as error:
-            raise MeetingError(self._world.launcher, str(self._master), str(error)) from error
+            raise MeetingError(self._world.launcher, str(self._master), str(error)) from None
 
     def clear(self) -> None:
         """Nothing is to be removed: the store is the launcher's."""

@@ -18,7 +18,7 @@ with own_packages():
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
-    from rendezvous.notices import Interrupted, ResizeOffered
+    from rendezvous.notices import Departed, Interrupted, ResizeOffered
     from rendezvous.sequencing import MODULE as SEQUENCER
     from rendezvous.sequencing import Activation, read_port
 
@@ -33,6 +33,7 @@ __all__ = [
     "Bootstrap",
     "CompletedOperation",
     "Decision",
+    "Departed",
     "Endpoint",
     "ForkRequest",
     "Forked",

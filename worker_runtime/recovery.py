@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,11 +29,12 @@ from typing import Protocol
 from worker_runtime.backends.choice import Choice
 from worker_runtime.elastic_executor import ElasticExecutor
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError, StuckError
-from worker_runtime.formation import Formation, JoiningClient
+from worker_runtime.formation import CONNECT_LIMIT, Formation, JoiningClient
 from worker_runtime.membership import (
     Assignment,
     Bootstrap,
     Decision,
+    Departed,
     Interrupted,
     Membership,
     RendezvousError,
@@ -53,7 +55,7 @@ _LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is wo
 class FollowingClient(JoiningClient, Protocol):
     """What recovery needs of the rendezvous (`rendezvous.client.WorkerClient`); for any thread."""
 
-    def follow(self) -> Iterator[Interrupted | ResizeOffered]:
+    def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
         """What concerns the newest generation, until `close()`."""
 
     def declare(self, *, is_blank: bool = False) -> None:
@@ -80,7 +82,7 @@ class Recovery:
         connect: makes a client of it.
         choice: through which backends tensors travel.
         after: the last generation that this process was a member of.
-        note_assignment: is told of this worker's new numbers when the program goes on without having noticed.
+        note_assignment: is told of this worker's new numbers before the program goes on without having noticed.
         note_offer: is told that hosts have come or gone: a growing number, whether some come, whether some go.
     """
 
@@ -94,6 +96,7 @@ class Recovery:
         note_offer: Callable[[ResizeOffered], None],
     ) -> None:
         self._address = bootstrap.address
+        self._lease_seconds = bootstrap.lease_seconds
         self._choice = choice
         self._note_assignment = note_assignment
         self._note_offer = note_offer
@@ -102,6 +105,8 @@ class Recovery:
         self._interrupted = Interrupted(0, "")  # the newest that was
         self._executor: ElasticExecutor | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
+        self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
+        self._departed: list[Departed] = []  # members that have ended well
         self._is_ready = False  # the formation waits to be taken: all that it has told has been heeded
         self._end: Exception | None = None
         self._is_blank = bootstrap.is_late  # until it has the others' state
@@ -146,7 +151,7 @@ class Recovery:
             report = Report()
             if executor is not None:
                 try:
-                    executor.suspend(trouble or "a rank begins its function again")
+                    executor.suspend(trouble or f"rank {executor.rank} begins its function again")
                 except StuckError as error:
                     _end_process(str(error))
                 report = executor.report()
@@ -189,6 +194,10 @@ class Recovery:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(_JOIN_SECONDS)
+        # A thread that comes back from gloo when Python has gone would end this process with SIGABRT.
+        deadline = time.monotonic() + CONNECT_LIMIT.total_seconds() + _JOIN_SECONDS
+        for formation in self._formations:
+            formation.join_thread(max(0.0, deadline - time.monotonic()))
 
     def abandon(self) -> None:
         """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
@@ -213,12 +222,29 @@ class Recovery:
         self._news.put(Failed(formation, error, is_final))
 
     def _listen(self) -> None:
-        """Hear what the rendezvous has to say, until the client is closed."""
+        """Hear what the rendezvous has to say, until the client is closed.
+
+        How others have ended is told to the executor from here: the other thread may be waiting for them in it.
+        """
         try:
             for notice in self._client.follow():
-                self._news.put(notice)
+                match notice:
+                    case Departed():
+                        self._note_departed(notice)
+                    case Interrupted(generation, reason) if (executor := self._executor) is not None:
+                        self._news.put(notice)
+                        executor.note_interrupted(generation, reason)
+                    case Interrupted() | ResizeOffered():
+                        self._news.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
+
+    def _note_departed(self, notice: Departed) -> None:
+        with self._changed:
+            self._departed = [each for each in self._departed if each.generation >= self._generation] + [notice]
+            executor = self._executor
+        if executor is not None:
+            executor.note_departed(notice.generation, notice.rank)
 
     def _control(self) -> None:
         try:
@@ -275,12 +301,15 @@ class Recovery:
             self._begin(replace(report, trouble=trouble))
         if former is not None:
             former.abandon()
+        if executor is not None:
+            executor.disconnect()
 
     def _begin(self, report: Report) -> None:
         """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
         report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
         self._is_ready = False
         self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
+        self._formations = [each for each in self._formations if each.is_under_way] + [self._formation]
         self._formation.start()
 
     def _join(self, membership: Membership) -> None:
@@ -306,6 +335,8 @@ class Recovery:
                 self._is_ready = formation is self._formation
                 self._changed.notify_all()
             return
+        if formation.membership is not None:  # before anything is done with them that the program waits for
+            self._note_assignment(formation.membership.assignment)
         try:
             executor.resume(*formation.take())
         except HorovodInternalError as error:
@@ -315,8 +346,6 @@ class Recovery:
             self._formation = None
             self._changed.notify_all()
         _LOG.debug("resumed: generation %d", self._generation)
-        if formation.membership is not None:
-            self._note_assignment(formation.membership.assignment)
 
     def _take(self) -> Entry:
         """Let the program have what was formed; the caller holds the lock."""
@@ -324,8 +353,12 @@ class Recovery:
         if formation is None or formation.membership is None:
             raise AssertionError("there is a formation with a membership")
         numbers = formation.membership.assignment
-        executor = ElasticExecutor(*formation.take(), self.note_trouble, self._generation)
+        executor = ElasticExecutor(
+            *formation.take(), self.note_trouble, self._generation, lease_seconds=self._lease_seconds
+        )
         self._executor = executor
+        for notice in self._departed:
+            executor.note_departed(notice.generation, notice.rank)
         return Entry(numbers, executor, formation.membership.verdict)
 
     def _give_up(self, error: Exception) -> None:

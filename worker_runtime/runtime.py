@@ -32,6 +32,7 @@ from worker_runtime.membership import (
     connect,
     read_backend,
 )
+from worker_runtime.multiprocessing_folder import place_below
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.recovery import FollowingClient, Recovery
 from worker_runtime.worlds import World, find_world
@@ -51,9 +52,9 @@ class Client(FollowingClient, Protocol):
         """The rank of a member that has ended well, if one is heard of in time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _World:
-    assignment: Assignment
+    assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
     executor: Executor
 
 
@@ -82,9 +83,8 @@ class Runtime:
         Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
 
         Raises:
-            InitializationError: the job refused this worker, the workers could not connect in time, another launcher
-                does not say how its workers can meet, the backend that was asked for is not there, or this process is
-                a child of the worker.
+            InitializationError: the job refused this worker, the workers did not connect in time, another launcher
+                does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
         """
         with self._lock:
             if self._world is not None and not self._is_forked:
@@ -101,15 +101,15 @@ class Runtime:
                     assignment, executor = read_numbers(environment), Executor()
                     self._late = bootstrap, choice
                 elif bootstrap is not None:
-                    join = self._join_elastic if is_elastic else self._join
-                    assignment, executor = join(bootstrap, choice)
+                    assignment, executor = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
                 elif world is not None:
                     assignment, executor = self._join_foreign(world, choice)
                 else:
                     assignment, executor = ALONE, Executor()
             except RendezvousError as error:
-                raise InitializationError(str(error)) from error
+                raise InitializationError(str(error)) from None
             self._world, self._is_forked = _World(assignment, executor), False
+            place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
             if not self._is_registered:
@@ -140,7 +140,7 @@ class Runtime:
             try:
                 entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
-                raise InitializationError(str(error)) from error
+                raise InitializationError(str(error)) from None
             self._world = _World(entry.assignment, entry.executor)
             return entry.verdict
 
@@ -163,7 +163,7 @@ class Runtime:
             try:
                 self._world = _World(*self._join_elastic(*late))
             except RendezvousError as error:
-                raise InitializationError(str(error)) from error
+                raise InitializationError(str(error)) from None
             return True
 
     def declare_state(self) -> AbstractContextManager[None]:
@@ -231,7 +231,7 @@ class Runtime:
             group = form(membership, client, bootstrap.address, limit, choice=choice)
         finally:
             client.close()
-        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap))
+        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
         return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
@@ -271,7 +271,7 @@ class Runtime:
         """The program goes on with other numbers."""
         world = self._world
         if world is not None:
-            self._world = _World(assignment, world.executor)
+            world.assignment = assignment
 
     def _note_offer(self, offer: ResizeOffered) -> None:
         """Hosts have come or gone."""

@@ -34,6 +34,10 @@ class ElasticSampler:
     is known to be processed, and after a change of the job the whole epoch begins again. It does not matter that a
     loader fetches batches ahead (`num_workers`), since only those that are recorded count.
 
+    Where several optimizers step with a batch, the last one decides. A worker that is lost between two of their steps
+    has its share in those before, and none in those after: its batch counts as not processed and is dealt out again, so
+    that the optimizers before use it twice and the last one once. So it is however many are left.
+
     Args:
         dataset: what is sampled; only its length counts.
         shuffle: whether the order is random, another one in each epoch, the same on all ranks.
@@ -83,11 +87,12 @@ class ElasticSampler:
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """Note that each worker has processed a batch; to be called after the step in which it was used.
+        """Note that each worker has processed a batch; to be called after the step in which it was used, the last one.
 
         It counts for the ranks that have committed that step: those of the newest step of a `DistributedOptimizer` of
         all ranks since the batch before. Where there was none, as while gradients are accumulated, it waits for the
-        next one, and counts for those. Where nothing ever commits, it counts for those who are there now.
+        next one, and counts for those. Where nothing ever commits, it counts for those who are there now. The steps of
+        the only worker that is left count as well.
 
         Args:
             batch_idx: Horovod's argument; nothing depends on it.
@@ -107,8 +112,6 @@ class ElasticSampler:
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may have been of anything that came before
             self._settle(steps, participants)
-        elif len(present) == 1:
-            self._settle(steps, present)  # alone, nobody commits
         self._row += rows
         self.processed_num = self._count(self._write_all())
 
@@ -191,7 +194,7 @@ class ElasticSampler:
         self.reset()
 
     def _find_members(self) -> tuple[int, ...]:
-        """Among whom to deal: those who have committed the last step; alone, nobody commits."""
+        """Among whom to deal: those who have committed the last step; who is alone need not wait for one."""
         lineage, (_, members) = RUNTIME.executor.lineage, RUNTIME.executor.committed
         return lineage if len(lineage) == 1 else members
 

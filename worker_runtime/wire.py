@@ -44,6 +44,8 @@ class Frame(IntEnum):
     BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
     LEAVE = 4  # goodbye; with a text, why the others cannot go on
     END = 5  # the same, from the end of this connection on, which is that of the process
+    EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
+    DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
     HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
     GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
     WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
@@ -162,9 +164,8 @@ def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
         first: release; the others have the indices that follow, and are equal in all else.
         payloads: of each, at least one.
     """
-    extents, joined = first.extents, first.joined
+    extents, joined, count = first.extents, first.joined, len(payloads)
     each = len(extents[0]) if extents else 0
-    count = len(payloads)
     parts = [_TERMS.pack(count, first.index, len(joined), each, first.value)]
     if each:
         parts.append(struct.pack(f"<{each * len(extents)}q", *(extent for member in extents for extent in member)))

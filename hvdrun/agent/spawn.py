@@ -144,6 +144,7 @@ class WorkerEnvironment:
             worker=launch.worker,
             address=begin.address,
             start_timeout_seconds=begin.start_timeout_seconds,
+            lease_seconds=begin.lease_seconds,
             is_late=launch.is_late,
         )
         elastic = is_elastic(begin.environment)

@@ -107,17 +107,17 @@ class WorkerClient:
         deadline = time.monotonic() + CALL_SECONDS
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
-    def follow(self) -> Iterator[Interrupted | ResizeOffered]:
-        """Every interruption and every offer that holds now, then each new one, until the client is closed; blocking.
+    def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
+        """Every interruption, offer and departure that holds now, then each new one, until the client is closed.
 
-        For a thread that lives as long as the worker: `close`, called by another thread, ends it at once.
+        It blocks, and is for a thread that lives as long as the worker: `close`, called by another, ends it at once.
 
         Raises:
             CallRefusedError: the agent refuses to tell it.
             WireError: what it tells cannot be understood.
         """
         for notice in self._reading.follow():
-            if isinstance(notice, Interrupted | ResizeOffered):
+            if isinstance(notice, Interrupted | ResizeOffered | Departed):
                 yield notice
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:

@@ -22,6 +22,8 @@ TESTS_OF_MORE = {
     "tests/rendezvous/test_fuzz.py": "the server's port, under fire",
     "tests/worker_runtime/test_failures.py": "the runtime as a whole, when something goes wrong beside it",
     "tests/worker_runtime/test_interrupts.py": "the runtime as a whole, with signals and several threads",
+    "tests/worker_runtime/test_exits.py": "how the end of a worker reaches the others, through the executor",
+    "tests/worker_runtime/collectives/test_worlds.py": "the worlds in which the collectives are tested",
     "tests/worker_runtime/test_bursts.py": "the collectives as a whole, a thousand at a time",
     "tests/worker_runtime/test_random_collectives.py": "the collectives as a whole, by random programs",
     "tests/worker_runtime/sequencer/test_fuzz.py": "the sequencer's port, under fire",

@@ -184,7 +184,7 @@ async def open_stage(
 
 def make_bootstrap(socket: Path, worker: Worker, *, start_timeout_seconds: float = LIMIT_SECONDS) -> Bootstrap:
     """What the agent at this socket gives to a worker."""
-    return Bootstrap("job", socket, worker, LOOPBACK, start_timeout_seconds)
+    return Bootstrap("job", socket, worker, LOOPBACK, start_timeout_seconds, 5.0)
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environme
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.errors import BootstrapError
 
-GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0)
+GIVEN = Bootstrap("job", Path("/run/hvdrun-1/agent.sock"), Worker(Slot("a", 3), 2), "10.0.0.1", 120.0, 5.0)
 ASSIGNMENT = Assignment(rank=5, size=8, local_rank=1, local_size=4, cross_rank=1, cross_size=2)
 
 # An environment holds no NUL, and is bytes to the operating system.
@@ -27,6 +27,7 @@ values = st.binary(min_size=1).filter(lambda data: b"\0" not in data).map(os.fsd
         worker=st.builds(Worker, st.builds(Slot, values, st.integers(min_value=0)), st.integers(min_value=1)),
         address=values,
         start_timeout_seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+        lease_seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     )
 )
 def test_what_the_agent_writes_the_worker_reads(written: Bootstrap) -> None:
@@ -37,7 +38,7 @@ def test_what_the_agent_writes_the_worker_reads(written: Bootstrap) -> None:
 
 def test_a_host_may_be_an_ipv6_address() -> None:
     worker = Worker(Slot("2001:db8::1", 0), 1)
-    written = Bootstrap("job", Path("/s"), worker, "2001:db8::1", 1.0)
+    written = Bootstrap("job", Path("/s"), worker, "2001:db8::1", 1.0, 1.0)
     assert Bootstrap.read(written.environment()) == written
 
 
@@ -67,6 +68,9 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
         (bootstrap.START_TIMEOUT, "nan"),
         (bootstrap.START_TIMEOUT, "inf"),
         (bootstrap.START_TIMEOUT, "0"),
+        (bootstrap.LEASE, "long"),
+        (bootstrap.LEASE, "inf"),
+        (bootstrap.LEASE, "0"),
     ],
 )
 def test_a_value_that_the_agent_cannot_have_written_is_shown(name: str, value: str) -> None:

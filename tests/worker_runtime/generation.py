@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -47,6 +48,7 @@ class Played:
     def __init__(self) -> None:
         self.works: list[Pending] = []
         self.is_stuck = False
+        self.lingers = False  # what is interrupted ends in its own time
         self.silent = ""  # the address of a host that is cut off
         self.is_shut = False
 
@@ -63,7 +65,7 @@ class Played:
     def shut_down(self) -> bool:
         """As `Connections`."""
         for work in self.works:
-            work.is_bad = not work.is_done
+            work.is_bad = not work.is_done and not self.lingers
         return not self.is_stuck
 
     def find_silent(self, limit_seconds: float) -> str:
@@ -150,11 +152,10 @@ class Generation:
         self.link.close()
 
 
-def make_executor(generation: Generation, troubles: list[str] | None = None) -> ElasticExecutor:
-    """An executor in that generation, whose troubles are noted."""
-    noted = [] if troubles is None else troubles
-    number = generation.group.generation
-    return ElasticExecutor(generation.group, generation.link, lambda _, reason: noted.append(reason), number)
+def make_executor(generation: Generation, note: Callable[[str], None] = lambda _: None) -> ElasticExecutor:
+    """An executor in that generation, and who is told of its troubles."""
+    group, link = generation.group, generation.link
+    return ElasticExecutor(group, link, lambda _, reason: note(reason), group.generation, lease_seconds=5.0)
 
 
 def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:

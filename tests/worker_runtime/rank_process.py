@@ -71,7 +71,8 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
         except EOFError:
             SEQUENCER.close()
             return
-        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", rank), 1), "127.0.0.1", LIMIT_SECONDS)
+        worker = Worker(Slot("localhost", rank), 1)
+        bootstrap = Bootstrap("job", Path("unused"), worker, "127.0.0.1", LIMIT_SECONDS, LIMIT_SECONDS)
         exchange = PipeExchange(rank, size, readable, writable)
         RUNTIME._connect = lambda _, exchange=exchange: exchange
         RUNTIME._generation = generation

@@ -10,6 +10,7 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS
 from worker_runtime.membership import (
     Assignment,
     Decision,
+    Departed,
     Endpoint,
     Interrupted,
     Membership,
@@ -17,7 +18,7 @@ from worker_runtime.membership import (
     ResizeOffered,
 )
 
-Notice: TypeAlias = Interrupted | ResizeOffered
+Notice: TypeAlias = Interrupted | ResizeOffered | Departed
 
 
 @dataclass

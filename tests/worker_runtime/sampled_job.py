@@ -46,6 +46,7 @@ class Job:
         self.count = chance.choice([0, 1, 3, 10, 60])
         self.batch = chance.randint(1, 6)
         self.passes = chance.choice([1, 1, 2, 3])
+        self.optimizers = chance.choice([1, 2, 3])  # that step one after the other
         self.is_calm = False
         self.counts = Counter[str]()
         self.seen: set[int] = set()  # in committed steps of this epoch, padding included
@@ -96,7 +97,7 @@ class Job:
         assert len({player.sampler.rank for player in self.players}) == len(self.players)
 
     def step(self) -> bool:
-        """One step of all, of some passes; False where no data is left."""
+        """One step of all, of some passes, by each optimizer; False where no data is left."""
         rows = len(self.players[0].sampler)
         taken = []
         while len(taken) < self.passes and (left := rows - self.players[0].rows - sum(taken)) > 0:
@@ -106,15 +107,17 @@ class Job:
         for _ in taken[:-1]:
             for player in self.players:
                 self.act(player).record_batch(0, self.batch)
-        lost = self.lose(0.15)
-        self.counts["lost before"] += len(lost)
-        for player in self.players:
-            self.tell(player, lost)
-            if len(self.players) > 1:
+        for number in range(self.optimizers):
+            lost = self.lose(0.3 if number else 0.15)
+            self.counts["lost between" if number else "lost before"] += len(lost)
+            self.counts["left alone between"] += number > 0 and bool(lost) and len(self.players) == 1
+            for player in self.players:
+                self.tell(player, lost)
                 player.seat.commit()
+        for player in self.players:
             self.use(player, sum(taken))
         self.counts["alone"] += len(self.players) == 1
-        lost = self.lose(0.05)
+        lost = self.lose(0.08)
         self.counts["lost after"] += len(lost)
         for player in self.players:
             is_told = self.chance.random() < 0.5

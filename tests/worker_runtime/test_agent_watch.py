@@ -29,7 +29,7 @@ from worker_runtime.agent_watch import watch
 from worker_runtime.membership import Bootstrap, Slot
 from rendezvous.core.model import Worker
 
-bootstrap = Bootstrap("job", Path(sys.argv[1]), Worker(Slot("a", 0), 1), "127.0.0.1", float(sys.argv[2]))
+bootstrap = Bootstrap("job", Path(sys.argv[1]), Worker(Slot("a", 0), 1), "127.0.0.1", float(sys.argv[2]), 5.0)
 threading.Thread(target=watch, args=(bootstrap,), daemon=True).start()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(600)

@@ -49,7 +49,8 @@ def test_closing_leaves_no_thread_and_no_descriptor() -> None:
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a snapshot
     for _ in range(10):
         Background(Counter()).close()
-    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before  # noqa: PTH208 - the same
+    assert threading.active_count() <= before[0]
+    assert len(os.listdir("/proc/self/fd")) <= before[1]  # noqa: PTH208 - the same
 
 
 def test_it_sleeps_while_nothing_is_asked() -> None:

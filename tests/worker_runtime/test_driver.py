@@ -392,7 +392,7 @@ def test_leaving_says_goodbye_and_leaves_no_thread_and_no_descriptor() -> None:
         player.driver.leave()
         assert sequencer.read() == (Frame.LEAVE, b"")
         sequencer.close()
-    assert count_descriptors() == descriptors
+    assert count_descriptors() <= descriptors
     assert threading.active_count() == threads
 
 

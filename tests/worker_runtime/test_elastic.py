@@ -3,6 +3,7 @@
 Long because each fault that Horovod has here has a test of its own.
 """
 
+import traceback
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def test_after_a_failure_the_state_is_restored_and_synchronised_again() -> None:
     state = Journal()
     state.register_reset_callbacks([lambda: state.lines.append("first"), lambda: state.lines.append("second")])
     run_fn(train(HorovodInternalError("lost"), "done"), lambda: state.lines.append("join"))(state)
-    assert state.lines == ["sync", "train", "restore", "join", "reset", "first", "second", "sync", "train"]
+    assert state.lines == ["sync", "train", "join", "restore", "reset", "first", "second", "sync", "train"]
 
 
 @pytest.mark.parametrize(("skips", "synced"), [(True, []), (False, ["sync"])])
@@ -98,9 +99,9 @@ BEGUN = Verdict(Decision.BEGIN)
         (HostsUpdatedInterrupt(skip_sync=True), ADDED, ["RESIZE", "reset", "sync"]),
         (HostsUpdatedInterrupt(skip_sync=True), BEGUN, ["RESIZE", "reset", "sync"]),
         (HostsUpdatedInterrupt(skip_sync=True), RESTORED, ["RESIZE", "restore", "reset", "sync"]),
-        (HorovodInternalError("lost"), RESTORED, ["restore", "RESTORE", "reset", "sync"]),
-        (HorovodInternalError("lost"), REMOVED, ["restore", "RESTORE", "reset", "sync"]),
-        (HorovodInternalError("lost"), None, ["restore", "RESTORE", "reset", "sync"]),
+        (HorovodInternalError("lost"), RESTORED, ["RESTORE", "restore", "reset", "sync"]),
+        (HorovodInternalError("lost"), REMOVED, ["RESTORE", "restore", "reset", "sync"]),
+        (HorovodInternalError("lost"), None, ["RESTORE", "restore", "reset", "sync"]),
     ],
 )
 def test_what_all_do_decides_whether_the_state_is_restored_and_synchronised(
@@ -169,9 +170,25 @@ def test_after_a_failure_whoever_cannot_join_anew_says_what_has_failed(failure: 
     with pytest.raises(HorovodInternalError) as caught:
         elastic._run_through(train(HorovodInternalError(failure)), enter)(Journal())
     assert str(caught.value) == told
-    assert caught.value.__suppress_context__
+    shown = traceback.format_exception(caught.value)
+    assert [line for line in shown if line.startswith("Traceback")] == shown[:1]
+    assert "raise outcome" in shown[-2], shown  # in the program
     with pytest.raises(InitializationError, match="rank 1 has left"):
         elastic._run_through(train(HostsUpdatedInterrupt()), lambda wish, _: enter(wish, failure))(Journal())
+
+
+@pytest.mark.parametrize("trouble", ["rank 1 has left", "mine"])
+def test_what_has_led_to_the_program_s_own_failure_is_shown_with_it(trouble: str) -> None:
+    def fail(_: Journal) -> None:
+        raise HorovodInternalError(trouble) from KeyError("the program's own")
+
+    def enter(*_: object) -> Verdict | None:
+        raise InitializationError("rank 1 has left")
+
+    with pytest.raises(HorovodInternalError) as caught:
+        elastic._run_through(fail, enter)(Journal())
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "InitializationError" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_state_is_declared_while_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@
 import struct
 import threading
 from collections.abc import Iterator
+from functools import partial
 from queue import SimpleQueue
 
 import pytest
@@ -25,20 +26,6 @@ from worker_runtime.reduction import GradientReducer
 from worker_runtime.runner import Runner
 
 THREE = (0, 1, 2)
-
-
-@pytest.fixture
-def before() -> Iterator[Generation]:
-    """The generation that ends: this worker is rank 0 of 3."""
-    with Generation(1, size=3) as generation:
-        yield generation
-
-
-@pytest.fixture
-def after() -> Iterator[Generation]:
-    """The next one, without rank 1."""
-    with Generation(2) as generation:
-        yield generation
 
 
 @pytest.fixture
@@ -150,7 +137,7 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(
 
 def test_a_host_that_is_cut_off_is_trouble_to_whoever_waits_for_gloo(before: Generation) -> None:
     troubles = SimpleQueue[str]()
-    executor = ElasticExecutor(before.group, before.link, lambda _, trouble: troubles.put(trouble), 1)
+    executor = make_executor(before, troubles.put)
     handle = executor.submit(Allreduce([torch.ones(LARGE)], SUM, find_all(executor), "allreduce.x"))
     before.sequencer.read_names(1)
     before.release(0)
@@ -162,7 +149,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_whoever_waits_for_gloo(before: Gen
 
     waiter = threading.Thread(target=wait)
     waiter.start()
-    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 5 s"
+    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6 s"
     assert troubles.get(timeout=LIMIT_SECONDS) == expected
     executor.close()
     waiter.join(LIMIT_SECONDS)
@@ -171,7 +158,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_whoever_waits_for_gloo(before: Gen
 
 def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(before: Generation, after: Generation) -> None:
     troubles: list[str] = []
-    executor = make_executor(before, troubles)
+    executor = make_executor(before, troubles.append)
     tensor = torch.ones(LARGE)
     handle = executor.submit(Allreduce([tensor], SUM, find_all(executor), "allreduce.x"))
     before.sequencer.read_names(1)
@@ -336,6 +323,35 @@ def test_the_last_one_that_is_left_runs_alone_what_is_pending(executor: ElasticE
     assert (executor.size, executor.lineage) == (1, (0,))
 
 
+def test_the_last_one_that_is_left_commits_by_itself(executor: ElasticExecutor, before: Generation) -> None:
+    """Between two optimizers' steps the others are lost: who took part in the second one is known."""
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    first, second = (GradientReducer(partial(list_named, parameter), lambda: executor) for parameter in parameters)
+    sum(parameter.sum() for parameter in parameters).backward()  # type: ignore[union-attr]  # a sum of tensors is one
+    stepper = threading.Thread(target=first.synchronize)
+    stepper.start()
+    for number in range(3):
+        answer_one(before, number, is_committed=True)
+    stepper.join(LIMIT_SECONDS)
+    assert executor.committed == (1, THREE)
+    stepper = threading.Thread(target=second.synchronize)
+    stepper.start()
+    answer_one(before, 3)
+    interrupt(executor, before)
+    executor.report()
+    executor.adopt(2, 0, 1, retry(0))
+    executor.resume(None, None)
+    stepper.join(LIMIT_SECONDS)
+    assert executor.committed == (2, (0,))
+    assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]  # type: ignore[union-attr]  # there is one
+    second.synchronize()
+    assert executor.committed == (3, (0,))
+
+
+def list_named(parameter: torch.nn.Parameter) -> list[tuple[str, torch.Tensor]]:
+    return [("p", parameter)]
+
+
 def test_of_what_ran_alone_nobody_is_told(executor: ElasticExecutor, before: Generation) -> None:
     handle = executor.submit(make_sum(executor, "x", 1.0))
     interrupt(executor, before)
@@ -399,6 +415,27 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     for thread in (suspending, closing):
         thread.join(LIMIT_SECONDS)
         assert not thread.is_alive()
+    assert before.is_closed
+
+
+def test_a_suspended_one_can_report_before_what_it_ran_has_ended(executor: ElasticExecutor, before: Generation) -> None:
+    """What has not ended may still write: to disconnect is to wait for it."""
+    handle = executor.submit(Allreduce([torch.zeros(LARGE)], SUM, find_all(executor), "allreduce.large"))
+    before.release(0, ranks=THREE)
+    handle.await_answer()
+    before.played.lingers = True
+    interrupt(executor, before)
+    assert [pending.name for pending in executor.report().pending] == ["allreduce.large"]
+    disconnecting = threading.Thread(target=executor.disconnect)
+    disconnecting.start()
+    disconnecting.join(0.1)
+    assert disconnecting.is_alive()
+    assert not before.played.is_shut
+    before.played.works[0].is_bad = True
+    disconnecting.join(LIMIT_SECONDS)
+    assert before.is_closed
+    assert not handle.is_done()
+    executor.disconnect()
     assert before.is_closed
 
 

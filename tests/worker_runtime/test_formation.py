@@ -1,7 +1,11 @@
 """One try to become a member: what it tells, and that nothing stays open of one that nobody waits for."""
 
+import gc
+import socket
 import threading
+import weakref
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -12,7 +16,8 @@ from worker_runtime import formation as formation_module
 from worker_runtime.backends.choice import GLOO_ALONE
 from worker_runtime.errors import InitializationError
 from worker_runtime.formation import Formation
-from worker_runtime.membership import Decision, Membership, RendezvousError, Report, Wish
+from worker_runtime.link import Link
+from worker_runtime.membership import Decision, Endpoint, Membership, RendezvousError, Report, Wish
 
 
 class Told:
@@ -20,6 +25,7 @@ class Told:
 
     def __init__(self) -> None:
         self.words: list[str] = []
+        self.errors: list[Exception] = []
         self.changed = threading.Condition()
 
     def note_joined(self, formation: Formation, membership: Membership) -> None:
@@ -35,6 +41,7 @@ class Told:
     def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
         """As `Follower`."""
         del formation
+        self.errors.append(error)
         self._note(f"failed{' for good' if is_final else ''}: {error}")
 
     def wait_for(self, count: int) -> list[str]:
@@ -137,6 +144,20 @@ def test_who_is_refused_has_failed_for_good(formation: Formation, registrar: Reg
     assert formation.membership is None
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_fault_of_its_own_is_final(
+    formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("unforeseen")
+
+    monkeypatch.setattr(formation_module, "form", fail)
+    registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
+    expected = "failed for good: Horovod initialization failed: this worker cannot connect (KeyError('unforeseen'))"
+    assert told.wait_for(2)[1] == expected
+    assert formation.membership is not None
+
+
 def test_who_cannot_connect_may_try_again(
     formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,3 +168,29 @@ def test_who_cannot_connect_may_try_again(
     registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
     assert told.wait_for(2)[1] == "failed: Horovod initialization failed: rank 1 is not there"
     assert not formation.is_connected
+
+
+def test_where_the_sequencer_is_gone_it_fails_at_once_and_the_error_does_not_hold_the_group(
+    formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(*listener.getsockname())
+
+    class Formed:
+        """Whose sequencer was killed meanwhile."""
+
+        def connect(self, limit: timedelta) -> Link:
+            return Link.connect(endpoint, bytes(32), 4, 0, limit)
+
+    made = [Formed()]
+    group = weakref.ref(made[0])
+    monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
+    gc.disable()  # a group has threads and connections, and shall not wait for it
+    try:
+        registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
+        assert told.wait_for(2)[1].startswith("failed: ")
+        formation.join_thread(LIMIT_SECONDS)
+        assert group() is None
+    finally:
+        gc.enable()
+    assert len(told.errors) == 1

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
 from rendezvous.errors import RendezvousError, SequencerStartError
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.cancellation import Cancellation
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.group import Group, form
 
@@ -142,6 +145,26 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
         assert announcements.heard[0].address == "127.0.0.1"
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
     assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_that_waits_for_others_can_be_told_to_stop(rank: int) -> None:
+    """Long before the limit; gloo itself has no such way."""
+    announcements, cancellation = Announcements(), Cancellation()
+    membership = Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY)
+    with ThreadPoolExecutor() as threads:
+        store = None
+        if rank == 1:
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            announcements.heard.append(Endpoint("127.0.0.1", store.port))
+        forming = threads.submit(form, membership, announcements, "127.0.0.1", LIMIT, cancellation=cancellation)
+        with pytest.raises(TimeoutError):
+            forming.exception(0.5)
+        began = time.monotonic()
+        cancellation.cancel()
+        assert isinstance(forming.exception(LIMIT.total_seconds()), GroupFormationError)
+        assert time.monotonic() - began < LIMIT.total_seconds() / 2
+        del store
 
 
 def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:

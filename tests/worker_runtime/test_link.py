@@ -95,8 +95,13 @@ def test_one_who_says_nothing_is_given_up_in_time() -> None:
     assert time.monotonic() - began < LIMIT_SECONDS / 2
 
 
-def test_a_port_where_nobody_listens_is_given_up_in_time() -> None:
+def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint(*listener.getsockname())
     with pytest.raises(SequencerError, match="refused"):
-        Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=0.1))
+        Link.connect(endpoint, KEY, 7, 3, timedelta(hours=1))
+
+
+def test_an_address_that_cannot_be_reached_is_given_up_in_time() -> None:
+    with pytest.raises(SequencerError):
+        Link.connect(Endpoint("255.255.255.255", 1), KEY, 7, 3, timedelta(seconds=0.1))

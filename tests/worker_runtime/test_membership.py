@@ -46,7 +46,7 @@ def test_grpc_starts_without_fork_handlers_unless_they_are_asked_for(
         monkeypatch.setenv(name, wanted)
     starts: list[str] = []
     monkeypatch.setattr(membership, "import_client", lambda: lambda _: starts.append(os.environ[name]))
-    bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0)
+    bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0)
     membership.connect(bootstrap)
     assert starts == [seen]
     assert os.environ.get(name) == wanted

@@ -5,6 +5,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from worker_runtime.membership import (
     Bootstrap,
     CompletedOperation,
     Decision,
+    Departed,
     Interrupted,
     Membership,
     RendezvousError,
@@ -40,6 +42,7 @@ from worker_runtime.membership import (
     Wish,
 )
 from worker_runtime.recovery import Entry, Recovery
+from worker_runtime.wire import Frame, encode_number
 
 LOST = "rank 1 was lost"
 
@@ -57,8 +60,8 @@ class Stage:
     heard: "SimpleQueue[Assignment | ResizeOffered]" = field(default_factory=SimpleQueue)
 
     def __post_init__(self) -> None:
-        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, self.late)
-        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self.heard.put, self.heard.put)
+        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, self.late)
+        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self.hear, self.hear)
 
     def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
         """In a thread of its own, as the program does."""
@@ -76,6 +79,11 @@ class Stage:
         """Tell that a generation cannot go on; what the worker asks for then."""
         self.registrar.tell(Interrupted(generation, reason))
         return self.registrar.read()
+
+    def hear(self, news: Assignment | ResizeOffered) -> None:
+        """Take it in slowly: what must wait for it, and does not, shows."""
+        time.sleep(0.2)
+        self.heard.put(news)
 
     def read_heard(self) -> Assignment | ResizeOffered:
         """What it is told next."""
@@ -136,13 +144,44 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage, generations
     handle = submit(executor)
     generations[5].lose()
     call = stage.interrupt()
-    assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.CONTINUE, "")
+    assert (call.after, call.report.wish) == (5, Wish.CONTINUE)
+    assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
     call.answer(publish(6, Decision.RETRY, (0,)))
     assert handle.wait()[0].tolist() == [1.0]
-    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    # whoever asks for its size now is told the one that this was made with
+    assert stage.heard.get_nowait() == Assignment(0, 1, 0, 1, 0, 1)
     assert (stage.recovery.generation, executor.generation) == (6, 6)
+    executor.close()
+
+
+def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
+    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations[5].gate.set()
+    executor = stage.begin(size=3)
+    is_over = threading.Event()
+    monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
+    call = stage.interrupt()
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    is_over.set()
+    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    executor.close()
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(
+    stage: Stage, generations: dict[int, Generation], *, is_early: bool
+) -> None:
+    generations[5].gate.set()
+    departed = Departed(5, Worker(Slot("localhost", 1), 1), 1)
+    if is_early:  # before the program has taken the generation, or after
+        stage.registrar.tell(departed)
+    executor = stage.begin(size=3)
+    if not is_early:
+        stage.registrar.tell(departed)
+    assert generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
     executor.close()
 
 
@@ -353,16 +392,23 @@ def test_a_program_that_begins_again_but_cannot_stop_what_is_under_way_ends_as_w
     entering.result(LIMIT_SECONDS).executor.close()
 
 
-def test_closing_while_forming_leaves_nothing_open(stage: Stage, generations: dict[int, Generation]) -> None:
+def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(
+    stage: Stage, generations: dict[int, Generation]
+) -> None:
+    """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
     generations[5].gate.set()
     executor = stage.begin(size=3)
     generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    stage.interrupt(6).answer(publish(7, Decision.RETRY, (0, 1), size=2))
     executor.close()
-    stage.recovery.close()
-    generations[6].gate.set()
-    wait_until_closed(generations[6])
-    assert generations[5].is_closed
+    closing = stage.pool.submit(stage.recovery.close)
+    for number in (7, 6):
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        generations[number].gate.set()
+    closing.result(LIMIT_SECONDS)
+    assert all(generation.is_closed for generation in generations.values())
 
 
 def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -62,8 +63,9 @@ def test_a_foreign_world_that_cannot_meet_is_refused_and_never_trained_alone() -
 
 
 def test_damaged_variables_of_hvdrun_are_an_error_and_no_world_of_one() -> None:
-    with pytest.raises(InitializationError, match=r"^Horovod initialization failed: the HVD_"):
+    with pytest.raises(InitializationError, match=r"^Horovod initialization failed: the HVD_") as caught:
         Runtime(lambda _: pytest.fail("nothing to connect to")).init({"HVD_JOB": "job"})
+    assert "".join(traceback.format_exception(caught.value)).count("Traceback") == 1
 
 
 @pytest.mark.parametrize("call", [hvd.rank, hvd.size, hvd.local_rank, hvd.local_size, hvd.cross_rank, hvd.cross_size])

@@ -19,7 +19,10 @@ from tests.worker_runtime.sampled_job import Job, Seat, play_job
 from worker_runtime import sampler as samplers
 from worker_runtime.sampler import ElasticSampler
 
-EVENTS = ("lost before", "lost after", "joined", "restored", "unsynced", "alone", "padding", "looked")
+EVENTS = (
+    *("lost before", "lost between", "left alone between", "lost after", "alone"),
+    *("joined", "restored", "unsynced", "padding", "looked"),
+)
 chances = st.randoms(use_true_random=False, note_method_calls=False)
 
 
@@ -148,8 +151,26 @@ def test_a_batch_without_a_step_of_its_own_waits_for_the_next_one(seat: SimpleNa
     assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (1, (1,)))),)
     sampler.record_batch(5, 1)
     executor.lineage = (0,)
-    sampler.record_batch(6, 1)  # alone, nobody commits
+    sampler.record_batch(6, 1)  # also alone: the step is still to come
+    assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (1, (1,)))),)
+    executor.commit()
     assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (3, (1,)))),)
+
+
+@pytest.mark.parametrize("lost", [(1,), (1, 2), (0, 1)])
+def test_of_several_steps_with_a_batch_the_last_one_decides_however_few_are_left(
+    seat: SimpleNamespace, lost: tuple[int, ...]
+) -> None:
+    executor = seat.executor = Seat.take(2 if 0 in lost else 0, 3)
+    sampler = ElasticSampler(range(9), shuffle=False)
+    executor.commit()
+    executor.commit(*lost)  # their share is in the step before
+    executor.commit()
+    sampler.record_batch(0, 1)
+    assert sampler.state_dict()["ledger"] == ((3, ((1, lost),)),)
+    assert sampler.is_outdated
+    sampler.reset()
+    assert sampler.remaining_indices == [*lost, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_batch_that_waits_is_dealt_out_again(seat: SimpleNamespace) -> None:

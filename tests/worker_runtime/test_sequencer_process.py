@@ -75,7 +75,7 @@ def test_one_process_serves_all_generations_until_it_is_closed() -> None:
         assert KEY.hex() not in command
         assert os.getsid(pid) == pid
     assert not psutil.pid_exists(pid)
-    assert count_descriptors() == before
+    assert count_descriptors() <= before
 
 
 def test_one_that_was_closed_or_killed_is_replaced() -> None:
@@ -113,7 +113,7 @@ def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     message = "/nowhere/python could not be started: No such file"
     with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match=message):
         process.activate(1, 2, KEY)
-    assert count_descriptors() == before
+    assert count_descriptors() <= before
 
 
 def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,11 +165,12 @@ def test_a_forked_child_can_let_go_of_it() -> None:
     with closing(SequencerProcess("127.0.0.1")) as process:
         process.activate(1, 2, KEY)
         connect(process)
-        before = count_descriptors()
+        assert process._child is not None
+        pipes = process._child.orders, process._child.output
         child = os.fork()
         if child == 0:
             process.abandon()
             process.close()
-            os._exit(before - count_descriptors())
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2  # both pipes
+            os._exit(sum(not os.path.exists(f"/proc/self/fd/{number}") for number in pipes))  # noqa: PTH110 - no frills
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(pipes)
         connect(process)

@@ -13,10 +13,20 @@ from worker_runtime.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroup, To
 
 
 class Recorded:
-    """A torch group that remembers that it was ended."""
+    """A torch group that remembers that it was ended, and whose barriers were waited for."""
 
     def __init__(self) -> None:
         self.is_ended = False
+        self.limits: list[timedelta] = []
+
+    def barrier(self) -> "Recorded":
+        """Its work is the group itself."""
+        return self
+
+    def wait(self, timeout: timedelta) -> bool:
+        """For a barrier."""
+        self.limits.append(timeout)
+        return True
 
     def shutdown(self) -> None:
         """End it."""
@@ -48,6 +58,15 @@ def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
         ("set/3/cpu", 1, 3, "cpu", CONNECT_LIMIT),
         ("set/-1/cuda", 5, 8, "cuda", timedelta(seconds=1)),
     ]
+
+
+def test_nobody_leaves_a_set_before_all_are_connected() -> None:
+    groups = TorchGroups(0, Maker().make)
+    made = cast("Recorded", groups.find(1, (0, 1, 2), limit=timedelta(seconds=3)))
+    groups.find(1, (0, 1, 2))
+    assert made.limits == [timedelta(seconds=3)]
+    of_nccl, of_all = (cast("Recorded", groups.find(*which)) for which in ((1, (0, 1), "cuda"), (ALL_RANKS, (0, 1))))
+    assert of_nccl.limits == of_all.limits == []  # a barrier of NCCL's needs to be told a GPU
 
 
 def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:

@@ -14,8 +14,9 @@ is owed nothing: what it has not asked by then it will not ask. So whether a mem
 last join does not depend on which message came first. When all have joined nothing else is pending.
 
 **Leaving and loss.** When a rank has left, all that is pending in its sets is refused, what it had asked itself
-included, and so is whatever is asked there later. When one is lost there is one Failure; every later call answers
-nothing, and illegal ones raise no more.
+included, and so is whatever is asked there later. One whose end is still to be explained has *vanished*: what it had
+asked does not count any more, and what needs it waits for the explanation. When one is lost there is one Failure; every
+later call answers nothing, and illegal ones raise no more.
 
 **Deadlocks.** Two threads of two ranks that wait for each other's operations would wait for ever. When each rank that
 has not left has joined, or waits with its only thread for a question that is pending, nobody can ask any more, unless
@@ -193,6 +194,23 @@ class Ordering:
         self._waits.stop(rank)
         self._joined.clear()  # the JOIN was pending in set 0, of which everybody is
         return answers + self._unlock()
+
+    def vanish(self, rank: int) -> None:
+        """The rank has ended, and whether it has left or is lost will be told: until then all wait for it.
+
+        Raises:
+            IllegalQuestionError: there is no such rank.
+        """
+        self._check_rank(rank)
+        if self._is_lost or rank in self._left:
+            return
+        for use in self._list_uses():
+            if use.asked.pop(rank, None) is not None:
+                use.extents.pop(rank, None)
+                if not use.asked:
+                    self._end(use)
+        self._joined.discard(rank)
+        self._waits.stop(rank)
 
     def lose(self, rank: int, reason: str) -> list[Answer]:
         """The rank has vanished; nothing is released any more, and nothing is pending.

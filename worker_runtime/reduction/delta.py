@@ -12,7 +12,7 @@ import torch
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
 from worker_runtime.errors import StepRevokedError
 from worker_runtime.executor import Executor
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Compressor
 
 ResultT = TypeVar("ResultT")
@@ -52,7 +52,10 @@ class DeltaReducer:
             HorovodInternalError: the operation failed; the parameters are then where they were before.
         """
         if self._enter() is None or not parameters:
-            return move()
+            result = move()
+            if parameters:
+                self._commit_alone()
+            return result
         starts = [parameter.detach().clone() for parameter in parameters]
         result = move()
         with torch.no_grad():
@@ -90,7 +93,11 @@ class DeltaReducer:
             except StepRevokedError:
                 continue
             return combined
+        self._commit_alone()
         return deltas
+
+    def _commit_alone(self) -> None:
+        commit_alone(self._get_executor(), self._find_set)
 
     def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         name = f"allreduce.{seat.name}.step"

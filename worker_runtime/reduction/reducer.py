@@ -39,7 +39,7 @@ from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.roster import NamedParameters, Roster
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Settings
 from worker_runtime.reduction.survey import AskedSurvey, Survey, ask_survey
 
@@ -128,6 +128,7 @@ class GradientReducer:
                     continue  # with those that are left, from the gradients that were kept
                 return
             self._end_step()
+            commit_alone(self._get_executor(), self._find_set)
 
     def discard(self) -> None:
         """Throw away what this step's backward passes have made; the gradients are undefined then.
@@ -138,7 +139,11 @@ class GradientReducer:
             HorovodInternalError: a reduction failed, or another rank uses the gradients that this one throws away.
         """
         with self._lock, torch.no_grad():
-            seat = self._enter_step()
+            # What an executor that has gone was asked for has ended with it. The place in the next one is taken when
+            # gradients are there: reducers find each other by the order in which they come, and only those that were
+            # there before have something to throw away, or a state to restore.
+            is_over = self._get_executor() is not self._executor
+            seat = None if is_over else self._enter_step()
             if seat is not None and self._ready:
                 if self._is_eager or self._promise is not None:
                     try:

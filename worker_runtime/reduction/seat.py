@@ -1,7 +1,9 @@
 """Where a reducer communicates: the executor of one generation, and the ranks among which it averages."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from worker_runtime.core.questions import GLOBAL_SET
 from worker_runtime.executor import Executor
 from worker_runtime.mentions import Mention
 from worker_runtime.operation import Members
@@ -89,6 +91,19 @@ class Seat:
         """
         if self.is_elastic:
             self.executor.commit(self.members)
+
+
+def commit_alone(executor: Executor, find_set: Callable[[], int]) -> None:
+    """As `Seat.commit`, where there is no place: the steps of the only rank that is left are steps of all ranks too.
+
+    Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
+
+    Args:
+        executor: of the present generation.
+        find_set: the number of the process set of whoever has stepped.
+    """
+    if executor.is_elastic and executor.size == 1 and find_set() == GLOBAL_SET:
+        executor.commit(executor.find_members(GLOBAL_SET, "DistributedOptimizer"))
 
 
 def _make_name(executor: Executor, process_set: int, label: str) -> str:

@@ -3,6 +3,12 @@
 What comes is taken in rounds: everything that is there to be read, connection by connection, and then one `settle`,
 which combines the payloads of all that was released and sends each member one message. So a burst costs few calls,
 however many small operations it holds.
+
+A member that ends may have left, or be lost. Where its goodbye leaves that to its exit code (EXIT), the end of its
+connection decides nothing, and what needs it waits. Its agent tells the rendezvous the code. The rendezvous tells the
+members that it has departed, which they say here; or it interrupts the generation. So nothing is guessed or timed.
+
+Long because what comes from a member, and what its end means to the others, are to be read side by side.
 """
 
 import time
@@ -32,7 +38,7 @@ from worker_runtime.wire import (
 )
 
 _MAX_REASON_BYTES = 500
-_GOODBYES = (Frame.LEAVE, Frame.END)
+_GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
@@ -48,6 +54,7 @@ class Generation:
         self._released_at = 0.0
         self._members: dict[int, Member] = {}
         self._came: set[int] = set()
+        self._departed: set[int] = set()  # those of whom is known that their processes have ended well
         self._signatures: dict[Signature, Signature] = {}
         self._answers: list[tuple[Answer, list[Entry]]] = []  # with the questions that they answer, for `settle`
         self._failure = ""
@@ -70,7 +77,7 @@ class Generation:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()
         except ConnectionEndedError as error:
-            self._drop(rank, f"its connection to the sequencer {error}")
+            self._end(member, error)
 
     def settle(self) -> None:
         """Send what was decided since the last time; that somebody is lost who does not take it, too."""
@@ -121,9 +128,7 @@ class Generation:
         except (ProtocolError, IllegalQuestionError) as error:
             self._drop(member.rank, f"it broke the rules of the sequencer: {error}")
         except ConnectionEndedError as error:
-            if member.farewell is not None:
-                self._part(member, member.farewell)
-            self._drop(member.rank, f"its connection to the sequencer {error}")
+            self._end(member, error)
 
     def _take(self, member: Member, kind: int, data: bytes, start: int, end: int) -> None:
         """Follow one frame, whose body is `data[start:end]`; after a failure, only goodbyes."""
@@ -141,8 +146,11 @@ class Generation:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
             member.farewell = data[start : min(end, start + _MAX_REASON_BYTES)]
+            member.is_undecided = kind == Frame.EXIT
             if kind == Frame.LEAVE:
                 self._part(member, member.farewell)
+        elif kind == Frame.DEPARTED:
+            self._depart(decode_number(memoryview(data)[start:end]))
         else:
             raise ProtocolError(f"a frame of type {kind} came")
 
@@ -164,6 +172,26 @@ class Generation:
             ordering.unblock(rank)
         elif key is not None:
             self._note(ordering.wait(rank, *key, is_blocked=kind == Frame.BLOCKED))
+
+    def _end(self, member: Member, error: ConnectionEndedError) -> None:
+        """A member's connection has ended: it has left, or is lost, or which of them is still to be told."""
+        if member.is_undecided and not member.farewell and member.rank not in self._departed:
+            self._members.pop(member.rank, None)
+            member.connection.close()
+            self._ordering.vanish(member.rank)
+            return
+        if member.farewell is not None or member.rank in self._departed:
+            self._part(member, member.farewell or b"")
+        self._drop(member.rank, f"its connection to the sequencer {error}")
+
+    def _depart(self, rank: int) -> None:
+        """A rank's process has ended well; what it has sent before may still be on its way."""
+        if rank >= self.activation.size:
+            raise ProtocolError(f"rank {rank} is said to have departed, of {self.activation.size}")
+        self._departed.add(rank)
+        if rank not in self._members:
+            self._came.add(rank)
+            self._note(self._ordering.leave(rank))
 
     def _part(self, member: Member, reason: bytes) -> None:
         """Let a member go, who may have said why the others cannot go on."""
@@ -296,4 +324,4 @@ class Generation:
             try:
                 member.flush()
             except ConnectionEndedError as error:
-                self._drop(rank, f"its connection to the sequencer {error}")
+                self._end(member, error)

@@ -24,6 +24,7 @@ class Member:
     asked: the number of its next question.
     has_left: it has said goodbye, so the end of its connection says nothing more.
     farewell: the goodbye that the end of its connection will be; None as long as that is a loss.
+    is_undecided: that goodbye holds only if its process ends well, which is still to be told.
     questions: known ones, by their heads.
     releases: ready to be sent, piece by piece.
     """
@@ -34,6 +35,7 @@ class Member:
     asked: int = 0
     has_left: bool = False
     farewell: bytes | None = None
+    is_undecided: bool = False
     questions: dict[bytes, tuple[Question, Key]] = field(default_factory=dict)
     releases: list[bytes] = field(default_factory=list)
     _signatures: dict[int, Signature] = field(default_factory=dict)

@@ -52,7 +52,7 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
         async with asyncio.timeout(LIMIT_SECONDS):
             await story()
         await asyncio.sleep(0)  # transports close in the next turn
-        assert count_descriptors() == before
+        assert count_descriptors() <= before
 
     asyncio.run(count())
 

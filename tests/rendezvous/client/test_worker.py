@@ -29,7 +29,7 @@ from rendezvous.errors import (
     SequencerStartError,
     UnreachableError,
 )
-from rendezvous.notices import KEY_BYTES, Interrupted, Published, ResizeOffered
+from rendezvous.notices import KEY_BYTES, Departed, Interrupted, Published, ResizeOffered
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -374,10 +374,20 @@ async def open_pair(path: Path) -> AsyncIterator[tuple[Stage, WorkerClient, Work
         yield stage, first, second
 
 
+def test_that_a_member_has_ended_well_is_heard_by_the_others(path: Path) -> None:
+    async def story() -> None:
+        async with open_pair(path) as (stage, client, _):
+            following = asyncio.create_task(asyncio.to_thread(lambda: next(iter(client.follow()))))
+            stage.server.tell(Exited(A1, 0))
+            assert await asyncio.wait_for(following, LIMIT_SECONDS) == Departed(1, A1, 1)
+
+    asyncio.run(story())
+
+
 def test_an_interruption_is_heard_at_once_reported_on_and_decided(path: Path) -> None:
     async def story() -> None:
         async with open_pair(path) as (stage, client, _):
-            heard: list[tuple[float, Interrupted | ResizeOffered]] = []
+            heard: list[tuple[float, Interrupted | ResizeOffered | Departed]] = []
 
             def follow() -> None:
                 heard.extend((time.monotonic(), notice) for notice in client.follow())

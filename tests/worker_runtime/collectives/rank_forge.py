@@ -46,16 +46,23 @@ def play_rank(
     store: Path,
     result: Path,
 ) -> None:
-    """Never returns."""
+    """Never returns, nor raises: what the forge holds, the folders of all ranks too, is not this process' to end."""
     signal.alarm(LIMIT_SECONDS)  # ends a process that hangs
-    world = World(*numbers, store)
     try:
-        outcome = (True, function(world, *arguments))
+        world = World(*numbers, store)
+        try:
+            outcome = (True, function(world, *arguments))
+        finally:
+            world.leave()
     except BaseException:  # noqa: BLE001 - the test is to see it
         outcome = (False, traceback.format_exc())
-    world.leave()
-    result.write_bytes(cloudpickle.dumps(outcome))
-    os._exit(0)
+    status = 1
+    try:
+        result.write_bytes(cloudpickle.dumps(outcome))
+        status = 0
+    except BaseException:  # noqa: BLE001 - told, and the forge tells that this rank has none
+        traceback.print_exc()
+    os._exit(status)
 
 
 def main() -> None:

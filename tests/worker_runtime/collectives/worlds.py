@@ -64,6 +64,7 @@ class World:
             options._timeout = LIMIT
             store = PrefixStore(f"group {number}", self._store)
             self._groups[number] = ProcessGroupGloo(store, members.position, members.size, options)
+            self._groups[number].barrier().wait(LIMIT)  # or one could be gone before the others have connected
         return members
 
     def forbid_payload(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.worker_runtime.core.transcript import play
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
-from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Signature
+from worker_runtime.core.questions import Failure, Kind, Question, Reduction, Refusal, Release, Signature
 
 LOSS = Question(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), ((),), Reduction.SUM))
 JOIN = Question(0, "join", Signature(Kind.JOIN))
@@ -50,6 +50,34 @@ def test_two_uses_of_one_name_are_told_apart_while_they_wait() -> None:
     (second,) = ordering.find_pending()
     assert (first.question, first.asked) == (second.question, second.asked)
     assert first.number != second.number
+
+
+def test_for_one_that_has_vanished_all_wait_and_nothing_that_it_has_asked_counts() -> None:
+    ordering = Ordering(3)
+    other = Question(0, "allreduce.other", LOSS.signature)
+    ordering.ask(1, LOSS)
+    ordering.ask(0, LOSS)
+    ordering.ask(1, other)
+    ordering.ask(1, JOIN)
+    ordering.vanish(1)
+    ordering.vanish(1)
+    assert [(each.asked, each.missing) for each in ordering.find_pending()] == [((0,), (1, 2))]
+    assert ordering.ask(2, LOSS) == []
+    assert ordering.wait(0, 0, LOSS.name, is_blocked=True) + ordering.wait(2, 0, LOSS.name, is_blocked=True) == []
+    (refusal,) = ordering.leave(1)
+    assert isinstance(refusal, Refusal)
+    assert refusal.ranks == (0, 2)
+    ordering.vanish(1)
+    with pytest.raises(IllegalQuestionError):
+        ordering.vanish(3)
+
+
+def test_one_that_has_vanished_may_be_lost() -> None:
+    ordering = Ordering(2)
+    ordering.vanish(1)
+    ordering.ask(0, LOSS)
+    assert ordering.lose(1, "it failed") == [Failure("rank 1 was lost: it failed")]
+    ordering.vanish(0)
 
 
 def test_an_answer_is_a_list_of_its_own() -> None:

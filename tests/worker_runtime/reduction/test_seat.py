@@ -4,6 +4,7 @@ import pytest
 
 from tests.worker_runtime.reduction.gradients import (
     SMALL,
+    backward,
     list_gradients,
     make_parameters,
     make_reducer,
@@ -13,7 +14,8 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.mentions import Mention
 from worker_runtime.reduction import GradientReducer, Settings
-from worker_runtime.reduction.seat import Seat
+from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.seat import Seat, commit_alone
 
 
 def test_a_new_generation_begins_anew() -> None:
@@ -118,3 +120,30 @@ def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> Non
         return executor.asked
 
     assert world.run(body) == [["commit"] if world.is_elastic else []] * 2
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_the_steps_of_the_only_rank_are_committed_too(*, is_elastic: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = make_parameters(1)
+        reducer = make_reducer(parameters, executor)
+        train(reducer, parameters)
+        backward(parameters)
+        reducer.discard()
+        DeltaReducer(lambda: executor, lambda: 0).step(parameters, lambda: None)
+        return executor.asked
+
+    assert World(1, is_elastic=is_elastic).run(body) == [["commit"] * 2 if is_elastic else []]
+
+
+def test_the_steps_of_one_rank_of_several_or_of_a_set_are_none_of_all_ranks() -> None:
+    world = World(3, is_elastic=True)
+    for executor in world.executors:
+        executor.process_sets.add(1, (1,), 0)
+    commit_alone(world.executors[1], lambda: 1)
+    commit_alone(world.executors[0], lambda: 1)
+    assert [executor.asked for executor in world.executors] == [[]] * 3
+    lone = World(1, is_elastic=True).executors[0]
+    lone.process_sets.add(1, (0,), 0)
+    commit_alone(lone, lambda: 1)
+    assert lone.asked == []

@@ -202,6 +202,69 @@ def test_who_says_goodbye_in_the_middle_is_lost_for_its_reason_now_or_when_it_en
             assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
+def is_silent(client: Client) -> bool:
+    """Nothing is told in the time in which the end of another's connection is, by far."""
+    return not select.select([client.socket], [], [], 0.2)[0]
+
+
+def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released() -> None:
+    with serving(3) as (_, (first, second, third)):
+        first.ask("a", BARRIER)
+        first.send(Frame.EXIT)
+        first.socket.close()
+        assert is_silent(second)
+        for client in (second, third):
+            client.ask("a", BARRIER)
+        assert is_silent(second)
+        third.send(Frame.DEPARTED, wire.encode_number(0))
+        third.send(Frame.DEPARTED, wire.encode_number(0))
+        for client in (second, third):
+            assert "shut down on rank 0" in client.told(Frame.REFUSAL)
+        second.ask("b", BARRIER)
+        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+
+
+def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it() -> None:
+    with serving(2) as (_, (first, second)):
+        first.send(Frame.EXIT)
+        first.socket.close()
+        second.ask("a", BARRIER)
+        assert is_silent(second)
+        second.send(Frame.HALT, b"it failed with exit code 3")
+        assert second.told(Frame.FAILURE) == "it failed with exit code 3"
+
+
+def test_who_exits_in_the_middle_is_lost_however_it_ends() -> None:
+    with serving(2) as (_, (first, second)):
+        first.send(Frame.EXIT, b"it was in the middle")
+        first.socket.close()
+        assert second.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_what_was_asked_before_a_good_end_counts_though_that_is_known_earlier(*, goodbye: bool) -> None:
+    with serving(2) as (_, (first, second)):
+        second.send(Frame.DEPARTED, wire.encode_number(0))
+        assert is_silent(second)
+        first.ask("a", BARRIER)
+        second.ask("a", BARRIER)
+        assert second.released().index == first.released().index == 0
+        if goodbye:
+            first.send(Frame.EXIT)
+        first.socket.close()
+        second.ask("b", BARRIER)
+        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+
+
+def test_who_ends_well_before_it_has_come_is_missed_by_nobody() -> None:
+    with Process() as process:
+        process.activate(1, 2)
+        with connected(process, 0) as first:
+            first.ask("a", BARRIER)
+            first.send(Frame.DEPARTED, wire.encode_number(1))
+            assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+
+
 def test_goodbye_right_after_the_last_question_loses_nothing() -> None:
     with serving(2) as (_, (first, second)):
         first.tell(summing())
@@ -255,6 +318,7 @@ def make_offence(client: Client, offence: str) -> bytes:
         "unknown frame": ask(Frame.STALL),
         "unknown signature": ask(Frame.ASK, wire.encode_question(99, 0, b"b")),
         "no signature": ask(Frame.SIGNATURE, b"\0\0\0\0nonsense"),
+        "unknown rank": ask(Frame.DEPARTED, wire.encode_number(3)),
         "cut off": ask(Frame.ASK, valid[:-1]),
         "trailing": ask(Frame.ASK, valid + b"\0"),
         "oversized frame": wire.HEADER.pack(wire.MAX_FRAME_BYTES + 1, Frame.ASK),
@@ -280,6 +344,7 @@ def make_offence(client: Client, offence: str) -> bytes:
         ("unknown frame", "a frame of type 20 came"),
         ("unknown signature", "there is no signature of the number 99"),
         ("no signature", "a signature was expected"),
+        ("unknown rank", "rank 3 is said to have departed, of 3"),
         ("cut off", "a question is cut off"),
         ("trailing", "a question was expected"),
         ("oversized frame", "is longer than"),
