@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -150,6 +151,27 @@ def test_shared_memory_that_somebody_else_uses_is_theirs(watch: Watch) -> None:
         process.kill()
         finish(process)
         path.unlink()
+
+
+def test_what_others_leave_for_a_moment_is_theirs(watch: Watch) -> None:
+    end = threading.Event()
+
+    def come_and_go() -> None:
+        here = [SHARED_MEMORY / f"torch_{uuid.uuid4()}"]
+        here[0].touch()
+        while not end.wait(0.1):
+            here.append(SHARED_MEMORY / f"torch_{uuid.uuid4()}")
+            here[-1].touch()
+            here.pop(0).unlink()  # so there is one at any moment
+        here[0].unlink()
+
+    others = threading.Thread(target=come_and_go)
+    others.start()
+    try:
+        assert not watch.settle(1.0)
+    finally:
+        end.set()
+        others.join()
 
 
 def test_a_process_of_somebody_else_is_theirs(watch: Watch) -> None:

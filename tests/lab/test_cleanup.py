@@ -1,13 +1,15 @@
 """Nothing of a lab outlives it, however its owner, its keeper or its hosts end."""
 
+import contextlib
 import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from tests.lab.requirements import require_lab
 
 LIMIT_SECONDS = 20.0
 ALL_PROCESSES = 8
+_KINDS = ("net", "mnt", "pid", "uts")  # of namespaces
 # An owner with processes on its hosts; it says what there is to look for, and waits.
 OWNER = """
 import sys
@@ -36,15 +39,24 @@ with Lab(2) as lab:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What a lab has put onto this machine: all processes with its namespaces, and its folder."""
+    """What a lab has put onto this machine: all processes with its namespaces, and its folder.
+
+    held: descriptors of the namespaces: once they are gone, another test's new lab may have their numbers.
+    """
 
     folder: Path
     pids: frozenset[int]
     namespaces: frozenset[str]
+    held: tuple[int, ...]
 
     def processes_left(self) -> list[str]:
         """The lab's processes that run."""
         return [f"{pid} {_read_command(pid)}" for pid in _list_pids() if _name_namespaces(pid) & self.namespaces]
+
+    def let_go(self) -> None:
+        """Give the namespaces' numbers back."""
+        for descriptor in self.held:
+            os.close(descriptor)
 
     def settle(self) -> None:
         """Wait until all of the lab's processes have ended; what has not is said."""
@@ -57,6 +69,7 @@ class Traces:
             os.close(descriptor)
             assert ended, f"{pid} {_read_command(pid)} is left"
         assert self.processes_left() == []
+        self.let_go()
         assert self.folder.name not in Path("/proc/self/mounts").read_text(encoding="utf-8")
 
 
@@ -67,13 +80,14 @@ def trace(path: Path, keeper: int) -> Traces:
     namespaces = frozenset(name for pid in kept for name in _name_namespaces(pid)) - own
     assert namespaces
     pids = frozenset(pid for pid in _list_pids() if _name_namespaces(pid) & namespaces)
-    return Traces(path, pids, namespaces)
+    return Traces(path, pids, namespaces, tuple(_hold_namespaces(kept)))
 
 
 def trace_all(path: Path, keeper: int) -> Traces:
     """The same, once all is there that OWNER has started: the keeper, three hosts, two servers, two that sleep."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while len((traces := trace(path, keeper)).pids) < ALL_PROCESSES:
+        traces.let_go()
         assert time.monotonic() < deadline, traces
         time.sleep(0.01)  # a process may be between fork and exec
     return traces
@@ -85,9 +99,16 @@ def _list_pids() -> list[int]:
 
 def _name_namespaces(pid: int) -> frozenset[str]:
     try:
-        return frozenset(str((Path(f"/proc/{pid}/ns") / kind).readlink()) for kind in ("net", "mnt", "pid", "uts"))
+        return frozenset(str((Path(f"/proc/{pid}/ns") / kind).readlink()) for kind in _KINDS)
     except OSError:
         return frozenset()
+
+
+def _hold_namespaces(pids: list[int]) -> Iterator[int]:
+    for pid in pids:
+        for kind in _KINDS:
+            with contextlib.suppress(OSError):  # a helper of the keeper's, which has ended
+                yield os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
 
 
 def _find_parent(pid: int) -> int | None:
@@ -128,8 +149,13 @@ def kill_both(owner: "subprocess.Popen[str]", keeper: int) -> None:
 
 
 @pytest.mark.parametrize("act", [end_owner, terminate_owner, kill_owner, kill_keeper, kill_both])
-def test_nothing_outlives_a_labs_owner_or_keeper(act: Callable[["subprocess.Popen[str]", int], None]) -> None:
+def test_nothing_outlives_a_labs_owner_or_keeper(
+    act: Callable[["subprocess.Popen[str]", int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a place of its own: another test's new lab would sweep the folder away."""
     require_lab()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with subprocess.Popen(
         [sys.executable, "-c", OWNER], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
@@ -177,15 +203,16 @@ def test_a_lab_closes_though_commands_run_and_hosts_are_frozen_or_gone() -> None
     assert [process.returncode for process in running] == [-signal.SIGKILL] * 3
 
 
-def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing() -> None:
+def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     require_lab()
-    before = set(_list_pids())
-    labs = set(folder.find_folders())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # there are no labs of others
     impossible = HostPlan("a", devices=("a-name-too-long-for-a-device",))
     with pytest.raises(OSError, match="a-name-too-long-for-a-device"), Lab([impossible]):
         pass
-    assert set(folder.find_folders()) <= labs
-    assert not [pid for pid in set(_list_pids()) - before if "tests.lab" in _read_command(pid)]
+    assert folder.find_folders() == []
+    assert not [pid for pid in _list_pids() if str(tmp_path) in _read_command(pid)]
 
 
 def test_a_dead_host_is_told_as_such(lab: BuildLab) -> None:

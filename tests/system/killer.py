@@ -12,7 +12,7 @@ from tests.system.recovery_scripts.stage import read_place
 
 # What a worker is doing, by the places that it notes.
 PHASES = {
-    "compute": frozenset({"compute", "backward", "end"}),
+    "compute": frozenset({"compute", "backward", "end", "stepped"}),
     "reduction": frozenset({"reduction"}),
     "commit round": frozenset({"commit", "asked"}),
     "between synchronize() and step()": frozenset({"committed", "between"}),

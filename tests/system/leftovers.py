@@ -89,11 +89,20 @@ class Watch:
         return Leftovers(processes, (*sorted(self.temporary.iterdir()), *strangers))
 
     def settle(self, limit_seconds: float = LIMIT_SECONDS) -> Leftovers:
-        """What is still left after the limit; it returns as soon as nothing is."""
+        """What is still left after the limit; it returns as soon as nothing is.
+
+        What appears when no process of the test is left any more is not the test's: others begin and end meanwhile.
+        """
         deadline = time.monotonic() + limit_seconds
         clean_looks = 0
+        suspects: frozenset[Path] | None = None  # paths that were there at all looks since the last process was seen
         while True:
             left = self.look()
+            if left.processes:
+                suspects = None
+            else:
+                suspects = frozenset(left.paths) if suspects is None else suspects & frozenset(left.paths)
+                left = Leftovers(paths=tuple(path for path in left.paths if path in suspects))
             clean_looks = 0 if left else clean_looks + 1
             if clean_looks == _CLEAN_LOOKS or (left and time.monotonic() > deadline):
                 return left

@@ -95,15 +95,15 @@ class Recording:
     def check_samples(self, count: int) -> None:
         """In every epoch each sample was used, and once; but for padding, of which a deal has less than a row.
 
-        Of two optimizers the first may have used what the second has not, where somebody was lost between them. By the
-        last one the sampler knows what is left.
+        That holds for the last optimizer of a step, by which the sampler knows what is left. Where somebody was lost
+        between two of them, the first ones have used some twice.
         """
         steps, entries = self.list_steps(), self.list_entries()
         for epoch in {step.epoch for step in steps}:
             own = [step for step in steps if step.epoch == epoch]
-            lacking = set(range(count)).difference(*(_list_samples(step, part) for step in own for part in (0, -1)))
-            assert not lacking, f"epoch {epoch} lacks {sorted(lacking)}"
             used = Counter(sample for step in own for sample in _list_samples(step, -1))
+            lacking = set(range(count)).difference(used)
+            assert not lacking, f"epoch {epoch} lacks {sorted(lacking)}"
             last = {max((e for e in entries if e.first <= step.number), key=lambda e: e.first) for step in own}
             most = 2 * sum(entry.size - 1 for entry in last)  # the rest of an epoch is dealt out once more
             assert used.total() - count <= most, f"epoch {epoch} has used {used.total()} samples, {len(last)} entries"

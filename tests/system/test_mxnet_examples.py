@@ -129,8 +129,7 @@ def test_the_digits_are_learnt_by_two_workers_with_equal_networks(
     assert float(found[1]) >= 0.95
 
 
-@pytest.mark.parametrize("fp16", [(), ("--use-fp16",)], ids=["float32", "float16"])
-@pytest.mark.parametrize("mode", ["gluon", "module"])
+@pytest.mark.parametrize(("mode", "fp16"), [("gluon", ("--use-fp16",)), ("module", ())], ids=["gluon", "module"])
 def test_a_narrow_resnet_trains_three_batches_and_leaves_a_checkpoint(
     hvdrun: Launcher, environment: dict[str, str], mode: str, fp16: tuple[str, ...]
 ) -> None:

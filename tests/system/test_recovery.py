@@ -177,6 +177,45 @@ def test_a_worker_is_replaced_and_taken_in_with_the_state_of_the_others(
         shutil.rmtree(path)
 
 
+# How many workers, of what, and which of them die in step 5, where: before the first optimizer steps ("backward"),
+# between it and the second ("end"), or after the last ("stepped").
+LOSSES = {
+    "between, one of two": (2, "two", (1,), "end"),
+    "between, one of three": (3, "two", (1,), "end"),
+    "between, three of four": (4, "two,accumulate", (0, 1, 3), "end"),
+    "before, one of two": (2, "two", (0,), "backward"),
+    "after, one of two": (2, "two,adasum", (1,), "stepped"),
+}
+if IS_SOAK:
+    LOSSES |= {
+        f"{features}, {place}, {victims} of {size}": (size, features, victims, place)
+        for features, place, (size, victims) in itertools.product(
+            ("two", "two,adasum", "two,accumulate"),
+            ("backward", "end", "stepped"),
+            ((2, (0,)), (2, (1,)), (3, (2,)), (3, (0, 1)), (4, (0,))),
+        )
+    }
+
+
+@pytest.mark.parametrize("story", LOSSES)
+def test_a_batch_counts_for_those_who_took_part_in_the_last_of_its_steps_however_few_are_left(
+    hvdrun: Launcher, folder: Path, environment: dict[str, str], story: str
+) -> None:
+    size, features, victims, place = LOSSES[story]
+    kills = [word for victim in victims for word in ("--kill", f"{victim}:5:{place}")]
+    command: list[str | Path] = ["python", SCRIPT, folder, features, "--epochs", "1", *kills]
+    finished = hvdrun("-np", str(size), "--min-np", "1", *command, environment=environment, limit_seconds=LIMIT_SECONDS)
+    assert finished.returncode == 0, finished.stderr
+    recording = Recording(folder)
+    everybody = tuple(range(size))
+    left = tuple(member for member in everybody if member not in victims)
+    first, *others = recording.list_steps()[5].members
+    assert first == (left if place == "backward" else everybody)
+    assert others == [everybody if place == "stepped" else left] * len(others)
+    recording.check_replicas()
+    recording.check_samples(SAMPLES)
+
+
 def test_what_cannot_be_repeated_ends_a_script_without_a_state(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", EXCHANGES)
     finished = hvdrun("-np", "3", "--min-np", "1", "python", "train.py", "plain")

@@ -22,6 +22,22 @@ LOST = 75
 # Each worker has a child in its own session and one in another.
 WORKER = "sleep 600 & setsid sleep 601 & echo ready; wait"
 
+# Each worker has a child that hands it tensors, for which Python makes a socket in a folder of its own.
+LOADER = """\
+import time
+
+import torch.utils.data
+
+import worker_runtime.torch as hvd
+
+hvd.init()
+batches = torch.utils.data.DataLoader(torch.arange(8), num_workers=1, persistent_workers=True)
+for batch in batches:
+    pass
+print("ready", flush=True)
+time.sleep(600)
+"""
+
 
 def start(cluster: Cluster, *options: str) -> Running:
     """A job of a worker on each of host1 and host2, both of which run."""
@@ -57,6 +73,16 @@ def test_a_part_that_is_killed_ends_the_job_at_once(pair: Cluster, attack: Calla
     running = start(pair, "--lease", "30s")
     attack(pair["host2"])
     check_lost(pair, running, how, NOTICED_SECONDS)
+
+
+def test_what_the_children_of_workers_have_made_goes_with_the_job(pair: Cluster) -> None:
+    """On the host whose agent is killed, and on the one whose workers are told to end."""
+    pair.write("train.py", LOADER)
+    running = pair.start("-np", "2", "-H", "host1:1,host2:1", "python", "train.py")
+    for rank in range(2):
+        running.stdout.wait_for(rf"^\[{rank}@host{rank + 1}\] ready$", 30)
+    kill(*find_agents(pair["host2"]))
+    check_lost(pair, running, KILLED, NOTICED_SECONDS)
 
 
 def test_a_guardian_that_is_killed_is_replaced(pair: Cluster) -> None:
@@ -140,9 +166,9 @@ def test_a_host_is_cut_off_while_the_others_start(pair: Cluster) -> None:
     while agents := find_agents(pair["host1"]):
         assert time.monotonic() < deadline, agents
         time.sleep(0.05)
-    end_sessions(pair)
     running.send(signal.SIGINT)
     assert running.wait(NOTICED_SECONDS).returncode == 130
+    end_sessions(pair)
 
 
 def test_a_host_is_cut_off_while_its_workers_write(pair: Cluster) -> None:

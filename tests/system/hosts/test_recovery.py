@@ -5,6 +5,7 @@ is cut off ends itself. In the end one process makes the steps that counted, and
 """
 
 import os
+import re
 import signal
 import time
 
@@ -56,6 +57,21 @@ def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(buil
     training.await_members(*ALL)
 
     assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
+    end_sessions(cluster)
+
+
+def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_lost(build: BuildCluster) -> None:
+    """Both reach the launcher and the third."""
+    cluster = build(3)
+    training = Training(cluster, *ALL, options=COMES_BACK)
+    cluster["host2"].network.ignore(cluster["host3"].network)
+    one, other = (re.escape(cluster[name].network.address()) for name in ("host2", "host3"))
+    who = f"rank [12] does not reach ({one}|{other}) any more, which has acknowledged nothing for 3 s"
+    training.running.stderr.wait_for(rf"^hvdrun: {who}\.\nhvdrun: the job goes on with 3 workers\.$", LIMIT_SECONDS)
+    cluster["host2"].network.mend()
+    training.await_members(*ALL)
+    assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
+    assert "was lost" not in training.running.stderr.text()
     end_sessions(cluster)
 
 

@@ -107,9 +107,9 @@ def test_much_output_does_not_starve_the_lease(build: BuildCluster) -> None:
 def test_a_reader_who_pauses_longer_than_the_lease_does_not_starve_it(build: BuildCluster) -> None:
     """What is held back is in a channel of its own; and when it flows again, reports pass between its many lines."""
     cluster = build(1, launcher=BEHIND_A_FIREWALL)
-    job = "hvdrun -np 2 -H host1:2 --lease 2s sh -c 'yes | head -c 6000000'"
+    job = "hvdrun -np 2 -H host1:2 --lease 4s sh -c 'yes | head -c 6000000'"
     done = cluster.lab.launcher.run(
-        ["sh", "-c", f"{{ {job}; echo $? >code; }} | {{ sleep 3; tr -cd y | wc -c; }}"], directory=cluster.directory
+        ["sh", "-c", f"{{ {job}; echo $? >code; }} | {{ sleep 6; tr -cd y | wc -c; }}"], directory=cluster.directory
     )
     assert (done.stdout.strip(), done.stderr) == (str(2 * 3_000_000), "")
     assert (cluster.directory / "code").read_text() == "0\n"

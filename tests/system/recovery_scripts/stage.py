@@ -10,22 +10,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from worker_runtime import formation
-from worker_runtime.backends.choice import Choice
 from worker_runtime.collectives.agreements import Commit
 from worker_runtime.elastic_executor import ElasticExecutor
-from worker_runtime.group import Group, StoreExchange
+from worker_runtime.group import Group
 from worker_runtime.link import Link
-from worker_runtime.membership import Membership
 from worker_runtime.operation import Members
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
-# "committed": it has the answer. "between": it may step. "forming": at any of them, while the group is formed anew.
-PLACES = ("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end")
+# "committed": it has the answer. "between": it may step. "end": it has; of several optimizers, the first one is at its
+# end first. "stepped": all of them have. "forming": at any of them, while the group is formed anew.
+PLACES = (
+    *("start", "compute", "backward", "reduction", "commit", "asked", "committed", "between", "forming", "end"),
+    "stepped",
+)
 _FORMING = 1  # the second byte
 
 
@@ -103,13 +105,12 @@ class Stage:
                 commit(executor, among)
             stage.come_to("committed")
 
-        def note_form(
-            membership: Membership, exchange: StoreExchange, address: str, limit: timedelta, *, choice: Choice
-        ) -> Group | None:
+        @wraps(form)
+        def note_form(*given: Any, **named: Any) -> Group | None:  # noqa: ANN401 - as those of `form`
             if stage.origin >= 0:  # not at first
                 stage._place[_FORMING] = 1
                 stage._die_at("forming")
-            return form(membership, exchange, address, limit, choice=choice)
+            return form(*given, **named)
 
         replace: Callable[[object, str, Any], None] = setattr
         replace(ElasticExecutor, "suspend", note_suspend)

@@ -80,6 +80,7 @@ class Trainer:
         for scheduler in self._schedulers:
             scheduler.step()
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
+        stage.come_to("stepped")
 
     def _step(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> None:
         come_to, features = self.stage.come_to, self.recipe.features

@@ -1,0 +1,72 @@
+"""Processes that workers start by multiprocessing, as a DataLoader does: killed, they leave nothing behind."""
+
+import pytest
+
+from tests.system.launcher import Launcher
+
+# In their second epoch both workers have handed batches over, and so have their children: the first worker of slot 1 is
+# killed then, with its children, and the one that takes its place ends well.
+SCRIPT = """\
+import os
+import signal
+import sys
+import warnings
+
+import torch
+import torch.utils.data
+
+import worker_runtime.torch as hvd
+
+warnings.simplefilter("error")
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        return torch.tensor([float(index)])
+
+
+@hvd.elastic.run
+def train(state, batches):
+    while state.epoch < 3 or hvd.size() < 2:
+        for batch in batches:
+            hvd.allreduce(batch.sum(), name="sum")
+        if state.epoch == 1 and os.environ["HVD_SLOT"] == "localhost:1" and os.environ["HVD_INCARNATION"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.epoch += 1
+        state.commit()
+
+
+def main():
+    hvd.init()
+    batches = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=1, persistent_workers=True, multiprocessing_context=sys.argv[1]
+    )
+    train(hvd.elastic.ObjectState(hvd.broadcast_object, hvd.rank, epoch=0), batches)
+    print("well")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize(("method", "start"), [("fork", ()), ("forkserver", ("--no-prefork",)), ("spawn", ())])
+def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method: str, start: tuple[str, ...]) -> None:
+    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
+    hvdrun.write("train.py", SCRIPT)
+    job = ("-np", "2", "--min-np", "1", "--no-prefix", *start, "python", "train.py", method)
+    finished = hvdrun(*job, environment=environment)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines() == ["well"] * 2
+    # Python's own tracker of semaphores, which outlives the killed, tells of those that it removes.
+    said = [
+        line for line in finished.stderr.splitlines() if "resource_tracker" not in line and "warnings.w" not in line
+    ]
+    assert said[:2] == [
+        "hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9).",
+        "hvdrun: the worker in the slot localhost:1 is started again.",
+    ]
+    assert all(line.startswith("hvdrun: the job goes on with ") for line in said[2:]), finished.stderr
