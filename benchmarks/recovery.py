@@ -12,8 +12,11 @@ their steps has ended, and ours also when each part of a recovery does. So it is
 - full size: until all have ended a step together again;
 
 and besides the pause between two steps of a survivor when the new worker is taken in, the part of that in which the
-state is broadcast (sync), and how many steps were made twice. torchrun (--max-restarts) ends all workers and starts
-them anew: for it, only the return to full size can be told. Horovod is not measured here: on one host it cannot go on.
+state is broadcast (sync) and that in which the program begins to read its data again (data: it starts its DataLoader's
+children anew), and how many steps were made twice. Within the pause there is a step, and a commit, which saves the
+state: what each of the two takes when nothing happens (one step, commit) is not standing still. torchrun
+(--max-restarts) ends all workers and starts them anew: for it, only the return to full size can be told. Horovod is not
+measured here: on one host it cannot go on.
 """
 
 import argparse
@@ -42,10 +45,15 @@ WARM_STEPS = 20
 WARM_SECONDS = 9.0
 SETTLED_STEPS = 5  # that all have made together, at full size
 MOMENT_SECONDS = 0.2  # within which the victim is killed
-PARTS = ("shrink", "detect", "agree", "rebuild", "step", "started", "ready", "full size", "pause", "sync")
+PARTS = ("shrink", "detect", "agree", "rebuild", "step", "started", "ready", "full size", "pause", "sync", "data")
 STARTING = ("started", "ready")
+ORDINARY = ("one step", "commit")  # when nothing happens
 TARGET = {"shrink": 0.06, "ready": 0.6, "pause": 0.1}  # seconds, on top of what `judge` allows
-ALLOWED: dict[str, tuple[str, ...]] = {"shrink": ("one step",), "ready": (), "pause": ("one step", "sync")}
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "shrink": ("one step",),
+    "ready": (),
+    "pause": ("one step", "commit", "sync", "data"),
+}
 
 Note = dict[str, Any]
 Figures = dict[str, float]
@@ -180,12 +188,22 @@ def measure_growth(own: Sequence[Note], killed: float) -> Figures:
     steps = list(pairwise(note for note in own if note["what"] == "step"))
     entered = [note["at"] for note in own if note["what"] == "entered"]
     connected = [note["at"] for note in own if note["what"] == "connected"]
+    fed = [note["at"] for note in own if note["what"] == "fed"]
     return {
         "pause": max(later["at"] - earlier["at"] for earlier, later in steps if earlier["size"] < later["size"]),
         "sync": entered[-1] - connected[-1],
+        "data": fed[-1] - entered[-1],
         "steps lost": float(sum(later["step"] <= earlier["step"] for earlier, later in steps)),
         "one step": statistics.median(later["at"] - earlier["at"] for earlier, later in steps if later["at"] < killed),
+        "commit": statistics.median(measure_commits(own, killed)),
     }
+
+
+def measure_commits(own: Sequence[Note], killed: float) -> Iterator[float]:
+    """How long each commit has taken before that, from the end of the step before it."""
+    for earlier, later in pairwise(own):
+        if later["what"] == "committed" and later["at"] < killed:
+            yield later["at"] - earlier["at"]
 
 
 def min_at(notes: Sequence[Note], pid: int, after: float, what: str = "step", size: int | None = None) -> float | None:
@@ -208,10 +226,11 @@ def find_p90(values: Sequence[float]) -> float:
 
 def render(results: Mapping[str, Sequence[Figures | None]]) -> str:
     """The table: medians in milliseconds, with the 90th percentile behind them."""
-    lines = [f"| killed | {' | '.join(PARTS)} | one step | steps lost | not back |", "|---" * (len(PARTS) + 4) + "|"]
+    lines = [f"| killed | {' | '.join((*PARTS, *ORDINARY))} | steps lost | not back |"]
+    lines.append("|---" * lines[0].count(" | ") + "|---|")
     for name, runs in results.items():
         good = [run for run in runs if run is not None]
-        cells = [_summarize([run[part] for run in good if part in run]) for part in (*PARTS, "one step")]
+        cells = [_summarize([run[part] for run in good if part in run]) for part in (*PARTS, *ORDINARY)]
         lost = [run["steps lost"] for run in good if "steps lost" in run]
         cells.append(f"{sum(lost):.0f}" if lost else "all")
         cells.append(f"{len(runs) - len(good)} of {len(runs)}")

@@ -72,14 +72,18 @@ def train_ours(notes: Notes, width: int, children: int) -> None:
     def train(state: hvd.elastic.TorchState) -> None:
         notes.note("entered", size=hvd.size())
         batches = make_batches(children)
+        batch = next(batches)
+        notes.note("fed")
         while True:
             optimizer.zero_grad()
-            model(next(batches)).square().mean().backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            model(batch).square().mean().backward()
             optimizer.step()
             state.step += 1
             notes.note("step", step=state.step, size=hvd.size(), rank=hvd.rank())
             if state.step % COMMIT_EVERY == 0:
                 state.commit()
+                notes.note("committed")
+            batch = next(batches)
 
     notes.note("ready")
     train(hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0))
