@@ -25,10 +25,11 @@ class LineSplitter:
         self._size += len(data)
         if not may_end and self._size <= self._max_line_bytes:
             return []
-        *complete, last = b"".join(self._parts).splitlines(keepends=True)
-        lines = [piece for line in complete for piece in self._cut(line)]
-        *pieces, last = self._cut(last)
-        lines.extend(pieces)
+        *lines, last = b"".join(self._parts).splitlines(keepends=True)
+        if self._size > self._max_line_bytes:
+            lines = [piece for line in lines for piece in self._cut(line)]
+            *pieces, last = self._cut(last)
+            lines.extend(pieces)
         if last.endswith(b"\n"):
             lines.append(last)
             last = b""

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 from typing import NamedTuple
 
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
@@ -118,11 +118,15 @@ class OutputMarker:
         return before + mark + mark.join(lines)
 
     def _remember(self, source: _Source, lines: list[bytes]) -> None:
-        """Keep the last lines; of a progress bar only its last form."""
+        """Keep the last lines; of a progress bar only its last form.
+
+        Of a flood of lines only the last are looked at: it is the event loop that waits meanwhile.
+        """
         tail = self._tails.setdefault(source, deque(maxlen=TAIL_LINES))
-        for line in lines:
-            if tail and tail[-1].text.endswith(b"\r"):
-                tail.pop()
+        if tail and tail[-1].text.endswith(b"\r"):
+            tail.pop()
+        lasting = (line for line in reversed(lines[:-1]) if not line.endswith(b"\r"))
+        for line in reversed([lines[-1], *islice(lasting, TAIL_LINES - 1)]):
             kept = line if len(line) <= _TAIL_LINE_BYTES else line[:_TAIL_LINE_BYTES] + line[-1:]
             tail.append(_Line(next(self._numbers), kept))
 

@@ -178,6 +178,16 @@ def test_of_a_progress_bar_only_the_last_form_is_kept() -> None:
     assert marker.tail(at(0, "a")) == ("start", "49%")
 
 
+@given(st.lists(st.lists(st.sampled_from([b"a\n", b"b\r\n", b"c\r", b"\n", b"d"]), max_size=30), max_size=5))
+def test_the_same_last_lines_are_kept_however_many_come_at_once(written: list[list[bytes]]) -> None:
+    at_once, one_by_one = OutputMarker(Marks()), OutputMarker(Marks())
+    for texts in written:
+        at_once.feed(at(0, "a"), 0, STDOUT, b"".join(texts))
+        for text in texts:
+            one_by_one.feed(at(0, "a"), 0, STDOUT, text)
+    assert at_once.tail(at(0, "a")) == one_by_one.tail(at(0, "a"))
+
+
 def test_very_long_last_lines_are_kept_in_part() -> None:
     marker = OutputMarker(Marks())
     marker.feed(at(0, "a"), 0, STDERR, b"x" * 100_000 + b"\ny\n")
