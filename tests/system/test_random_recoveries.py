@@ -20,6 +20,7 @@ from tests.system.launcher import Launcher
 from tests.system.recording import Recording
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
+from tests.system.telling import tell
 
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
@@ -36,9 +37,7 @@ def toll(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
     yield counts
     runs = counts.pop("runs", 0)
     told = ", ".join(f"{phase} {counts[phase]}" for phase in PHASES)
-    plugins = request.config.pluginmanager
-    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
-        plugins.getplugin("terminalreporter").write_line(f"\nkilled in {runs} runs: {told}")
+    tell(request, f"killed in {runs} runs: {told}")
     if runs == RUNS:
         assert all(counts[phase] for phase in PHASES)
 
