@@ -23,8 +23,9 @@ help:
 	@echo "make test     run everything: lint, format, types, layers, tests"
 	@echo "make lint     the same without the tests"
 	@echo "make soak     what is too long for every day: 200 random kills, 200 trainings with random kills and all places"
-	@echo "              and features of test_recovery.py, 100 random faults of hosts, 100,000 random histories of the"
-	@echo "              core, 400 random programs of collectives and a Gluon training on four ranks"
+	@echo "              and features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
+	@echo "              100,000 random histories of the core, 400 random programs of collectives and a Gluon training"
+	@echo "              on four ranks"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
@@ -46,6 +47,7 @@ soak: setup
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
+	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py --timeout=3600
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
 	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600

@@ -151,7 +151,8 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(
 
 def met_python_itself(errors: str) -> bool:
     """A SIGINT came while the interpreter started, or ran the first import of ours, before any function did."""
-    return errors.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in errors
+    is_early = errors.startswith("Fatal Python error: init_import_site: ")
+    return is_early or (errors.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in errors)
 
 
 def test_a_hang_up_that_nohup_has_taken_away_does_not_end_the_job(hvdrun: Launcher) -> None:
