@@ -219,6 +219,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
     while True:
         wish: Wish | None
         failure: HorovodInternalError | None = None
+        was_initialized = RUNTIME.is_initialized
         try:
             if not skip_sync:
                 state.sync()
@@ -229,6 +230,8 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             skip_sync = not state.needs_sync()
             wish = None
         except HorovodInternalError as error:
+            if was_initialized and not RUNTIME.is_initialized:
+                raise  # the program has left the job, and is not to be brought back
             failure = error
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
             if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:

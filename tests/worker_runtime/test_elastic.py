@@ -243,6 +243,19 @@ def test_an_offer_that_was_overtaken_by_a_failure_interrupts_nobody() -> None:
     assert state.lines == ["sync", "restore", "reset", "sync", "save"]
 
 
+def test_who_has_left_the_job_in_the_function_is_not_brought_back() -> None:
+    joined: list[None] = []
+
+    def leave_and_go_on(_: State) -> None:
+        hvd.shutdown()
+        hvd.allreduce(torch.ones(1))
+
+    hvd.init()
+    with pytest.raises(HorovodInternalError, match="Horovod has not been initialized"):
+        run_fn(leave_and_go_on, lambda: joined.append(None))(Journal())
+    assert joined == []
+
+
 def test_other_errors_pass_through() -> None:
     with pytest.raises(KeyError):
         run_fn(train(KeyError("x")), lambda: pytest.fail("joined anew"))(Journal())
