@@ -230,12 +230,11 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
             skip_sync = not state.needs_sync()
             wish = None
         except HorovodInternalError as error:
-            if was_initialized and not RUNTIME.is_initialized:
-                raise  # the program has left the job, and is not to be brought back
-            failure = error
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
-            if failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
-                raise  # nothing has changed: it is the program's own fault
+            has_left = was_initialized and not RUNTIME.is_initialized
+            if has_left or failures[-MAX_REPEATED_FAILURES:] == failures[-1:] * MAX_REPEATED_FAILURES:
+                raise  # the program has left the job itself, or nothing has changed: it is its own fault
+            failure = error
             skip_sync = False
             wish = Wish.RESTORE
         except HostsUpdatedInterrupt as interrupt:

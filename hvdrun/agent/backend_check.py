@@ -55,6 +55,10 @@ class CheckedSpawner:
         self._wish = os.fsdecode(begin.environment.get(_VARIABLE, b""))
         self._asking: asyncio.Task[None] | None = None
 
+    async def prepare(self) -> None:
+        """As the other spawner."""
+        await self._spawner.prepare()
+
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker; see `Spawner`.
 

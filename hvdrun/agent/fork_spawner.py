@@ -34,6 +34,11 @@ class ForkSpawner:
         self._interpreter = ""
         self._objection = self._open()
 
+    async def prepare(self) -> None:
+        """See `Spawner`: the forkserver has imported, or cannot be used."""
+        if self._forkserver is not None:
+            await self._forkserver.wait_ready()
+
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker; see `Spawner`."""
         forkserver = self._forkserver

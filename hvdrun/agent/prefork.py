@@ -97,6 +97,10 @@ class Forkserver:
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())
 
+    async def wait_ready(self) -> str:
+        """Wait until it can fork; or why it cannot."""
+        return await asyncio.shield(self._ready)
+
     async def fork(
         self, request: ForkRequest, streams: tuple[int, int, int], prepare: Callable[[int], None] | None = None
     ) -> int:
@@ -110,7 +114,7 @@ class Forkserver:
         Raises:
             ForkserverError: it cannot; no worker runs.
         """
-        objection = await asyncio.shield(self._ready)
+        objection = await self.wait_ready()
         if objection:
             raise ForkserverError(objection)
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -39,6 +39,9 @@ class Spawned:
 class Spawner(Protocol):
     """Starts workers."""
 
+    async def prepare(self) -> None:
+        """Wait until a worker can be started without delay."""
+
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker.
 
@@ -57,6 +60,9 @@ class ExecSpawner:
         self._begin = begin
         self._environment = environment
         self.binder = Binder(BindTo(begin.bind_to))
+
+    async def prepare(self) -> None:
+        """See `Spawner`: at once."""
 
     async def spawn(self, launch: Launch) -> Spawned:
         """Start one worker by exec; see `Spawner`."""

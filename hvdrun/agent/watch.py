@@ -6,8 +6,9 @@ files and the memory of its GPU. In a job that goes on without it the end is tol
 more than that, and nobody is started in its slot before nothing of it is left. In others its peers will be ended
 because of it: there its end is told when nothing of it is left, so that they have heard of it by their connections.
 
-Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile; whoever
-still waits for its turn when its end is ordered is never started.
+Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile, and none
+while the imports that all shall share are still made; whoever waits for its turn when its end is ordered is never
+started.
 """
 
 import asyncio
@@ -89,6 +90,8 @@ class Watch:
         self._unclaimed: dict[int, int] = {}  # ends of children that may be such workers
         self._ended: dict[Worker, Exited] = {}
         self._sweeper = Sweeper(job, host, self._live)
+        self._preparing: asyncio.Task[None] | None = None
+        self._is_prepared = False
         self._is_short = False  # of what so many workers need
         self._closing = False
         self.changed = asyncio.Event()
@@ -97,6 +100,7 @@ class Watch:
         """Begin to reap; to be called before the first launch."""
         _adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
+        self._preparing = asyncio.create_task(self._prepare())
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end is not known yet."""
@@ -156,9 +160,10 @@ class Watch:
         """Kill every worker that is left, and return when all are gone, orphans included."""
         self._closing = True
         self._queue.clear()
-        for start in self._starting.values():
+        starts = [*self._starting.values(), *filter(None, [self._preparing])]
+        for start in starts:
             start.cancel()
-        await asyncio.gather(*self._starting.values(), return_exceptions=True)
+        await asyncio.gather(*starts, return_exceptions=True)
         for live in tuple(self._live.values()):
             self._terminate(live, 0.0)
         await self._spawner.close()
@@ -166,9 +171,14 @@ class Watch:
         await self._sweeper.finish()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
+    async def _prepare(self) -> None:
+        await self._spawner.prepare()
+        self._is_prepared = True
+        self._start_next()
+
     def _start_next(self) -> None:
         """Let the next of the queue be started, as far as their turn has come and their slots are free."""
-        while len(self._starting) < STARTS_AT_ONCE:
+        while self._is_prepared and len(self._starting) < STARTS_AT_ONCE:
             worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
             if worker is None:
                 return

@@ -66,7 +66,7 @@ def run_part(part: Part) -> Iterator[Cost]:
         sys.stdout.write(f"\n--- {part.name}: {' '.join(part.command)}\n")
         sys.stdout.flush()
         began = time.monotonic()
-        command = [PROGRAMS / part.command[0], *part.command[1:], *more]
+        command = [str(PROGRAMS / part.command[0]), *part.command[1:], *more]
         code = subprocess.run(command, cwd=ROOT, env={**_RESOLVER, **os.environ}, check=False).returncode
         seconds = time.monotonic() - began
         tiers: dict[str, float] = json.loads(costs.read_text(encoding="utf-8")) if costs.exists() else {}

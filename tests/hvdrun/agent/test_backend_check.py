@@ -49,6 +49,9 @@ class Spawner:
     spawned: list[Launch] = field(default_factory=list)
     is_closed: bool = False
 
+    async def prepare(self) -> None:
+        """See `Spawner`."""
+
     async def spawn(self, launch: Launch) -> Spawned:
         """See `Spawner`."""
         self.spawned.append(launch)

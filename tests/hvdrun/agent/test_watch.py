@@ -25,6 +25,7 @@ from tests.hvdrun.agent.watching import (
     WORKERS,
     FailingSpawner,
     SlowSpawner,
+    UnpreparedSpawner,
     make_launches,
     until,
     watching,
@@ -241,6 +242,7 @@ async def early_order() -> None:
         spawner = room.watch._spawner
         assert isinstance(spawner, SlowSpawner)
         room.watch.launch(LAUNCHES[0])
+        await until(lambda: spawner.begun == 1)
         room.watch.terminate(order(0, 600))
         assert room.watch.running() == (WORKERS[0],)
         spawner.may_go_on.set()
@@ -249,6 +251,27 @@ async def early_order() -> None:
 
 def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost() -> None:
     run_alone(early_order)
+
+
+async def never_started() -> None:
+    async with watching("sleep", "600", wrap=UnpreparedSpawner) as room:
+        spawner = room.watch._spawner
+        assert isinstance(spawner, UnpreparedSpawner)
+        for launch in LAUNCHES[:2]:
+            room.watch.launch(launch)
+        await asyncio.sleep(0)
+        assert room.watch.running() == WORKERS[:2]
+        room.watch.terminate(order(0, 600))
+        assert room.watch.ended() == (Exited(WORKERS[0], -signal.SIGTERM, NOT_STARTED),)
+        spawner.may_go_on.set()
+        await until(lambda: spawner.begun == 1)
+        room.watch.terminate(order(1, 0))
+        assert (await room.ended(2))[1] == Exited(WORKERS[1], -signal.SIGKILL)
+        assert spawner.begun == 1
+
+
+def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> None:
+    run_alone(never_started)
 
 
 async def early_end() -> None:

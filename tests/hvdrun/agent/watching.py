@@ -71,6 +71,9 @@ class SlowSpawner:
         self.may_go_on = asyncio.Event()
         self.begun = 0
 
+    async def prepare(self) -> None:
+        """See `Spawner`."""
+
     async def spawn(self, launch: Launch) -> Spawned:
         """See `Spawner`."""
         self.begun += 1
@@ -80,6 +83,14 @@ class SlowSpawner:
 
     async def close(self) -> None:
         """See `Spawner`."""
+
+
+class UnpreparedSpawner(SlowSpawner):
+    """Needs time before it can start any worker."""
+
+    async def prepare(self) -> None:
+        """See `Spawner`."""
+        await self.may_go_on.wait()
 
 
 class FailingSpawner(SlowSpawner):

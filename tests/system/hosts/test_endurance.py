@@ -23,7 +23,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.system.hosts.cluster import BuildCluster
-from tests.system.hosts.endurance import HOSTS, LEASE_SECONDS, WORKERS, Endurance, Step
+from tests.system.hosts.endurance import HOSTS, LEASE_SECONDS, LIMIT_SECONDS, WORKERS, Endurance, Step
 from tests.system.hosts.roles import end_sessions
 from tests.system.recovery_scripts import endure
 from tests.system.telling import tell
@@ -31,7 +31,7 @@ from tests.system.telling import tell
 FAULTS = int(os.environ.get("HVDRUN_SOAK_FAULTS", "1"))
 IS_SOAK = "HVDRUN_SOAK_FAULTS" in os.environ
 PERIOD_SECONDS = 30.0 if IS_SOAK else 0.0  # in the first half of each there is one fault, at a random moment
-QUIET_SECONDS = 120.0 if IS_SOAK else 3.0  # before and after
+QUIET_SECONDS = 60.0 if IS_SOAK else 3.0  # before and after
 CUT_SECONDS = LEASE_SECONDS + 3.0  # both sides have noticed then
 LOSS_TOLERANCE = 0.15  # of the loss; with other orders of the samples it differs by a third of that
 
@@ -127,6 +127,7 @@ def describe(steps: Sequence[Step], faults: Sequence[Fault], quiet_rate: float, 
     return "\n".join(lines)
 
 
+@pytest.mark.timeout(PERIOD_SECONDS * FAULTS + 2 * QUIET_SECONDS + 4 * LIMIT_SECONDS)
 def test_training_endures_one_fault_after_the_other(build: BuildCluster, request: pytest.FixtureRequest) -> None:
     chance = random.Random(int(os.environ.get("HVDRUN_SOAK_SEED", "1")))  # noqa: S311 - a story, not a secret
     endurance = Endurance(build(HOSTS))
