@@ -47,7 +47,7 @@ soak: setup
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
-	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py --timeout=3600
+	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \
 	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600

@@ -45,6 +45,12 @@ class Journal(State):
         self.lines.append("reset")
 
 
+@pytest.fixture(autouse=True)
+def _forget_hosts() -> None:
+    """What one test has told of hosts is not repeated to the states of others."""
+    notification_manager.forget()
+
+
 def make_state(**values: object) -> ObjectState:
     return ObjectState(lambda value: value, lambda: 0, **values)
 
