@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from hvdrun.console import Console, Page
-from hvdrun.console.page import describe_returncode
+from hvdrun.console.page import describe_ranks, describe_returncode
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.blame import Blame
@@ -226,9 +226,9 @@ class Narrator:
         )
 
     def _show_page(self, outcome: Outcome, worker: Worker, rank: int) -> None:
-        others = len(self._ended_well)
-        who = f"{others} other worker{'' if others == 1 else 's'}"
-        note = f"{who} ended with 0, but the job had not gone on without this one."
+        others = [self._ranks.rank_of(ended) for ended in self._ended_well]
+        who = describe_ranks(others).capitalize()
+        note = f"{who} ended with 0; but the job had not gone on without this one, and ends with its failure."
         self._console.page(
             Page(
                 rank=rank,

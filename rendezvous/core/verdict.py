@@ -186,4 +186,9 @@ def _explain_shortage(situation: Situation) -> str:
 
 
 def _join_sentences(*sentences: str) -> str:
-    return "; ".join(filter(None, sentences))
+    """What is empty, or said by a later one, is left out."""
+    return "; ".join(
+        sentence
+        for number, sentence in enumerate(sentences, start=1)
+        if sentence and not any(sentence in later for later in sentences[number:])
+    )

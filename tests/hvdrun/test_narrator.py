@@ -348,7 +348,8 @@ def test_it_is_said_that_others_ended_well_when_that_does_not_count(paper: Paper
     narrator.note_event(Exited(TWO, -9), make_state())
     narrator.note_event(Exited(ONE, 0), make_state())
     narrator.explain(blame_worker(Exited(TWO, -9), 1), 2)
-    assert paper.pages[0].notes == ("1 other worker ended with 0, but the job had not gone on without this one.",)
+    told = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
+    assert paper.pages[0].notes == (told,)
 
 
 def test_who_had_not_joined_the_others_is_not_among_the_ranks_that_were_ended(paper: Paper) -> None:

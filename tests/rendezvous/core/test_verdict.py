@@ -191,3 +191,12 @@ def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.Dat
     order = data.draw(st.permutations(list(loss.reports)))
     shuffled = {rank: loss.reports[rank] for rank in order}
     assert decide(Situation(loss.size, loss.reports)) == decide(Situation(loss.size, shuffled))
+
+
+def test_what_has_interrupted_is_not_told_twice() -> None:
+    reports = {0: Report(wish=Wish.CONTINUE, has_state=True), 1: Report(wish=Wish.RESTORE, has_state=True, trouble="no luck")}
+    reason = "rank 1 has returned to its last commit: no luck"
+    for cause, told in (("no luck", reason), ("host b was lost", f"host b was lost; {reason}")):
+        verdict = decide(Situation(2, reports, cause=cause))
+        assert isinstance(verdict, Verdict)
+        assert verdict.reason == told
