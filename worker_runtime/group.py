@@ -24,6 +24,7 @@ from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.gloo import Gloo
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint, Membership, RendezvousError
+from worker_runtime.resolver import brief_lookups
 from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
@@ -143,9 +144,10 @@ def _connect(
         exchange.open_store(membership.generation, endpoint)
     else:
         endpoint = exchange.await_store(membership.generation)
-        store = TCPStore(
-            endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
-        )
+        with brief_lookups():
+            store = TCPStore(
+                endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
+            )
     cancellation.cover(partial(shut_down_to, endpoint.port, present))
     prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
     gloo = Gloo(prefixed, address, endpoint.port, operation_limit)
@@ -197,14 +199,15 @@ def _open_store(address: str, limit: timedelta) -> tuple[TCPStore, Endpoint]:
     try:
         listener.bind(where)
         port: int = listener.getsockname()[1]
-        store = TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=limit,
-            master_listen_fd=listener.fileno(),
-        )
+        with brief_lookups():
+            store = TCPStore(
+                address,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=limit,
+                master_listen_fd=listener.fileno(),
+            )
     except BaseException:
         listener.close()
         raise
