@@ -13,7 +13,6 @@ from worker_runtime import resolver
 from worker_runtime.resolver import brief_lookups
 
 NOWHERE = ("::ffff:127.0.0.9", 80, 0, 0)  # no file names it in this form
-SERVER_OFFSET = 20  # of the first name server in `struct __res_state`, behind their number
 
 
 @pytest.fixture
@@ -25,12 +24,15 @@ def silent_server() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
         server.settimeout(0)
+        patience = state.retrans, state.retry
+        state.retrans, state.retry = 5, 2  # as they are where nobody has set them
         place = ctypes.addressof(state)
         kept = ctypes.string_at(place + 16, 20)  # the number of servers, and the first
         address = struct.pack("@HH4s8x", socket.AF_INET, socket.htons(server.getsockname()[1]), b"\x7f\0\0\1")
         ctypes.memmove(place + 16, struct.pack("@i", 1) + address, 20)
         yield server
         ctypes.memmove(place + 16, kept, 20)
+        state.retrans, state.retry = patience
 
 
 def count_questions(server: socket.socket) -> int:
