@@ -110,9 +110,8 @@ def test_a_worker_that_fails_is_survived_and_no_step_is_lost(hvdrun: Launcher, s
     assert finished.stdout.count("] end ") == left
 
 
-@pytest.mark.parametrize("fate", ["raise", "exit"])
-def test_nor_does_the_function_begin_again(hvdrun: Launcher, fate: str) -> None:
-    finished = run(hvdrun, ELASTIC, (fate, 1, "backward", 7))
+def test_nor_does_the_function_begin_again(hvdrun: Launcher) -> None:
+    finished = run(hvdrun, ELASTIC, ("exit", 1, "backward", 7))
     begins = [line.partition("] ")[2] for line in finished.stdout.splitlines() if "begins at" in line]
     assert begins.count("begins at 0") >= 3
     # its replacement may be there for the next commit, of which there is none after the failure

@@ -1,5 +1,6 @@
-"""A job of eight workers on the four hosts of a lab, as a test follows it: its steps, and who makes them."""
+"""A job of two workers on each host of a lab, as a test follows it: its steps, and who makes them."""
 
+import os
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Running
 from tests.system.recovery_scripts import endure
 
-HOSTS, SLOTS = 4, 2
+FAULTS = int(os.environ.get("HVDRUN_SOAK_FAULTS", "1"))
+IS_SOAK = "HVDRUN_SOAK_FAULTS" in os.environ
+HOSTS, SLOTS = (4 if IS_SOAK else 2), 2
 WORKERS = HOSTS * SLOTS
 LEASE_SECONDS = 2.0
 STEP_SECONDS = 0.1
