@@ -151,7 +151,7 @@ def test_training_endures_one_fault_after_the_other(build: BuildCluster, request
     assert (size, is_equal) == (str(WORKERS), "1")
     assert [step.number for step in steps] == list(range(1, int(last) + 1))  # each once
     said = endurance.running.stderr.text()
-    lost = {kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in LOST.items()}
+    lost = Counter({kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in LOST.items()})
     assert lost == Counter(fault.kind for fault in faults), said
     assert len(re.findall("^hvdrun: .* was lost: ", said, re.MULTILINE)) == len(faults), said
     if IS_SOAK:
