@@ -1,89 +1,21 @@
-"""The tiers of tests: what each may take, and what each took; and how transcripts are written anew."""
+"""What every test gets: its tier and time limit; what a run measures; and how transcripts are rewritten."""
 
-import json
 import os
 import signal
 import sys
-from collections import Counter
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-ROOT = Path(__file__).parent.parent
-
-
-class Tier(StrEnum):
-    """How much of the world a test needs."""
-
-    PURE = "pure"  # values in, values out
-    IN_PROCESS = "in process"  # real servers, files, threads and groups, all owned by the tests
-    SYSTEM = "system"  # real hvdrun, real hosts
-    HOUSE = "house rules"  # the repository itself
-
-
-# Other tests are in process. What is tested here uses no clock, network, thread, process or framework.
-PURE = (
-    "tests/rendezvous/core/",
-    "tests/rendezvous/test_bootstrap.py",
-    "tests/rendezvous/test_errors.py",
-    "tests/rendezvous/test_notices.py",
-    "tests/rendezvous/test_orders.py",
-    "tests/rendezvous/test_wire.py",
-    "tests/worker_runtime/core/",
-    "tests/worker_runtime/test_errors.py",
-    "tests/hvdrun/console/test_lines.py",
-    "tests/hvdrun/console/test_page.py",
-    "tests/hvdrun/test_errors.py",
-    "tests/hvdrun/test_flags.py",
-    "tests/hvdrun/test_hosts.py",
-    "tests/hvdrun/test_jobspec.py",
-    "tests/hvdrun/test_options.py",
-)
-HOUSE = ("tests/house/", "tests/protos/")
-SYSTEM = ("tests/lab/", "tests/system/")
-
-# Generous, since a busy machine is no fault: they end what hangs. A test that needs another limit carries its own.
-LIMIT_SECONDS = {Tier.PURE: 60, Tier.IN_PROCESS: 60, Tier.SYSTEM: 120, Tier.HOUSE: 120}
-
-
-def find_tier(name: str) -> Tier:
-    """The tier of a test, given its file's name or its own, from the repository's root."""
-    if name.startswith(PURE):
-        return Tier.PURE
-    if name.startswith(HOUSE):
-        return Tier.HOUSE
-    return Tier.SYSTEM if name.startswith(SYSTEM) else Tier.IN_PROCESS
-
-
-class Costs:
-    """Adds up what the tests of each tier take."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._file = file
-        self._seconds: dict[Tier, float] = dict.fromkeys(Tier, 0.0)
-        self._tests: Counter[Tier] = Counter()
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test's phase: set-up, call or teardown."""
-        tier = find_tier(report.nodeid)
-        self._seconds[tier] += report.duration
-        self._tests[tier] += report.when == "call"
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the sums, and write them for whoever adds up more than tests."""
-        terminalreporter.section("what each tier cost")
-        for tier, seconds in self._seconds.items():
-            terminalreporter.write_line(f"{tier:<12} {self._tests[tier]:>5} tests {seconds:>7.1f} s")
-        if self._file is not None:
-            self._file.write_text(json.dumps(self._seconds), encoding="utf-8")
+from tests.costs import CostsPlugin
+from tests.tiers import LIMIT_SECONDS, find_tier
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Offer --costs and --rewrite."""
     parser.addoption("--rewrite", action="store_true", help="write the transcripts anew instead of comparing them")
-    parser.addoption("--costs", type=Path, help="write the seconds of each tier into this file, as JSON")
+    parser.addoption("--costs", type=Path, help="write what the run costs into this file, as JSON")
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +26,7 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Count costs, and let no law fail because the machine was busy."""
-    config.pluginmanager.register(Costs(config.getoption("--costs")), "costs")
+    config.pluginmanager.register(CostsPlugin(config.getoption("--costs")), "costs")
     heed_signals()
     # A bare `python` is that of the tests, as for a user whose environment is activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
@@ -109,11 +41,11 @@ def heed_signals() -> None:
             signal.signal(number, default)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark system tests, and give every test its tier's time limit."""
+    """Mark every test with its tier, and give it the tier's time limit."""
     for item in items:
-        tier = find_tier(item.nodeid)
-        if tier is Tier.SYSTEM:
-            item.add_marker(pytest.mark.system)
+        tier = find_tier(item)
+        item.add_marker(tier)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_SECONDS[tier]))

@@ -1,0 +1,56 @@
+"""The tiers of tests: how much of the world a test needs, and how long it may take.
+
+Each tier is a marker: `pytest -m pure`, `pytest -m 'pure or inprocess'`. A test's file decides its tier; a marker on
+the file or on the test takes precedence.
+"""
+
+from enum import StrEnum
+
+import pytest
+
+
+class Tier(StrEnum):
+    """How much of the world a test needs."""
+
+    PURE = "pure"  # values in, values out: no clock, network, thread, process or framework
+    IN_PROCESS = "inprocess"  # real servers, files, threads, groups and processes of the test's own; no hvdrun job
+    SYSTEM = "system"  # real hvdrun jobs on this machine
+    HOSTS = "hosts"  # real hvdrun jobs on several hosts, in a lab
+    HOUSE = "house"  # the repository itself
+
+
+# Other tests are in process.
+_FOLDERS = {
+    Tier.PURE: (
+        "tests/rendezvous/core/",
+        "tests/rendezvous/test_bootstrap.py",
+        "tests/rendezvous/test_errors.py",
+        "tests/rendezvous/test_notices.py",
+        "tests/rendezvous/test_orders.py",
+        "tests/rendezvous/test_wire.py",
+        "tests/worker_runtime/core/",
+        "tests/worker_runtime/test_errors.py",
+        "tests/hvdrun/console/test_lines.py",
+        "tests/hvdrun/console/test_page.py",
+        "tests/hvdrun/test_errors.py",
+        "tests/hvdrun/test_flags.py",
+        "tests/hvdrun/test_hosts.py",
+        "tests/hvdrun/test_jobspec.py",
+        "tests/hvdrun/test_options.py",
+    ),
+    Tier.HOUSE: ("tests/house/", "tests/protos/"),
+    Tier.HOSTS: ("tests/lab/", "tests/system/hosts/"),
+    Tier.SYSTEM: ("tests/system/",),
+}
+
+# Generous, since a busy machine is no fault: they end what hangs. A test that needs another limit carries its own.
+LIMIT_SECONDS = {Tier.PURE: 120, Tier.IN_PROCESS: 120, Tier.SYSTEM: 240, Tier.HOSTS: 240, Tier.HOUSE: 240}
+
+
+def find_tier(item: pytest.Item) -> Tier:
+    """The tier of a test."""
+    for tier in Tier:
+        if item.get_closest_marker(tier) is not None:
+            return tier
+    name = item.nodeid
+    return next((tier for tier, starts in _FOLDERS.items() if name.startswith(starts)), Tier.IN_PROCESS)
