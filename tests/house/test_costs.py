@@ -12,7 +12,8 @@ import pytest
 from tests.conftest import read_shard
 from tests.costs import BUDGETS, Budgets
 from tests.house import parts
-from tests.house.sources import ROOT
+from tests.house.sources import ROOT, read_sources
+from tests.system import leftovers
 
 TEST = Budgets("test", 8, {"tests/dear.py": 40})
 
@@ -80,3 +81,9 @@ def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) ->
 def test_every_test_file_that_a_page_names_exists(file: str) -> None:
     named = re.findall(r"\btests/[\w/.]*\w", (ROOT / file).read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_variable_of_the_tests_is_explained() -> None:
+    read = {name for _, source in read_sources("tests") for name in re.findall(r"\"(HVDRUN_[A-Z_]+)\"", source)}
+    explained = set(re.findall(r"`(HVDRUN_[A-Z_]+)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    assert read - {leftovers.MARK} == explained
