@@ -37,6 +37,10 @@ def in_loop(test: Callable[P, Coroutine[object, object, None]]) -> Callable[P, N
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), _TEST_LIMIT_SECONDS))
+        async def run_limited() -> None:
+            async with asyncio.timeout(_TEST_LIMIT_SECONDS):
+                await test(*args, **kwargs)
+
+        asyncio.run(run_limited())
 
     return run

@@ -1,7 +1,7 @@
 """Agents that a test plays: they start, answer and end as the test says, and need no process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Collection
 
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
@@ -89,7 +89,7 @@ class PlayedAgent:
 class Machine(PlayedAgent):
     """An agent that is asked for its addresses, and whom it reaches.
 
-    reaches: whether it reaches a host, LAUNCHER among them.
+    unreached: the hosts that it does not reach, LAUNCHER among them.
     hello: the first that it says; None: it ends instead.
     answers: it does not end when it is asked.
     tunnel_failure: why it can have no tunnel.
@@ -98,7 +98,7 @@ class Machine(PlayedAgent):
     def __init__(
         self,
         *addresses: str,
-        reaches: Callable[[str], bool] = lambda _: True,
+        unreached: Collection[str] = (),
         hello: Telling | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
         answers: bool = True,
         tunnel_failure: str = "",
@@ -107,7 +107,7 @@ class Machine(PlayedAgent):
         self.answers = answers
         self.tunnelled: list[int] = []
         self._addresses = addresses
-        self._reaches = reaches
+        self._unreached = unreached
         self._tunnel_failure = tunnel_failure
         self.told.put_nowait(hello)
 
@@ -129,7 +129,7 @@ class Machine(PlayedAgent):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
                     for target in targets
-                    if self._reaches(target.host)
+                    if target.host not in self._unreached
                 )
                 self.told.put_nowait(Probed(tuple(proofs)))
             case _:
