@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import read_shard
-from tests.costs import BUDGETS, Budgets
+from tests.costs import BUDGETS, Budgets, Costs
 from tests.house import parts
 from tests.house.sources import ROOT, read_sources
 from tests.system import leftovers
@@ -59,7 +59,7 @@ def test_what_did_not_run_is_counted_with_the_command_that_installs_its_needs() 
 
 
 def test_a_part_with_skipped_tests_is_marked_red() -> None:
-    costs = parts.Costs(skipped=Counter({"needs nft": 150}))
+    costs = Costs(skipped=Counter({"needs nft": 150}))
     line = list(parts.show_parts([parts.Outcome("tests", 1.0, costs=costs)]))[1]
     assert [str(span.style) for span in line.spans if "150 skipped" in line.plain[span.start : span.end]] == ["red"]
 
@@ -72,7 +72,7 @@ def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) ->
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     command = [sys.executable, "-m", "pytest", "-n2", "--shard=1/3", f"--costs={tmp_path}/costs", "--rootdir=."]
     subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
-    costs = parts.Costs.read((tmp_path / "costs").read_text())
+    costs = Costs.read((tmp_path / "costs").read_text())
     assert (dict(costs.tests), dict(costs.skipped)) == ({"inprocess": 2}, {"needs more": 1})
     assert list(costs.files) == ["test_a.py"]
 
