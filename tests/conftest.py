@@ -1,20 +1,23 @@
 """What every test gets: its tier and time limit; what a run measures; and how transcripts are rewritten."""
 
+import argparse
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from tests.costs import CostsPlugin
-from tests.tiers import LIMIT_SECONDS, find_tier
+from tests.costs import Budgets, CostsPlugin, name_file
+from tests.tiers import LIMIT_SECONDS, Tier, find_tier, is_pure
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Offer --costs and --rewrite."""
+    """Offer --rewrite, --shard and --costs."""
     parser.addoption("--rewrite", action="store_true", help="write the transcripts anew instead of comparing them")
+    parser.addoption("--shard", type=read_shard, default=(1, 1), metavar="K/N", help="run the K-th of N parts")
     parser.addoption("--costs", type=Path, help="write what the run costs into this file, as JSON")
 
 
@@ -41,11 +44,34 @@ def heed_signals() -> None:
             signal.signal(number, default)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier, and give it the tier's time limit."""
+def read_shard(text: str) -> tuple[int, int]:
+    """K and N of "K/N".
+
+    Raises argparse.ArgumentTypeError.
+    """
+    shard, _, shards = text.partition("/")
+    if not (shard.isdecimal() and shards.isdecimal() and 1 <= int(shard) <= int(shards)):
+        raise argparse.ArgumentTypeError(f"a shard is K/N with 1 <= K <= N, such as 1/3, not {text!r}")
+    return int(shard), int(shards)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Let `pytest -m pure` import nothing but pure tests."""
+    if config.option.markexpr != Tier.PURE or collection_path.suffix != ".py":
+        return None
+    return not is_pure(str(collection_path.relative_to(config.rootpath))) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Mark every test with its tier and give it the tier's time limit; keep this shard's files of those selected."""
     for item in items:
         tier = find_tier(item)
-        item.add_marker(tier)
+        item.add_marker(tier.value)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_SECONDS[tier]))
+    yield
+    shard, shards = config.getoption("--shard")
+    files = Budgets.read("nightly").deal({name_file(item) for item in items}, shards)[shard - 1]
+    config.hook.pytest_deselected(items=[item for item in items if name_file(item) not in files])
+    items[:] = [item for item in items if name_file(item) in files]

@@ -1,25 +1,91 @@
 """What tests cost: seconds per tier, and processor seconds per file, the children of its tests included.
 
-A file's budget stands in `tests/budgets.toml`. A run prints every file over its budget; `make nightly` fails when a
-file is over twice its budget.
+The processor seconds that a file may cost stand in `tests/budgets.toml`.
 """
 
 import json
 import os
 import tomllib
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import psutil
 import pytest
 
 from tests.tiers import find_tier
 
-_BUDGETS = Path(__file__).with_name("budgets.toml")
-_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+BUDGETS = Path(__file__).with_name("budgets.toml")
 _KEY = "costs"  # of what a worker of xdist returns
+
+
+@dataclass
+class Costs:
+    """What a run of tests took.
+
+    tiers: seconds per tier, as if one test ran after the other.
+    tests: tests that ran, per tier.
+    files: processor seconds per file.
+    skipped: tests that did not run, per reason.
+    """
+
+    tiers: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    tests: Counter[str] = field(default_factory=Counter)
+    files: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """From the text of `write`."""
+        costs = cls()
+        for name, values in json.loads(text).items():
+            getattr(costs, name).update(values)
+        return costs
+
+    def write(self) -> str:
+        """As JSON."""
+        return json.dumps(vars(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """The processor seconds that files may cost in one run, `make test` or `make nightly`.
+
+    run: the name of the run.
+    default: for a file that is not listed.
+    listed: for the dear ones.
+    """
+
+    run: str
+    default: float
+    listed: dict[str, float]
+
+    @classmethod
+    def read(cls, run: str) -> Self:
+        """From `budgets.toml`."""
+        content = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))
+        default = content.pop("default")[run]
+        return cls(run, default, {file: entry[run] for file, entry in content.items() if run in entry})
+
+    def find(self, file: str) -> float:
+        """The budget of a file."""
+        return self.listed.get(file, self.default)
+
+    def find_exceeded(self, files: Mapping[str, float], factor: float = 1.0) -> Iterator[str]:
+        """The files over so many times their budget."""
+        return (file for file, seconds in files.items() if seconds > factor * self.find(file))
+
+    def deal(self, files: set[str], shards: int) -> list[set[str]]:
+        """Deal files out to so many runs, by their budgets: the dearest first, each to the cheapest run so far."""
+        dealt: list[set[str]] = [set() for _ in range(shards)]
+        totals = [0.0] * shards
+        for file in sorted(files, key=lambda file: (-self.find(file), file)):
+            least = totals.index(min(totals))
+            dealt[least].add(file)
+            totals[least] += self.find(file)
+        return dealt
 
 
 def read_processor_seconds() -> float:
@@ -38,39 +104,14 @@ def read_processor_seconds() -> float:
     return seconds
 
 
-@dataclass
-class Costs:
-    """What a run of tests took.
+def rank_files(files: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Files with their seconds, the dearest first."""
+    return sorted(files.items(), key=lambda entry: -entry[1])
 
-    tiers: seconds per tier, as if one test ran after the other.
-    files: processor seconds per file.
-    tests: tests that ran, per tier.
-    skipped: tests that did not run, per reason.
-    """
 
-    tiers: Counter[str]
-    tests: Counter[str]
-    files: Counter[str]
-    skipped: Counter[str]
-
-    @classmethod
-    def none(cls) -> "Costs":
-        """The costs of no test."""
-        return cls(Counter(), Counter(), Counter(), Counter())
-
-    @classmethod
-    def read(cls, text: str) -> "Costs":
-        """From `write`'s text."""
-        return cls(**{name: Counter(values) for name, values in json.loads(text).items()})
-
-    def write(self) -> str:
-        """As JSON."""
-        return json.dumps(vars(self))
-
-    def add(self, other: "Costs") -> None:
-        """Add those of another run."""
-        for name, values in vars(other).items():
-            getattr(self, name).update(values)
+def name_file(item: pytest.Item) -> str:
+    """The path of a test's file, from the repository's root."""
+    return item.nodeid.partition("::")[0]
 
 
 class CostsPlugin:
@@ -81,24 +122,26 @@ class CostsPlugin:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
-        self._all = Costs.none()
-        self._processor: float | None = None  # at the start of the test file under way
+        self._costs = Costs()
+        self._began: float | None = None  # processor seconds before the test file under way
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
         """Measure a file's processor seconds, from its first test until the next file's."""
-        if self._processor is None:
-            self._processor = read_processor_seconds()
+        if self._began is None:
+            self._began = read_processor_seconds()
         result = yield
         if nextitem is None or nextitem.path != item.path:
             now = read_processor_seconds()
-            self._all.files[item.nodeid.partition("::")[0]] += max(0.0, now - self._processor)
-            self._processor = now if nextitem is not None else None
+            self._costs.files[name_file(item)] += max(0.0, now - self._began)
+            self._began = now
         return result
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Any:
-        """Tell whoever adds up which tier a test belongs to."""
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the test's tier to the report."""
         report = yield
         report.user_properties = [*report.user_properties, ("tier", str(find_tier(item)))]
         return report
@@ -108,32 +151,29 @@ class CostsPlugin:
         tier = dict(report.user_properties).get("tier")
         if tier is None:
             return
-        self._all.tiers[tier] += report.duration
-        self._all.tests[tier] += report.when == "call"
+        self._costs.tiers[str(tier)] += report.duration
+        self._costs.tests[str(tier)] += report.when == "call"
         if report.skipped and isinstance(report.longrepr, tuple):
-            self._all.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+            self._costs.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Return a worker's files to the process that adds up."""
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput[_KEY] = dict(self._all.files)
+            session.config.workeroutput[_KEY] = dict(self._costs.files)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
+    def pytest_testnodedown(self, node: object) -> None:
         """Add a worker's files."""
-        self._all.files.update(getattr(node, "workeroutput", {}).get(_KEY, {}))
+        for file, seconds in getattr(node, "workeroutput", {}).get(_KEY, {}).items():
+            self._costs.files[file] += seconds
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Show the seconds of each tier, and write all."""
-        terminalreporter.section("what each tier cost")
-        for tier, seconds in self._all.tiers.items():
-            terminalreporter.write_line(f"{tier:<12} {self._all.tests[tier]:>5} tests {seconds:>7.1f} s")
-        for file, seconds in self._all.files.most_common(5):
-            terminalreporter.write_line(f"{file:<60} {seconds:>7.1f} processor seconds")
+        """Show the seconds of each tier and the five dearest files, or write all for `tests/house/parts.py`."""
         if self._file is not None:
-            self._file.write_text(self._all.write(), encoding="utf-8")
-
-
-def read_budgets() -> dict[str, Any]:
-    """What stands in `budgets.toml`."""
-    return tomllib.loads(_BUDGETS.read_text(encoding="utf-8"))
+            self._file.write_text(self._costs.write(), encoding="utf-8")
+            return
+        terminalreporter.section("what the tests cost")
+        for tier, seconds in self._costs.tiers.items():
+            terminalreporter.write_line(f"{seconds:>8.1f} s {tier}, {self._costs.tests[tier]} tests")
+        for file, seconds in rank_files(self._costs.files)[:5]:
+            terminalreporter.write_line(f"{seconds:>8.1f} processor seconds {file}")

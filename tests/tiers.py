@@ -47,6 +47,11 @@ _FOLDERS = {
 LIMIT_SECONDS = {Tier.PURE: 120, Tier.IN_PROCESS: 120, Tier.SYSTEM: 240, Tier.HOSTS: 240, Tier.HOUSE: 240}
 
 
+def is_pure(file: str) -> bool:
+    """Whether a file's tests are pure; here no marker takes precedence."""
+    return file.startswith(_FOLDERS[Tier.PURE])
+
+
 def find_tier(item: pytest.Item) -> Tier:
     """The tier of a test."""
     for tier in Tier:
