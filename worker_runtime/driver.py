@@ -21,7 +21,7 @@ from worker_runtime.core.questions import Release
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
-from worker_runtime.waiting import PATIENCE_SECONDS, Wait, encode_wait
+from worker_runtime.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
 from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
 
 _WAIT_MILLISECONDS = 1000
@@ -63,14 +63,18 @@ class Driver:
         link: to the sequencer.
         performer: of what it answers.
         accord: the executor's.
+        patience: of a thread that waits, until it says that it can do nothing else.
 
     askers: the threads that have ever asked.
     """
 
-    def __init__(self, link: Link, performer: Performer, accord: Accord | None = None) -> None:
+    def __init__(
+        self, link: Link, performer: Performer, accord: Accord | None = None, patience: Patience = USUAL
+    ) -> None:
         self._link = link
         self._performer = performer
         self._accord = accord or Accord()
+        self._patience = patience
         self._pending: dict[int, Handle[object]] = {}
         # A signal's handler may leave while its thread sends or drives.
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
@@ -115,7 +119,7 @@ class Driver:
                     self._flush()  # who drives may be listening already, and would send this question only afterwards
                     self._await_turn(handle, seconds)
                 if not handle.is_answered:
-                    wait = wait or Wait(self, self._accord, handle, began)
+                    wait = wait or Wait(self, self._accord, handle, began, self._patience)
                     wait.go_on()
         except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
             self._ring()
