@@ -4,7 +4,9 @@ The table knows no framework: a test plays it with torch's tensors or MXNet's ar
 [10 r, 10 r + 1, 10 r + 2].
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -40,6 +42,16 @@ KINDS = {
 }
 FORMS = tuple(KINDS)
 NEEDED: dict[str, dict[str, object]] = {"broadcast": {"root_rank": 0}}  # arguments that have no default
+
+
+def list_functions(modules: Iterable[ModuleType]) -> list[str]:
+    """The public functions that modules define."""
+    return [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
 
 
 class Case(NamedTuple):
