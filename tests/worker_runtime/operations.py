@@ -4,7 +4,9 @@ The table knows no framework: a test plays it with torch's tensors or MXNet's ar
 [10 r, 10 r + 1, 10 r + 2].
 """
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -42,6 +44,16 @@ FORMS = tuple(KINDS)
 NEEDED: dict[str, dict[str, object]] = {"broadcast": {"root_rank": 0}}  # arguments that have no default
 
 
+def list_functions(modules: Iterable[ModuleType]) -> list[str]:
+    """The public functions that modules define."""
+    return [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
 class Case(NamedTuple):
     """Arguments, and what they give.
 
@@ -64,7 +76,7 @@ def combine_by_adasum(one: list[float], other: list[float]) -> list[float]:
     """Adasum of two vectors, by its definition."""
     dot = sum(a * b for a, b in zip(one, other, strict=True))
     of_one, of_other = (1 - dot / (2 * sum(a * a for a in vector)) for vector in (one, other))
-    return [round(of_one * a + of_other * b, 3) for a, b in zip(one, other, strict=True)]
+    return [of_one * a + of_other * b for a, b in zip(one, other, strict=True)]
 
 
 CASES = {
@@ -158,7 +170,8 @@ def expect_cases(form: str) -> list[dict[str, object]]:
     found: list[dict[str, object]] = [{} for _ in range(SIZE)]
     for title, case in CASES[KINDS[form]].items():
         for rank in SOME if case.in_set else range(SIZE):
-            expected, is_in_place = case.expected[rank], form.endswith("_")
+            expected = [round(value, 3) for value in case.expected[rank]]
+            is_in_place = form.endswith("_")
             found[rank][title] = expected, is_in_place, (expected if is_in_place else make_row(rank))[0]
     return found
 

@@ -1,8 +1,5 @@
 """Every form of every collective under Horovod's arguments; what the collectives compute is tested with them."""
 
-import inspect
-from types import ModuleType
-
 import pytest
 import torch
 
@@ -16,6 +13,7 @@ from tests.worker_runtime.operations import (
     call,
     expect_cases,
     list_forms,
+    list_functions,
     play_cases,
     play_disagreement,
     play_refusals,
@@ -41,17 +39,8 @@ class Halving:
         return tensor * 2
 
 
-def list_functions(module: ModuleType) -> list[str]:
-    """The public functions that a module defines."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    ]
-
-
 def test_the_table_lists_every_form() -> None:
-    assert sorted(FORMS) == sorted(name for module in MODULES for name in list_functions(module))
+    assert sorted(FORMS) == sorted(list_functions(MODULES))
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
