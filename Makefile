@@ -14,16 +14,19 @@ unexport PYTHONDONTWRITEBYTECODE
 ifndef BEGAN
 BEGAN := $(shell date +%s)
 endif
+# Which part of `make nightly` runs: make nightly SHARD=1/3.
+SHARD ?= 1/1
 
-.PHONY: help demo test lint soak bench protos clean setup check-python
+.PHONY: help demo test lint nightly soak bench protos clean setup check-python
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     train a small network on handwritten digits with two workers"
-	@echo "make test     run everything: lint, format, types, layers, tests"
-	@echo "make lint     the same without the tests"
-	@echo "make soak     what is too long for every day: 200 random kills, 200 trainings with random kills and all places"
-	@echo "              and features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
+	@echo "make test     run what every change needs: lint, format, types, layers, tests (10 minutes on 2 cores)"
+	@echo "make lint     the same without the tests (half a minute)"
+	@echo "make nightly  run the dear tests too (30 minutes; a third of them with SHARD=1/3)"
+	@echo "make soak     run chance for hours: 200 random kills, 200 trainings with random kills and all places and"
+	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives and a Gluon training"
 	@echo "              on four ranks"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
@@ -40,6 +43,9 @@ test: setup
 
 lint: setup
 	@$(BIN)/python tests/house/parts.py lint format types layers
+
+nightly: setup
+	@$(BIN)/python tests/house/parts.py nightly --shard $(SHARD)
 
 soak: setup
 	HVDRUN_SOAK_RUNS=200 HVDRUN_HISTORIES=100000 $(BIN)/pytest tests/system/test_random_kills.py \

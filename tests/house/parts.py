@@ -1,39 +1,41 @@
-"""Runs the parts of the test run, all of them whatever fails, and tells what each cost: `make test` and `make lint`.
-
-Uses the standard library alone. The one list of parts is below.
-"""
+"""Runs the parts of `make test`, `make lint` or `make nightly`, all of them whatever fails; shows what each cost."""
 
 import argparse
-import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rich.console import Console  # noqa: E402 - after the path
+from rich.text import Text  # noqa: E402 - the same
+
+from tests.costs import Budgets, Costs, rank_files  # noqa: E402 - the same
+
 PROGRAMS = Path(sys.executable).parent
 TESTS = "tests"
-HOSTS = "hosts"
-# The tests of several hosts have shorter time limits, which more than one test beside them would disturb; what they
-# wait for is the network, so two at a time take half as long. Their files share nothing, and one takes a third of all.
-_HOST_TESTS = ("tests/lab", "tests/system/hosts")
-# Two at a time, on any machine: with more, a small one would be too busy for the tests of time limits.
-_PARALLEL = ("--numprocesses=2",)
-_BY_FILE = "--dist=loadfile"
-_BY_TEST = "--dist=worksteal"
-_REPORT = ("--durations=15", "--durations-min=1")
+NIGHTLY = "nightly"
+DEAREST = 25
+# Where `make test` leaves its costs, for `make nightly` to judge.
+LAST = ROOT / "build" / "costs.json"
+# Two tests at a time, on any machine: with more, a small one would be too busy.
+_PYTEST = ("pytest", "--numprocesses=2", "--dist=worksteal", "--durations=15", "--durations-min=1")
 # torch looks up, for its log, whose address each connection of a TCPStore has. Where the network loses one question in
-# twenty, the resolver's patience (5 s) would cost the tests minutes, and some of them their time limits.
+# twenty, the resolver's patience (5 s) would cost the tests minutes.
 _RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:4"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One command; its words stand after the name of a program of this virtual environment."""
+    """One command; its first word is a program of this virtual environment."""
 
     name: str
     command: tuple[str, ...]
@@ -44,54 +46,124 @@ PARTS = (
     Part("format", ("ruff", "format", "--check")),
     Part("types", ("mypy",)),
     Part("layers", ("lint-imports",)),
-    Part(TESTS, ("pytest", *_PARALLEL, _BY_FILE, *(f"--ignore={path}" for path in _HOST_TESTS), *_REPORT)),
-    Part(HOSTS, ("pytest", *_PARALLEL, _BY_TEST, *_HOST_TESTS, *_REPORT)),
+    Part(TESTS, (*_PYTEST, "-m", "not nightly")),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """What a part, or a tier of the tests, took; a tier has no verdict of its own."""
+class Outcome:
+    """How a part ended: its seconds, its exit code, and what its tests cost."""
 
     name: str
     seconds: float
-    verdict: str = ""
+    code: int = 0
+    costs: Costs | None = None
 
 
-def run_part(part: Part) -> Iterator[Cost]:
-    """Run one part, showing what it prints; the tests' cost is followed by that of their tiers, added up one by one."""
+def run_part(part: Part) -> Outcome:
+    """Run one part, showing what it prints."""
     with tempfile.TemporaryDirectory() as folder:
-        costs = Path(folder) / "costs.json"
-        more = [f"--costs={costs}"] if part.name in {TESTS, HOSTS} else []
+        file = Path(folder) / "costs.json"
+        command = [str(PROGRAMS / part.command[0]), *part.command[1:]]
+        if part.command[0] == "pytest":
+            command.append(f"--costs={file}")
         sys.stdout.write(f"\n--- {part.name}: {' '.join(part.command)}\n")
         sys.stdout.flush()
         began = time.monotonic()
-        command = [str(PROGRAMS / part.command[0]), *part.command[1:], *more]
         code = subprocess.run(command, cwd=ROOT, env={**_RESOLVER, **os.environ}, check=False).returncode
         seconds = time.monotonic() - began
-        tiers: dict[str, float] = json.loads(costs.read_text(encoding="utf-8")) if costs.exists() else {}
-    yield Cost(part.name, seconds, "failed" if code else "ok")
-    for name, tier_seconds in tiers.items():
-        yield Cost(f"  {name}", tier_seconds)
+        costs = Costs.read(file.read_text(encoding="utf-8")) if file.exists() else None
+    return Outcome(part.name, seconds, code, costs)
+
+
+def show_parts(outcomes: list[Outcome]) -> Iterator[Text]:
+    """The table of parts and tiers; red is what failed, and what did not run."""
+    yield Text("\nwhat each part cost", "bold")
+    for outcome in outcomes:
+        line = Text(f"{outcome.name:<16}{outcome.seconds:>8.1f} s  ")
+        line.append("failed" if outcome.code else "ok", "red" if outcome.code else "")
+        if outcome.costs and outcome.costs.skipped:
+            line.append(f", {outcome.costs.skipped.total()} skipped", "red")
+        yield line
+        if outcome.costs:
+            for tier, seconds in outcome.costs.tiers.items():
+                yield Text(f"  {tier:<14}{seconds:>8.1f} s  {outcome.costs.tests[tier]} tests, one after the other")
+
+
+def show_files(files: Mapping[str, float], budgets: Budgets) -> Iterator[Text]:
+    """The dearest files of one run, and all that are over their budget."""
+    exceeded = set(budgets.find_exceeded(files))
+    total = sum(files.values())
+    yield Text(f"\nprocessor seconds in make {budgets.run}: {total:.0f}; the {DEAREST} dearest files", "bold")
+    for place, (file, seconds) in enumerate(rank_files(files)):
+        if place < DEAREST or file in exceeded:
+            budget = budgets.find(file)
+            yield Text(f"{seconds:>8.1f} of {budget:>4.0f}  {file}", "red" if file in exceeded else "")
+
+
+def show_skipped(skipped: Counter[str]) -> Iterator[Text]:
+    """How many tests did not run, why, and the command that installs what they need."""
+    yield Text(f"\n{skipped.total()} tests did not run:", "bold red")
+    packages: set[str] = set()
+    for reason, count in skipped.most_common():
+        yield Text(f"{count:>6}  {reason}")
+        for found in re.findall(r"apt-get install ([a-z0-9 -]+)", reason):
+            packages.update(found.split())
+    if packages:
+        yield Text("To run them:  ").append(f"apt-get install {' '.join(sorted(packages))}", "bold")
+
+
+def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
+    """The files over twice their budget, by run."""
+    for run, files in costs.items():
+        for file in Budgets.read(run).find_exceeded(files, factor=2):
+            seconds = f"{files[file]:.1f} processor seconds in make {run}"
+            yield Text(
+                f"{file}: {seconds}, over twice its budget: make it cheaper, or change tests/budgets.toml", "red"
+            )
+
+
+def read_arguments() -> argparse.Namespace:
+    """What is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = [*(part.name for part in PARTS), NIGHTLY]
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"some of {', '.join(names)}; default: all but the last"
+    )
+    parser.add_argument("--began", type=float, help="when the set-up began, in seconds since the epoch")
+    parser.add_argument("--shard", default="1/1", metavar="K/N", help=f"of {NIGHTLY}: the K-th of N parts")
+    asked = parser.parse_args()
+    unknown = set(asked.parts) - set(names)
+    if unknown:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    return asked
 
 
 def main() -> int:
-    """Run the parts that are named, or all; 1 when one of them failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(part.name for part in PARTS)}")
-    parser.add_argument("--began", type=float, help="when the set-up began, in seconds since the epoch")
-    asked = parser.parse_args()
-    unknown = set(asked.parts) - {part.name for part in PARTS}
-    if unknown:
-        parser.error(f"there is no part {', '.join(sorted(unknown))}")
-    costs = [] if asked.began is None else [Cost("set-up", time.time() - asked.began, "ok")]
-    for part in PARTS:
-        if not asked.parts or part.name in asked.parts:
-            costs += run_part(part)
-    sys.stdout.write("\nwhat each part cost\n")
-    for cost in costs:
-        sys.stdout.write(f"{cost.name:<16}{cost.seconds:>8.1f} s  {cost.verdict}".rstrip() + "\n")
-    return 1 if any(cost.verdict == "failed" for cost in costs) else 0
+    """Run the parts that are named, or those of `make test`; 1 when one of them failed."""
+    asked = read_arguments()
+    parts = [part for part in PARTS if not asked.parts or part.name in asked.parts]
+    if NIGHTLY in asked.parts:
+        parts.append(Part(NIGHTLY, (*_PYTEST, "-m", NIGHTLY, "--shard", asked.shard)))
+    outcomes = [] if asked.began is None else [Outcome("set-up", time.time() - asked.began)]
+    outcomes += [run_part(part) for part in parts]
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(*show_parts(outcomes), sep="\n")
+    files = {("test" if o.name == TESTS else o.name): o.costs for o in outcomes if o.costs}
+    for run, costs in files.items():
+        console.print(*show_files(costs.files, Budgets.read(run)), sep="\n")
+    over: list[Text] = []
+    if "test" in files:
+        LAST.parent.mkdir(exist_ok=True)
+        LAST.write_text(files["test"].write(), encoding="utf-8")
+    if NIGHTLY in files:
+        last = {"test": Costs.read(LAST.read_text(encoding="utf-8"))} if LAST.exists() else {}
+        over = list(judge({run: costs.files for run, costs in {**last, **files}.items()}))
+        console.print(*over, sep="\n")
+    skipped = sum((costs.skipped for costs in files.values()), Counter[str]())
+    if skipped:
+        console.print(*show_skipped(skipped), sep="\n")
+    return 1 if over or any(outcome.code for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -4,11 +4,10 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.house.sources import ROOT, find_python_files
+from tests.house.sources import ROOT, read_sources
 
 CODES = r"[A-Z]+[0-9]+(?:, [A-Z]+[0-9]+)*"
 NOQA = re.compile(rf"noqa: {CODES} - \S.{{3,}}")
@@ -20,6 +19,8 @@ DEFAULT = "error"  # the rule itself, in filterwarnings
 
 def find_unexplained_comments(source: str) -> Iterator[str]:
     """The comments that switch a rule off without naming it, or without a reason."""
+    if "noqa" not in source and "type: ignore" not in source:
+        return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
             continue
@@ -40,9 +41,9 @@ def find_unexplained_entries(toml: str) -> Iterator[str]:
             yield entry["entry"]
 
 
-@pytest.mark.parametrize("path", find_python_files(), ids=str)
-def test_a_rule_switched_off_in_code_has_a_reason(path: Path) -> None:
-    assert list(find_unexplained_comments((ROOT / path).read_text(encoding="utf-8"))) == []
+def test_a_rule_switched_off_in_code_has_a_reason() -> None:
+    unexplained = {str(path): list(find_unexplained_comments(source)) for path, source in read_sources()}
+    assert {path: comments for path, comments in unexplained.items() if comments} == {}
 
 
 def test_a_rule_switched_off_for_all_has_a_reason() -> None:

@@ -1,6 +1,5 @@
-"""Who may import whom: the contracts in pyproject.toml hold, and each of them can be broken."""
+"""Who may import whom: each contract in pyproject.toml can be broken. `lint-imports` shows that they are kept."""
 
-import functools
 import re
 import shutil
 import subprocess
@@ -47,29 +46,22 @@ VIOLATIONS = [
     (WORKER_CORE, "worker_runtime/core/questions.py", "import time"),
     (WORKER_CORE, "worker_runtime/core/questions.py", "import worker_runtime.wire"),
     (CLICK, "hvdrun/hosts.py", "import click"),
-    (RICH, "hvdrun/cli.py", "import rich.text"),
+    (RICH, "hvdrun/cli.py", "import rich"),
     (SSH, "hvdrun/launch.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
 ]
 
 
-def find_broken_contracts(root: Path) -> set[str]:
-    """The names of the contracts that the packages beneath this folder break."""
+def check_contracts(root: Path) -> str:
+    """What import-linter reports of the packages beneath this folder."""
     program = Path(sys.executable).with_name("lint-imports")
+    environment = {"COLUMNS": "200"}
     run = subprocess.run(
-        [program, "--no-cache"], cwd=root, env={"COLUMNS": "200"}, capture_output=True, text=True, check=False
+        [program, "--no-cache"], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
-    broken = set(re.findall(r"^(\S.*) BROKEN$", run.stdout, re.MULTILINE))
-    assert run.returncode == bool(broken), run.stdout + run.stderr
-    assert re.search(r"^Contracts: \d+ kept, \d+ broken", run.stdout, re.MULTILINE), run.stdout + run.stderr
-    return broken
-
-
-@functools.cache
-def build_graph() -> grimp.ImportGraph:
-    """Who imports whom, outside packages included."""
-    return grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
+    assert run.returncode == 1, run.stdout + run.stderr
+    return run.stdout
 
 
 @pytest.fixture
@@ -81,15 +73,19 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_contract_is_kept() -> None:
-    assert find_broken_contracts(ROOT) == set()
-
-
-@pytest.mark.parametrize(("contract", "file", "line"), VIOLATIONS)
-def test_an_import_across_the_layers_is_caught(copy: Path, contract: str, file: str, line: str) -> None:
-    path = copy / file
-    path.write_text(f"{path.read_text(encoding='utf-8')}\n{line}\n", encoding="utf-8")
-    assert contract in find_broken_contracts(copy)
+def test_import_linter_reports_each_import_across_the_layers(copy: Path) -> None:
+    for _, file, line in VIOLATIONS:
+        with (copy / file).open("a", encoding="utf-8") as module:
+            module.write(f"\n{line}\n")
+    report = check_contracts(copy)
+    _, *sections = re.split(r"^(.+)\n-{3,}$", report, flags=re.MULTILINE)
+    breaches = dict(zip(sections[::2], sections[1::2], strict=True))
+    missed = [
+        (contract, file, line)
+        for contract, file, line in VIOLATIONS
+        if f"{file[:-3].replace('/', '.')} -> {line.removeprefix('import ')} (l." not in breaches.get(contract, "")
+    ]
+    assert missed == [], report
 
 
 def test_every_contract_has_a_violation_that_proves_it() -> None:
@@ -98,7 +94,7 @@ def test_every_contract_has_a_violation_that_proves_it() -> None:
 
 
 def test_outside_packages_are_imported_only_at_home() -> None:
-    graph = build_graph()
+    graph = grimp.build_graph(*PACKAGES, include_external_packages=True, cache_dir=None)
     outside = {module for module in graph.modules if "." not in module} - set(PACKAGES) - sys.stdlib_module_names
     strays = {
         f"{importer} imports {package}"

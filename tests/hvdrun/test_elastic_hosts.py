@@ -1,12 +1,9 @@
-"""The hosts of an elastic job: found, brought in, lost, left; with agents and a rendezvous of the test's own.
-
-Long because each of these has its test, and all of them need the same agents and the same office around them.
-"""
+"""The hosts of an elastic job: found, brought in, lost, left; with agents and a rendezvous of the test's own."""
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -28,70 +25,25 @@ from rendezvous.authority import Authority
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, HostsChanged, Lost
 from rendezvous.core.model import Host
-from rendezvous.orders import Begin, Order, Release, Telling
+from rendezvous.orders import Begin, Release
 from rendezvous.server import Server
+from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
+from tests.waiting import happen, in_loop
 
-LIMIT_SECONDS = 20.0
-
-
-class Agent:
-    """A transport whose agent starts unless it fails, and ends when it is let go or the test says so."""
-
-    def __init__(self, failure: str = "") -> None:
-        self.orders: list[Order] = []
-        self.is_abandoned = False
-        self._failure = failure
-        self._ended = asyncio.Event()
-
-    async def open(self) -> None:
-        """See `Transport`."""
-        if self._failure:
-            raise LaunchError(self._failure)
-
-    def send(self, order: Order) -> None:
-        """See `Transport`."""
-        self.orders.append(order)
-        if isinstance(order, Release):
-            self.end()
-
-    def end(self) -> None:
-        """It ends."""
-        self._ended.set()
-
-    async def tellings(self) -> AsyncIterator[Telling]:
-        """See `Transport`."""
-        await self._ended.wait()
-        nothing: tuple[Telling, ...] = ()
-        for telling in nothing:
-            yield telling
-
-    async def wait(self) -> str:
-        """See `Transport`."""
-        return "its agent ended"
-
-    async def tunnel(self, port: int) -> int:
-        """See `Transport`."""
-        return port
-
-    async def abandon(self) -> None:
-        """See `Transport`."""
-        self.is_abandoned = True
-
-    async def close(self) -> None:
-        """See `Transport`."""
+Open = Callable[[JobSpec], AbstractAsyncContextManager["Office"]]
 
 
 class Office:
     """A job's hosts, and what the rendezvous and the user are told."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self.agents: dict[str, list[Agent]] = {}
+        self.agents: dict[str, list[PlayedAgent]] = {}
         self.failures: dict[str, str] = {}
         self.events: list[Event] = []
         self.said: list[str] = []
         self.numbers: dict[str, int] = {}
         self.is_over = False
-        self.fleet = Fleet({}, self._show, self._lose)
+        self.fleet = Fleet({}, ignore, self._lose)
         narrator = Narrator(spec, cast("Console", self), RankBook(lambda: None))
         briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = ElasticHosts(
@@ -117,26 +69,27 @@ class Office:
         """See `Server`."""
         return self.numbers.get(host, 1)
 
-    def reach(self, hosts: tuple[str, ...], _spec: JobSpec, _gate: asyncio.Semaphore) -> dict[str, Agent]:
+    def reach(self, hosts: tuple[str, ...], _spec: JobSpec, _gate: asyncio.Semaphore) -> dict[str, PlayedAgent]:
         """See `reach_all`."""
         (host,) = hosts
-        self.agents.setdefault(host, []).append(Agent(self.failures.get(host, "")))
+        self.agents.setdefault(host, []).append(PlayedAgent(failure=self.failures.get(host, "")))
         return {host: self.agents[host][-1]}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what is told, or ordered, or for the end of it all."""
-        while not (condition() or self.is_over):  # noqa: ASYNC110 - agents have no events
-            await asyncio.sleep(0.001)
+        await happen(lambda: condition() or self.is_over)
 
-    def begin_of(self, host: str) -> Begin | None:
-        """What the newest agent of a host was told of the job."""
-        orders = self.agents[host][-1].orders if host in self.agents else []
-        return next((order for order in orders if isinstance(order, Begin)), None)
+    async def bring_in(self, host: str) -> Begin:
+        """Want a host, and wait for what its agent is told of the job."""
+        known = len(self.agents.get(host, ()))
+        assert self.hosts.want(host)
+        await self.until(lambda: len(self.agents.get(host, ())) > known and bool(self.agents[host][-1].orders))
+        begin = self.agents[host][-1].orders[0]
+        assert isinstance(begin, Begin)
+        return begin
 
     def _lose(self, host: str, how: str) -> None:
         self.hosts.lose(host, how)
-
-    async def _show(self, _: Telling) -> None: ...
 
 
 @pytest.fixture
@@ -144,114 +97,105 @@ def spec(tmp_path: Path) -> JobSpec:
     return JobSpec(("true",), 1, (Host("localhost", 2), Host("127.0.0.1", 1)), tmp_path, Elasticity(1))
 
 
-@asynccontextmanager
-async def opened(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    office = Office(spec)
-    monkeypatch.setattr(elastic_hosts_module, "reach_all", office.reach)
-    running = asyncio.create_task(office.hosts.run())
-    running.add_done_callback(lambda _: setattr(office, "is_over", True))
-    try:
-        await office.until(lambda: bool(office.events))
-        yield office
-    finally:
-        running.cancel()
-        await asyncio.wait({running})
-        await office.fleet.close()
-    if not running.cancelled():
-        running.result()
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Open:
+    """`opened(spec)` runs an office, and raises what it ends with."""
+
+    @asynccontextmanager
+    async def opened(spec: JobSpec) -> AsyncIterator[Office]:
+        office = Office(spec)
+        monkeypatch.setattr(elastic_hosts_module, "reach_all", office.reach)
+        running = asyncio.create_task(office.hosts.run())
+        running.add_done_callback(lambda _: setattr(office, "is_over", True))
+        try:
+            await office.until(lambda: bool(office.events))
+            yield office
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await office.fleet.close()
+        if not running.cancelled():
+            running.result()
+
+    return opened
 
 
-def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
+@pytest.fixture
+def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`name_hosts(text)` has the script `cat hosts` print this text, from one moment to the next."""
+    monkeypatch.chdir(tmp_path)
+
+    def name_hosts(text: str) -> None:
+        (tmp_path / "next").write_text(text)
+        (tmp_path / "next").rename(tmp_path / "hosts")
+
+    return name_hosts
 
 
-def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
-            assert office.events == [HostsChanged(spec.hosts)]
-            assert office.agents == {}
-            assert office.hosts.want("localhost")
-            await office.until(lambda: office.begin_of("localhost") is not None)
-            begin = office.begin_of("localhost")
-            assert begin is not None
-            assert (begin.job, begin.master, begin.address) == ("job", None, "127.0.0.1")
-            assert begin.environment[b"HOROVOD_ELASTIC"] == b"1"
-            assert begin.environment[b"OMP_NUM_THREADS"] == b"1"  # two slots
-            assert [*office.agents] == ["localhost"]
-
-    run(scenario)
+@in_loop
+async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec, opened: Open) -> None:
+    async with opened(spec) as office:
+        assert office.events == [HostsChanged(spec.hosts)]
+        assert office.agents == {}
+        begin = await office.bring_in("localhost")
+        assert (begin.job, begin.master, begin.address) == ("job", None, "127.0.0.1")
+        assert begin.environment[b"HOROVOD_ELASTIC"] == b"1"
+        assert begin.environment[b"OMP_NUM_THREADS"] == b"1"  # two slots
+        assert [*office.agents] == ["localhost"]
 
 
-def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
-            office.hosts.want("localhost")
-            await office.until(lambda: office.begin_of("localhost") is not None)
-            office.agents["localhost"][0].end()
-            await office.until(lambda: Lost("localhost", "its agent ended") in office.events)
-            assert office.agents["localhost"][0].is_abandoned
-            office.numbers["localhost"] = 2
-            office.hosts.want("localhost")
-            await office.until(lambda: len(office.agents["localhost"]) == 2 and bool(office.begin_of("localhost")))
-            begin = office.begin_of("localhost")
-            assert begin is not None
-            assert begin.job == "job~2"
-
-    run(scenario)
+@in_loop
+async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spec: JobSpec, opened: Open) -> None:
+    async with opened(spec) as office:
+        await office.bring_in("localhost")
+        office.agents["localhost"][0].end()
+        await office.until(lambda: Lost("localhost", HOW_IT_ENDED) in office.events)
+        assert office.agents["localhost"][0].is_abandoned
+        office.numbers["localhost"] = 2
+        assert (await office.bring_in("localhost")).job == "job~2"
 
 
-def test_a_host_that_is_dismissed_while_it_is_offered_was_lost_and_is_given_up(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
-            office.hosts.dismiss("localhost")  # it has none
-            office.hosts.want("localhost")
-            await office.until(lambda: office.begin_of("localhost") is not None)
-            office.hosts.dismiss("localhost")
-            assert office.fleet.hosts == ()
-            await office.until(lambda: office.agents["localhost"][0].is_abandoned)
-            assert office.events == [HostsChanged(spec.hosts)]
-
-    run(scenario)
+@in_loop
+async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: JobSpec, opened: Open) -> None:
+    async with opened(spec) as office:
+        office.hosts.dismiss("localhost")  # it has none
+        await office.bring_in("localhost")
+        office.hosts.dismiss("localhost")
+        assert office.fleet.hosts == ()
+        await office.until(lambda: office.agents["localhost"][0].is_abandoned)
+        assert office.events == [HostsChanged(spec.hosts)]
 
 
-def test_a_host_that_fails_is_lost_and_the_others_are_used(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
-            office.failures["localhost"] = "it is down."
-            office.hosts.want("localhost")
-            office.hosts.want("127.0.0.1")
-            await office.until(lambda: office.begin_of("127.0.0.1") is not None)
-            assert office.events[1:] == [Lost("localhost", "it is down.")]
-
-    run(scenario)
+@in_loop
+async def test_a_host_that_fails_is_lost_and_the_others_are_used(spec: JobSpec, opened: Open) -> None:
+    async with opened(spec) as office:
+        office.failures["localhost"] = "it is down."
+        office.hosts.want("localhost")
+        await office.bring_in("127.0.0.1")
+        assert office.events[1:] == [Lost("localhost", "it is down.")]
 
 
-def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
+@in_loop
+async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec, opened: Open) -> None:
+    async def want_both() -> None:
+        async with opened(spec) as office:
             office.failures = {"localhost": "it is down.", "127.0.0.1": "it is away."}
             office.hosts.want("localhost")
             office.hosts.want("127.0.0.1")
             await office.until(lambda: False)
 
     with pytest.raises(HostsFailedError) as caught:
-        run(scenario)
+        await want_both()
     assert caught.value.lines[1:] == ("it is down.", "it is away.")
 
 
-def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(spec, monkeypatch) as office:
-            office.hosts.lose("stranger", "it ended")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert office.events == [HostsChanged(spec.hosts)]
-
-    run(scenario)
+@in_loop
+async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec, opened: Open) -> None:
+    async with opened(spec) as office:
+        office.hosts.lose("stranger", "it ended")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert office.events == [HostsChanged(spec.hosts)]
 
 
 def discover(spec: JobSpec, script: str) -> JobSpec:
@@ -259,81 +203,62 @@ def discover(spec: JobSpec, script: str) -> JobSpec:
     return replace(spec, hosts=(), elasticity=Elasticity(1, script=script), remote=side)
 
 
-def test_what_the_script_names_is_told(spec: JobSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hosts").write_text("localhost:1\n")
-
-    async def scenario() -> None:
-        async with opened(discover(spec, "cat hosts"), monkeypatch) as office:
-            await office.until(lambda: len(office.events) == 2)
-            (tmp_path / "next").write_text("localhost:1\n127.0.0.1:2\n")
-            (tmp_path / "next").rename(tmp_path / "hosts")
-            await office.until(lambda: len(office.events) == 3)
-            assert office.events == [
-                HostsChanged(()),
-                HostsChanged((Host("localhost", 1),)),
-                HostsChanged((Host("localhost", 1), Host("127.0.0.1", 2))),
-            ]
-            assert office.said == ["the script names new hosts: 127.0.0.1 (2 slots)."]
-            office.failures["localhost"] = "it is down."
-            office.hosts.want("localhost")
-            await office.until(lambda: office.events[-1] == Lost("localhost", "it is down."))  # others may come
-
-    run(scenario)
-
-
-def test_a_host_that_is_not_named_any_more_is_let_go_when_it_is_dismissed(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@in_loop
+async def test_the_rendezvous_is_told_which_hosts_the_script_names(
+    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hosts").write_text("localhost\n127.0.0.1\n")
-
-    async def scenario() -> None:
-        async with opened(discover(spec, "cat hosts"), monkeypatch) as office:
-            await office.until(lambda: len(office.events) == 2)
-            office.hosts.want("127.0.0.1")
-            await office.until(lambda: office.begin_of("127.0.0.1") is not None)
-            (tmp_path / "next").write_text("localhost\n")
-            (tmp_path / "next").rename(tmp_path / "hosts")
-            await office.until(lambda: len(office.events) == 3)
-            office.hosts.dismiss("127.0.0.1")
-            assert isinstance(office.agents["127.0.0.1"][0].orders[-1], Release)
-            assert office.fleet.hosts == ()
-
-    run(scenario)
+    name_hosts("localhost:1\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        name_hosts("localhost:1\n127.0.0.1:2\n")
+        await office.until(lambda: len(office.events) == 3)
+        assert office.events == [
+            HostsChanged(()),
+            HostsChanged((Host("localhost", 1),)),
+            HostsChanged((Host("localhost", 1), Host("127.0.0.1", 2))),
+        ]
+        assert office.said == ["the script names new hosts: 127.0.0.1 (2 slots)."]
+        office.failures["localhost"] = "it is down."
+        office.hosts.want("localhost")
+        await office.until(lambda: office.events[-1] == Lost("localhost", "it is down."))  # others may come
 
 
-def test_an_answer_that_cannot_be_used_ends_a_job_that_has_not_begun_and_no_other(
-    spec: JobSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@in_loop
+async def test_a_host_that_the_script_names_no_more_is_released_when_it_is_dismissed(
+    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hosts").write_text("localhost\n")
-
-    async def scenario() -> None:
-        async with opened(discover(spec, "cat hosts"), monkeypatch) as office:
-            await office.until(lambda: len(office.events) == 2)
-            office.hosts.want("localhost")
-            await office.until(lambda: office.begin_of("localhost") is not None)
-            (tmp_path / "next").write_text("nobody@127.0.0.1\n")
-            (tmp_path / "next").rename(tmp_path / "hosts")
-            await office.until(lambda: len(office.said) == 1)
-            assert office.said[0].startswith("what the script names now is not taken: nobody@127.0.0.1 is this machine")
-            assert len(office.events) == 2
-
-    run(scenario)
-
-    async def sooner() -> None:
-        async with opened(discover(spec, "echo nobody@localhost"), monkeypatch) as office:
-            await office.until(lambda: len(office.events) == 2)
-
-    with pytest.raises(OtherUserError):
-        run(sooner)
+    name_hosts("localhost\n127.0.0.1\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        await office.bring_in("127.0.0.1")
+        name_hosts("localhost\n")
+        await office.until(lambda: len(office.events) == 3)
+        office.hosts.dismiss("127.0.0.1")
+        assert isinstance(office.agents["127.0.0.1"][0].orders[-1], Release)
+        assert office.fleet.hosts == ()
 
 
-def test_a_script_that_cannot_be_started_ends_the_job(spec: JobSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with opened(discover(spec, "./nowhere"), monkeypatch) as office:
+@in_loop
+async def test_a_job_that_has_begun_ignores_an_answer_that_cannot_be_used(
+    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
+) -> None:
+    name_hosts("localhost\n")
+    async with opened(discover(spec, "cat hosts")) as office:
+        await office.until(lambda: len(office.events) == 2)
+        await office.bring_in("localhost")
+        name_hosts("nobody@127.0.0.1\n")
+        await office.until(lambda: len(office.said) == 1)
+        assert office.said[0].startswith("what the script names now is not taken: nobody@127.0.0.1 is this machine")
+        assert len(office.events) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "error"), [("echo nobody@localhost", OtherUserError), ("./nowhere", DiscoveryImpossibleError)]
+)
+@in_loop
+async def test_a_first_answer_that_cannot_be_used_ends_the_job(
+    spec: JobSpec, opened: Open, script: str, error: type[LaunchError]
+) -> None:
+    with pytest.raises(error):
+        async with opened(discover(spec, script)) as office:
             await office.until(lambda: False)
-
-    with pytest.raises(DiscoveryImpossibleError):
-        run(scenario)

@@ -1,7 +1,7 @@
 """Hosts are brought in as they are wanted: beside each other, together, and each for itself when it fails."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,59 +15,22 @@ from hvdrun.route_map import Answer
 from hvdrun.routes import Route
 from hvdrun.transport.transport import Transport
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Order, Telling
+from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.waiting import happen, in_loop
 
-LIMIT_SECONDS = 10.0
 ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
-
-
-class Agent:
-    """A transport whose agent starts when the test lets it, or fails."""
-
-    def __init__(self) -> None:
-        self.may_start = asyncio.Event()
-        self.failure = ""
-
-    async def open(self) -> None:
-        """See `Transport`."""
-        await self.may_start.wait()
-        if self.failure:
-            raise LaunchError(self.failure)
-
-    def send(self, order: Order) -> None:
-        """See `Transport`."""
-
-    async def tellings(self) -> AsyncIterator[Telling]:
-        """See `Transport`."""
-        await asyncio.Event().wait()
-        yield  # type: ignore[misc]  # never reached: it makes this a generator
-
-    async def wait(self) -> str:
-        """See `Transport`."""
-        return "it ended"
-
-    async def tunnel(self, port: int) -> int:
-        """See `Transport`."""
-        return port
-
-    async def abandon(self) -> None:
-        """See `Transport`."""
-
-    async def close(self) -> None:
-        """See `Transport`."""
 
 
 class Office:
     """A recruiter, the agents that it may start, and what became of them."""
 
     def __init__(self, start_timeout_seconds: float = 60.0) -> None:
-        self.agents = {host: Agent() for host in "abc"}
+        self.agents = {host: PlayedAgent(starts=False) for host in "abc"}
         self.batches: list[list[str]] = []
         self.unreachable: set[str] = set()
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
-        self.changed = asyncio.Event()
-        self.fleet = Fleet({}, self._show, lambda *_: None)
+        self.fleet = Fleet({}, ignore, lambda *_: None)
         self._spec = JobSpec(
             ("true",),
             1,
@@ -91,12 +54,6 @@ class Office:
         for host in hosts:
             self.agents[host].may_start.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what becomes of hosts."""
-        while not condition():
-            self.changed.clear()
-            await self.changed.wait()
-
     def _reach(self, host: str) -> Transport:
         if host not in self.agents:
             raise LaunchError(f"{host} cannot be understood")
@@ -105,13 +62,9 @@ class Office:
     def _begin(self, host: str, route: Route) -> None:
         assert route == ROUTE
         self.begun.append(host)
-        self.changed.set()
 
     def _fail(self, host: str, error: LaunchError) -> None:
         self.failed[host] = error
-        self.changed.set()
-
-    async def _show(self, _: Telling) -> None: ...
 
 
 @asynccontextmanager
@@ -126,93 +79,77 @@ async def opened(office: Office) -> AsyncIterator[Office]:
         assert running.cancelled()
 
 
-def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
+@in_loop
+async def test_the_first_hosts_are_brought_in_together() -> None:
+    async with opened(Office()) as office:
+        for host in "abc":
+            assert office.recruiter.want(host)
+            assert office.recruiter.want(host)  # again, and it is the same agent
+        for host in "bca":
+            office.let_start(host)
+            await asyncio.sleep(0)
+        await happen(lambda: len(office.begun) == 3)
+        assert [sorted(batch) for batch in office.batches] == [["a", "b", "c"]]
 
 
-def test_the_first_hosts_are_brought_in_together() -> None:
-    async def scenario() -> None:
-        async with opened(Office()) as office:
-            for host in "abc":
-                assert office.recruiter.want(host)
-                assert office.recruiter.want(host)  # again, and it is the same agent
-            for host in "bca":
-                office.let_start(host)
-                await asyncio.sleep(0)
-            await office.until(lambda: len(office.begun) == 3)
-            assert [sorted(batch) for batch in office.batches] == [["a", "b", "c"]]
-
-    run(scenario)
-
-
-def test_who_does_not_come_holds_up_the_others_only_for_a_while() -> None:
-    async def scenario() -> None:
-        office = Office()
-        office.recruiter._patience_seconds = 0.05
-        async with opened(office):
-            office.recruiter.want("a")
-            office.recruiter.want("b")
-            office.let_start("a")
-            await office.until(lambda: office.begun == ["a"])
-            office.let_start("b")
-            await office.until(lambda: office.begun == ["a", "b"])
-            assert office.batches == [["a"], ["b"]]
-            assert office.recruiter._patience_seconds == recruiter_module.GATHER_SECONDS
-
-    run(scenario)
+@in_loop
+async def test_who_does_not_come_holds_up_the_others_only_for_a_while() -> None:
+    office = Office()
+    office.recruiter._patience_seconds = 0.05
+    async with opened(office):
+        office.recruiter.want("a")
+        office.recruiter.want("b")
+        office.let_start("a")
+        await happen(lambda: office.begun == ["a"])
+        office.let_start("b")
+        await happen(lambda: office.begun == ["a", "b"])
+        assert office.batches == [["a"], ["b"]]
+        assert office.recruiter._patience_seconds == recruiter_module.GATHER_SECONDS
 
 
-def test_each_host_fails_for_itself() -> None:
-    async def scenario() -> None:
-        async with opened(Office()) as office:
-            office.agents["b"].failure = "b is down"
-            office.unreachable = {"c"}
-            for host in "abc":
-                office.recruiter.want(host)
-            assert not office.recruiter.want("x@y")
-            office.let_start(*"abc")
-            await office.until(lambda: office.begun == ["a"] and len(office.failed) == 3)
-            assert {host: str(error) for host, error in office.failed.items()} == {
-                "b": "b is down",
-                "c": "no way",
-                "x@y": "x@y cannot be understood",
-            }
-
-    run(scenario)
+@in_loop
+async def test_each_host_fails_for_itself() -> None:
+    async with opened(Office()) as office:
+        office.agents["b"].failure = "b is down"
+        office.unreachable = {"c"}
+        for host in "abc":
+            office.recruiter.want(host)
+        assert not office.recruiter.want("x@y")
+        office.let_start(*"abc")
+        await happen(lambda: office.begun == ["a"] and len(office.failed) == 3)
+        assert {host: str(error) for host, error in office.failed.items()} == {
+            "b": "b is down",
+            "c": "no way",
+            "x@y": "x@y cannot be understood",
+        }
 
 
-def test_an_agent_that_does_not_start_in_time_is_a_failure() -> None:
-    async def scenario() -> None:
-        async with opened(Office(start_timeout_seconds=0.05)) as office:
-            office.recruiter.want("a")
-            await office.until(lambda: bool(office.failed))
-            assert isinstance(office.failed["a"], HostsOverdueError)
-
-    run(scenario)
+@in_loop
+async def test_an_agent_that_does_not_start_in_time_is_a_failure() -> None:
+    async with opened(Office(start_timeout_seconds=0.05)) as office:
+        office.recruiter.want("a")
+        await happen(lambda: bool(office.failed))
+        assert isinstance(office.failed["a"], HostsOverdueError)
 
 
-def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_wanted_again() -> None:
-    async def scenario() -> None:
-        async with opened(Office()) as office:
-            office.recruiter.want("a")
-            office.recruiter.want("b")
-            office.recruiter.forget("a")
-            office.fleet.abandon("a")
-            office.agents["a"] = Agent()
-            office.let_start("b")
-            await office.until(lambda: office.begun == ["b"])
-            assert office.recruiter.want("a")
-            office.let_start("a")
-            await office.until(lambda: office.begun == ["b", "a"])
-            assert office.failed == {}
-
-    run(scenario)
+@in_loop
+async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_wanted_again() -> None:
+    async with opened(Office()) as office:
+        office.recruiter.want("a")
+        office.recruiter.want("b")
+        office.recruiter.forget("a")
+        office.fleet.abandon("a")
+        office.agents["a"] = PlayedAgent(starts=False)
+        office.let_start("b")
+        await happen(lambda: office.begun == ["b"])
+        assert office.recruiter.want("a")
+        office.let_start("a")
+        await happen(lambda: office.begun == ["b", "a"])
+        assert office.failed == {}
 
 
-def test_whoever_is_being_started_is_called_off_in_the_end() -> None:
-    async def scenario() -> None:
-        async with opened(Office()) as office:
-            office.recruiter.want("a")
-        assert office.begun == []
-
-    run(scenario)
+@in_loop
+async def test_whoever_is_being_started_is_called_off_in_the_end() -> None:
+    async with opened(Office()) as office:
+        office.recruiter.want("a")
+    assert office.begun == []

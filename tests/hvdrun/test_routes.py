@@ -1,140 +1,104 @@
-"""The ways between hosts, found with agents that tell what a network of the test's own would let them prove."""
+"""How hosts reach each other and the rendezvous: the hosts of a static job, and those that come one after another.
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+Their agents report what the test's network lets them prove.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hvdrun import __version__
 from hvdrun import routes as routes_module
+from hvdrun.elasticity import Elasticity
 from hvdrun.errors import HostLostEarlyError, HostsFailedError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec, RemoteSide
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
+from hvdrun.route_map import InsideOnlyError, RouteMap
 from hvdrun.routes import LOOPBACK, Route, find_routes
 from hvdrun.transport.ssh.failures import VersionMismatchError
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Telling
+from rendezvous.orders import Found, Hello
+from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
+from tests.waiting import in_loop
 
-LIMIT_SECONDS = 20.0
-TUNNEL_PORT = 7000
-HELLO = Hello(__version__, "host", "3.11")
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
 needs_network = pytest.mark.skipif(not list_addresses(), reason="this machine has no address but the loopback's")
 
 
-class Agent:
-    """A transport whose agent says what the test's network lets it.
+class Site:
+    """A fleet, a rendezvous, and the map of the ways between them."""
 
-    reaches: whether it gets to each of the others, LAUNCHER among them.
-    """
+    def __init__(self, **machines: Machine) -> None:
+        self.machines = machines
+        self.doors = Doors()
+        self.fleet = Fleet({}, ignore, lambda host, _: self.map.forget(host))
+        self.map = RouteMap(self.fleet, self.doors, lambda _: None)
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        hello: Telling | None = HELLO,
-        reaches: Callable[[str], bool] = lambda _: True,
-        tunnel: LaunchError | None = None,
-    ) -> None:
-        self._host = host
-        self._reaches = reaches
-        self._tunnel = tunnel
-        self._told: asyncio.Queue[Telling | None] = asyncio.Queue()
-        self.tunnelled: list[int] = []
-        self._told.put_nowait(hello)
-
-    async def open(self) -> None:
-        """See `Transport`."""
-
-    def send(self, order: Order) -> None:
-        """See `Transport`."""
-        match order:
-            case Look():
-                listening = Listening("eth7", Endpoint(ADDRESSES[self._host], 1), 24)
-                self._told.put_nowait(Found((listening,), 1))
-            case Probe(targets):
-                proofs = (
-                    Proof(target.host, target.endpoint.address, ADDRESSES[self._host], 1.0)
-                    for target in targets
-                    if self._reaches(target.host)
-                )
-                self._told.put_nowait(Probed(tuple(proofs)))
-            case _:
-                pass
-
-    async def tellings(self) -> AsyncIterator[Telling]:
-        """See `Transport`."""
-        while (telling := await self._told.get()) is not None:
-            yield telling
-
-    async def wait(self) -> str:
-        """See `Transport`."""
-        return "its agent ended"
-
-    async def tunnel(self, port: int) -> int:
-        """See `Transport`."""
-        if self._tunnel is not None:
-            raise self._tunnel
-        self.tunnelled.append(port)
-        return TUNNEL_PORT
-
-    async def abandon(self) -> None:
-        """See `Transport`."""
-
-    async def close(self) -> None:
-        """See `Transport`."""
+    async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
+        """Start the agents of these hosts, and find their ways."""
+        for host in hosts:
+            self.fleet.add(host, self.machines[host])
+            await self.fleet.open_one(host)
+        return await self.map.extend(spec, hosts)
 
 
-class Doors:
-    """A rendezvous that listens at the ports 1, 2, 3."""
-
-    def __init__(self) -> None:
-        self.opened: list[str] = []
-
-    async def open(self, address: str) -> int:
-        """See `routes.Doors`."""
-        self.opened.append(address)
-        return len(self.opened)
+@asynccontextmanager
+async def at_site(**machines: Machine) -> AsyncIterator[Site]:
+    site = Site(**machines)
+    try:
+        yield site
+    finally:
+        await site.fleet.close()
 
 
-def make_spec(*hosts: str, remote: bool = True) -> JobSpec:
-    side = RemoteSide(frozenset(hosts), ("true",), "/usr/bin/python3") if remote else RemoteSide()
-    listed = tuple(Host(host, 1) for host in hosts)
-    return JobSpec(command=("true",), size=len(hosts), hosts=listed, directory=Path("/"), remote=side)
+def make_spec(
+    *hosts: str, remote: bool = True, elastic: bool = True, script: bool = True, interfaces: tuple[str, ...] = ()
+) -> JobSpec:
+    return JobSpec(
+        ("true",),
+        1 if elastic else len(hosts),
+        tuple(Host(host, 1) for host in hosts),
+        Path("/"),
+        Elasticity(1, script="./hosts" if script else None) if elastic else None,
+        remote=RemoteSide(frozenset(hosts if remote else ()), ("true",), "/usr/bin/python3"),
+        interfaces=interfaces,
+    )
 
 
-def find(agents: Mapping[str, Agent], doors: Doors, *, remote: bool = True) -> tuple[dict[str, Route], list[str]]:
-    """The routes, and what was said of them."""
+async def find(
+    machines: dict[str, Machine], doors: Doors, *, remote: bool = True
+) -> tuple[dict[str, Route], list[str]]:
+    """The routes of a static job, and what is said of them."""
     said: list[str] = []
-
-    async def ignore(_: Telling) -> None: ...
-
-    async def scenario() -> dict[str, Route]:
-        fleet = Fleet(agents, ignore, lambda *_: None)
-        await fleet.open()
-        try:
-            return await find_routes(make_spec(*agents, remote=remote), fleet, doors, said.append)
-        finally:
-            await fleet.close()
-
-    return asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS)), said
+    fleet = Fleet(machines, ignore, lambda *_: None)
+    await fleet.open()
+    try:
+        spec = make_spec(*machines, remote=remote, elastic=False)
+        return await find_routes(spec, fleet, doors, said.append), said
+    finally:
+        await fleet.close()
 
 
-def test_on_this_machine_alone_everything_is_at_the_loopback_address_and_nobody_is_asked() -> None:
+@in_loop
+async def test_on_this_machine_alone_everything_is_at_the_loopback_address_and_nobody_is_asked() -> None:
     doors = Doors()
-    routes, said = find({"a": Agent("a", hello=None)}, doors, remote=False)
+    routes, said = await find({"a": Machine(hello=None)}, doors, remote=False)
     assert routes == {"a": Route(LOOPBACK, "", Endpoint(LOOPBACK, 1))}
     assert (doors.opened, said) == ([LOOPBACK], [])
 
 
 @needs_network
-def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
+@in_loop
+async def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
     doors = Doors()
-    agents = {host: Agent(host) for host in "ab"}
-    routes, said = find(agents, doors)
+    agents = {host: Machine(ADDRESSES[host]) for host in "ab"}
+    routes, said = await find(agents, doors)
     loopback, own = doors.opened
     assert loopback == LOOPBACK
     assert own in {place.address for place in list_addresses()}
@@ -145,30 +109,32 @@ def test_hosts_that_reach_the_launcher_are_told_an_address_of_it() -> None:
 
 
 @needs_network
-def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
+@in_loop
+async def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
     doors = Doors()
-    agents = {"a": Agent("a"), "b": Agent("b", reaches=lambda host: host != LAUNCHER)}
-    routes, said = find(agents, doors)
+    agents = {"a": Machine(ADDRESSES["a"]), "b": Machine(ADDRESSES["b"], unreached=[LAUNCHER])}
+    routes, said = await find(agents, doors)
     assert routes["b"] == Route(ADDRESSES["b"], "eth7", Endpoint(LOOPBACK, TUNNEL_PORT))
     assert routes["a"].server.address != LOOPBACK
     assert agents["b"].tunnelled == [1]
     assert said[1].endswith("; it reaches the rendezvous through its ssh connection")
 
 
-def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
+@in_loop
+async def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
     agents = {
-        host: Agent(host, reaches=lambda other: other != LAUNCHER, tunnel=LaunchError(f"{host} has no tunnel."))
-        for host in "ab"
+        host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=f"{host} has no tunnel.") for host in "ab"
     }
     with pytest.raises(HostsFailedError) as caught:
-        find(agents, Doors())
+        await find(agents, Doors())
     assert caught.value.lines == ("2 of 2 hosts cannot be used:", "a has no tunnel.", "b has no tunnel.")
 
 
-def test_all_hosts_with_another_version_are_named() -> None:
-    agents = {host: Agent(host, hello=Hello("0.0.1", "host", "3.11")) for host in "ab"}
+@in_loop
+async def test_all_hosts_with_another_version_are_named() -> None:
+    agents = {host: Machine(hello=Hello("0.0.1", "host", "3.11")) for host in "ab"}
     with pytest.raises(HostsFailedError) as caught:
-        find(agents, Doors())
+        await find(agents, Doors())
     first, second = caught.value.failures
     assert isinstance(first, VersionMismatchError)
     assert (first.host, first.theirs, first.ours) == ("a", "0.0.1", __version__)
@@ -176,10 +142,126 @@ def test_all_hosts_with_another_version_are_named() -> None:
     assert second.host == "b"
 
 
-def test_an_agent_that_ends_or_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_an_agent_that_ends_or_says_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(HostLostEarlyError, match="'b' was lost before the job began: its agent ended"):
-        find({"a": Agent("a"), "b": Agent("b", hello=None)}, Doors())
+        await find({"a": Machine(ADDRESSES["a"]), "b": Machine(hello=None)}, Doors())
     monkeypatch.setattr(routes_module, "HELLO_SECONDS", 0.05)
-    silent = {"a": Agent("a", hello=Found((), 1)), "b": Agent("b")}
+    silent = {"a": Machine(hello=Found((), 1)), "b": Machine(ADDRESSES["b"])}
     with pytest.raises(LaunchError, match=r"^the agent on the host 'a' said nothing within 0\.05 s\.$"):
-        find(silent, Doors())
+        await find(silent, Doors())
+
+
+@in_loop
+async def test_hosts_that_come_later_reach_the_others_where_they_are_known() -> None:
+    async with at_site(a=Machine("192.0.2.1", "198.51.100.1"), b=Machine("192.0.2.2"), c=Machine("192.0.2.3")) as site:
+        first = await site.extend(make_spec("a", "b"), "a", "b")
+        assert [route.address for route in first.values() if isinstance(route, Route)] == ["192.0.2.1", "192.0.2.2"]
+        later = await site.extend(make_spec("a", "b", "c"), "c")
+        assert later.keys() == {"c"}
+        assert isinstance(later["c"], Route)
+        assert (later["c"].address, later["c"].interface) == ("192.0.2.3", "eth7")
+        assert [machine.asked for machine in site.machines.values()] == [2, 2, 1]
+        assert len(set(site.doors.opened)) == len(site.doors.opened)  # no door is opened twice
+
+
+@in_loop
+async def test_a_newcomer_that_one_of_the_others_does_not_reach_is_left_out_and_the_rest_is_not() -> None:
+    async with at_site(
+        a=Machine("192.0.2.1", unreached=("c",)),
+        b=Machine("192.0.2.2"),
+        c=Machine("192.0.2.3"),
+        d=Machine("192.0.2.4"),
+    ) as site:
+        await site.extend(make_spec("a", "b"), "a", "b")
+        answers = await site.extend(make_spec("a", "b", "c", "d"), "c", "d")
+        assert isinstance(answers["c"], NoCommonAddressError)
+        assert "a does not reach c" in str(answers["c"])
+        assert isinstance(answers["d"], Route)
+
+
+@in_loop
+async def test_of_the_first_hosts_too_only_who_hinders_is_left_out() -> None:
+    async with at_site(
+        a=Machine("192.0.2.1"), b=Machine("192.0.2.2", unreached=("a", "c")), c=Machine("192.0.2.3")
+    ) as site:
+        answers = await site.extend(make_spec("a", "b", "c"), "a", "b", "c")
+        assert [type(answers[host]) for host in "abc"] == [Route, NoCommonAddressError, Route]
+
+
+@in_loop
+async def test_a_newcomer_whose_agent_ends_meanwhile_is_left_out() -> None:
+    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2", answers=False), c=Machine("192.0.2.3")) as site:
+        await site.extend(make_spec("a"), "a")
+        answers = await site.extend(make_spec("a", "b", "c"), "b", "c")
+        assert isinstance(answers["b"], HostLostEarlyError)
+        assert isinstance(answers["c"], Route)
+
+
+@in_loop
+async def test_a_host_in_use_that_is_lost_meanwhile_holds_nobody_up() -> None:
+    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2"), c=Machine("192.0.2.3")) as site:
+        spec = make_spec("a", "b", "c")
+        await site.extend(spec, "a", "b")
+        site.machines["b"].answers = False
+        assert isinstance((await site.extend(spec, "c"))["c"], Route)
+
+
+@in_loop
+async def test_two_names_of_one_machine_are_not_both_taken() -> None:
+    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.1")) as site:
+        answers = await site.extend(make_spec("a", "b"), "a", "b")
+        assert isinstance(answers["a"], Route)
+        assert isinstance(answers["b"], SameMachineError)
+
+
+@in_loop
+async def test_a_host_alone_has_an_address_for_those_who_come_later() -> None:
+    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2", unreached=(LAUNCHER,))) as site:
+        first = await site.extend(make_spec("a"), "a")
+        assert isinstance(first["a"], Route)
+        assert first["a"].address == "192.0.2.1"
+        second = await site.extend(make_spec("a", "b"), "b")
+        assert isinstance(second["b"], Route)
+        assert second["b"].server == Endpoint(LOOPBACK, TUNNEL_PORT)
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_inside"),
+    [
+        (make_spec("localhost", "127.0.0.2", remote=False), True),
+        (make_spec("here", remote=False, script=False), True),
+        (make_spec("here", remote=False), False),
+        (make_spec("localhost", remote=False, interfaces=("eth*",)), False),
+        (make_spec("there", script=False), False),
+    ],
+)
+@in_loop
+async def test_a_job_that_stays_on_this_machine_is_not_surveyed(spec: JobSpec, *, is_inside: bool) -> None:
+    host = spec.hosts[0].name
+    async with at_site(**{host: Machine("192.0.2.1")}) as site:
+        (answer,) = (await site.extend(spec, host)).values()
+        assert bool(site.machines[host].asked) is not is_inside
+        assert isinstance(answer, Route)
+        assert (answer.address == LOOPBACK) is is_inside
+
+
+@in_loop
+async def test_no_other_host_can_join_workers_that_only_this_machine_reaches() -> None:
+    async with at_site(localhost=Machine("192.0.2.1"), b=Machine("192.0.2.2")) as site:
+        spec = make_spec("localhost", remote=False)
+        await site.extend(spec, "localhost")
+        wider = replace(spec, hosts=(*spec.hosts, Host("b", 1)), remote=RemoteSide(frozenset({"b"}), ("true",), "p"))
+        answers = await site.extend(wider, "b")
+        assert isinstance(answers["b"], InsideOnlyError)
+        site.map.forget("localhost")
+        assert isinstance((await site.map.extend(wider, ["b"]))["b"], Route)
+
+
+@in_loop
+async def test_networks_that_the_user_names_hold_for_newcomers() -> None:
+    async with at_site(a=Machine("192.0.2.1"), b=Machine("198.51.100.2")) as site:
+        spec = make_spec("a", interfaces=("192.0.2.0/24",))
+        assert isinstance((await site.extend(spec, "a"))["a"], Route)
+        answers = await site.extend(make_spec("a", "b", interfaces=("192.0.2.0/24",)), "b")
+        assert isinstance(answers["b"], NoAllowedAddressError)

@@ -1,7 +1,6 @@
 """The hosts of a static job: all of them, or none; how they are reached is in test_routes.py."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import cast
 
@@ -15,49 +14,12 @@ from hvdrun.static_hosts import StaticHosts
 from rendezvous.authority import Authority
 from rendezvous.core.events import Event, HostsChanged
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Begin, Order, Telling
+from rendezvous.orders import Begin
 from rendezvous.server import Server
+from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.waiting import happen, in_loop
 
-LIMIT_SECONDS = 20.0
 MASTER = Endpoint("127.0.0.1", 5000)
-
-
-class Agent:
-    """A transport whose agent starts at once, or never."""
-
-    def __init__(self, *, starts: bool = True) -> None:
-        self.orders: list[Order] = []
-        self._starts = starts
-
-    async def open(self) -> None:
-        """See `Transport`."""
-        if not self._starts:
-            await asyncio.Event().wait()
-
-    def send(self, order: Order) -> None:
-        """See `Transport`."""
-        self.orders.append(order)
-
-    async def tellings(self) -> AsyncIterator[Telling]:
-        """See `Transport`."""
-        await asyncio.Event().wait()
-        nothing: tuple[Telling, ...] = ()
-        for telling in nothing:
-            yield telling
-
-    async def wait(self) -> str:
-        """See `Transport`."""
-        return "its agent ended"
-
-    async def tunnel(self, port: int) -> int:
-        """See `Transport`."""
-        return port
-
-    async def abandon(self) -> None:
-        """See `Transport`."""
-
-    async def close(self) -> None:
-        """See `Transport`."""
 
 
 class Rendezvous:
@@ -75,54 +37,42 @@ class Rendezvous:
         self.events.append(event)
 
 
-def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
-
-
 def make_spec(start_timeout_seconds: float = 60.0) -> JobSpec:
     hosts = (Host("localhost", 1), Host("127.0.0.1", 1))
     return JobSpec(("true",), 2, hosts, Path("/"), start_timeout_seconds=start_timeout_seconds)
 
 
-async def show(_: Telling) -> None: ...
+@in_loop
+async def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None:
+    spec, server = make_spec(), Rendezvous()
+    agents = {host.name: PlayedAgent() for host in spec.hosts}
+    fleet = Fleet(agents, ignore, lambda *_: None)
+    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
+    opening = asyncio.create_task(fleet.open())
+    hosts = StaticHosts(spec, fleet, cast("Server", server), briefing, opening, verbose=lambda _: None)
+    running = asyncio.create_task(hosts.run())
+    await happen(lambda: bool(agents["localhost"].orders))
+    assert server.events == [HostsChanged(spec.hosts)]
+    assert agents["127.0.0.1"].orders == []
+    hosts.note_reserved(MASTER)
+    await running
+    begins = [agents[host.name].orders[0] for host in spec.hosts]
+    assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
+    await fleet.close()
 
 
-def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None:
-    async def scenario() -> None:
-        spec, server = make_spec(), Rendezvous()
-        agents = {host.name: Agent() for host in spec.hosts}
-        fleet = Fleet(agents, show, lambda *_: None)
-        briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
-        opening = asyncio.create_task(fleet.open())
-        hosts = StaticHosts(spec, fleet, cast("Server", server), briefing, opening, verbose=lambda _: None)
-        running = asyncio.create_task(hosts.run())
-        while not agents["localhost"].orders:  # noqa: ASYNC110 - lists have no events
-            await asyncio.sleep(0)
-        assert server.events == [HostsChanged(spec.hosts)]
-        assert agents["127.0.0.1"].orders == []
-        hosts.note_reserved(MASTER)
-        await running
-        begins = [agents[host.name].orders[0] for host in spec.hosts]
-        assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
+@in_loop
+async def test_hosts_that_do_not_start_in_time_are_named() -> None:
+    spec = make_spec(start_timeout_seconds=0.05)
+    fleet = Fleet({"localhost": PlayedAgent(), "127.0.0.1": PlayedAgent(starts=False)}, ignore, lambda *_: None)
+    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
+    opening = asyncio.create_task(fleet.open())
+    hosts = StaticHosts(spec, fleet, cast("Server", Rendezvous()), briefing, opening, verbose=lambda _: None)
+    try:
+        with pytest.raises(HostsOverdueError) as caught:
+            await hosts.run()
+        assert caught.value.hosts == ("127.0.0.1",)
+    finally:
+        opening.cancel()
+        await asyncio.wait({opening})
         await fleet.close()
-
-    run(scenario)
-
-
-def test_hosts_that_do_not_start_in_time_are_named() -> None:
-    async def scenario() -> None:
-        spec = make_spec(start_timeout_seconds=0.05)
-        fleet = Fleet({"localhost": Agent(), "127.0.0.1": Agent(starts=False)}, show, lambda *_: None)
-        briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
-        opening = asyncio.create_task(fleet.open())
-        hosts = StaticHosts(spec, fleet, cast("Server", Rendezvous()), briefing, opening, verbose=lambda _: None)
-        try:
-            with pytest.raises(HostsOverdueError) as caught:
-                await hosts.run()
-            assert caught.value.hosts == ("127.0.0.1",)
-        finally:
-            opening.cancel()
-            await asyncio.wait({opening})
-            await fleet.close()
-
-    run(scenario)

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from hvdrun.stdin import StdinReader
+from tests.waiting import in_loop
 
 LIMIT_SECONDS = 10
 
@@ -43,17 +44,15 @@ def test_a_closed_descriptor_is_the_end_of_input() -> None:
     assert asyncio.run(read_pieces(reader)) == [b""]
 
 
-def test_nothing_is_read_before_it_is_asked_for() -> None:
-    async def story() -> bytes:
-        reader, writer = os.pipe()
-        os.write(writer, b"still here")
-        pieces: asyncio.Queue[bytes] = asyncio.Queue()
-        stdin = StdinReader(pieces.put_nowait, reader)
-        stdin.close()
-        left = os.read(reader, 100)
-        os.close(reader)
-        os.close(writer)
-        assert pieces.empty()
-        return left
-
-    assert asyncio.run(story()) == b"still here"
+@in_loop
+async def test_nothing_is_read_before_it_is_asked_for() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"still here")
+    pieces: asyncio.Queue[bytes] = asyncio.Queue()
+    stdin = StdinReader(pieces.put_nowait, reader)
+    stdin.close()
+    left = os.read(reader, 100)
+    os.close(reader)
+    os.close(writer)
+    assert pieces.empty()
+    assert left == b"still here"

@@ -18,6 +18,7 @@ from hvdrun.console import Console, Marks, Page
 from hvdrun.console.start_line import StartProgress
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
+from tests.waiting import in_loop
 
 ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 10.0
@@ -87,16 +88,14 @@ def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: st
     assert pipe.read() == expected
 
 
-def test_output_notices_and_page_come_in_the_order_in_which_they_were_said(pipe: Screen) -> None:
-    async def show() -> None:
-        console = make_console(pipe)
-        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"one\ntwo")
-        console.notice("between")
-        console.output.finish(at(0, "a"))
-        console.page(PAGE)
-        await console.output.close(LIMIT_SECONDS)
-
-    asyncio.run(show())
+@in_loop
+async def test_output_notices_and_page_come_in_the_order_in_which_they_were_said(pipe: Screen) -> None:
+    console = make_console(pipe)
+    await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"one\ntwo")
+    console.notice("between")
+    console.output.finish(at(0, "a"))
+    console.page(PAGE)
+    await console.output.close(LIMIT_SECONDS)
     assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a failed first: exit code 3\n"
 
 
@@ -146,14 +145,12 @@ def test_a_pipe_gets_no_colours(pipe: Screen) -> None:
     assert "\x1b" not in pipe.read()
 
 
-def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) -> None:
-    async def show() -> None:
-        console = make_console(terminal, {"NO_COLOR": "1"})
-        await console.output.write(at(0, "a"), 0, OutputStream.STDERR, b"50%\rx")
-        console.notice("stop")
-        await console.output.close(LIMIT_SECONDS)
-
-    asyncio.run(show())
+@in_loop
+async def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) -> None:
+    console = make_console(terminal, {"NO_COLOR": "1"})
+    await console.output.write(at(0, "a"), 0, OutputStream.STDERR, b"50%\rx")
+    console.notice("stop")
+    await console.output.close(LIMIT_SECONDS)
     assert terminal.read() == "[0] 50%\r\x1b[Khvdrun: stop\r\n"
 
 
@@ -195,37 +192,31 @@ DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, 
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "xterm"}, {"NO_COLOR": "1"}])
-def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
+@in_loop
+async def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
     terminal: Screen, environment: dict[str, str]
 ) -> None:
-    async def show() -> None:
-        console = await show_long_start(terminal, environment)
-        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
-        console.notice("words")
-        await console.output.close(LIMIT_SECONDS)
-
-    asyncio.run(show())
+    console = await show_long_start(terminal, environment)
+    await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
+    console.notice("words")
+    await console.output.close(LIMIT_SECONDS)
     shown = re.fullmatch(DRAWN + r"(\x1b\[36m)?\[0\](\x1b\[39m)? text\r\nhvdrun: words\r\n", terminal.read())
     assert shown is not None
     assert (shown[1] is None) == ("NO_COLOR" in environment)
 
 
-def test_hvdruns_own_words_take_the_place_of_the_live_line(terminal: Screen) -> None:
-    async def show() -> None:
-        console = await show_long_start(terminal, {"TERM": "xterm"})
-        console.notice("words")
-        await console.output.close(LIMIT_SECONDS)
-
-    asyncio.run(show())
+@in_loop
+async def test_hvdruns_own_words_take_the_place_of_the_live_line(terminal: Screen) -> None:
+    console = await show_long_start(terminal, {"TERM": "xterm"})
+    console.notice("words")
+    await console.output.close(LIMIT_SECONDS)
     assert re.fullmatch(DRAWN + r"hvdrun: words\r\n", terminal.read())
 
 
-def test_the_live_line_is_gone_at_the_end(terminal: Screen) -> None:
-    async def show() -> None:
-        console = await show_long_start(terminal, {"TERM": "xterm"})
-        console.end(LIMIT_SECONDS)
-
-    asyncio.run(show())
+@in_loop
+async def test_the_live_line_is_gone_at_the_end(terminal: Screen) -> None:
+    console = await show_long_start(terminal, {"TERM": "xterm"})
+    console.end(LIMIT_SECONDS)
     assert re.fullmatch(DRAWN, terminal.read())
 
 

@@ -17,6 +17,7 @@ from hvdrun.console.output import TAIL_LINES, OutputMarker, OutputPrinter
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
+from tests.waiting import in_loop
 
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
 BOTH = (STDOUT, STDERR)
@@ -220,41 +221,37 @@ def make_printer(pipes: dict[OutputStream, Pipe]) -> OutputPrinter:
     return OutputPrinter(OutputMarker(Marks()), Writer(), descriptors)
 
 
-def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Pipe]) -> None:
-    async def show() -> None:
-        printer = make_printer(pipes)
-        await printer.write(at(0, "a"), 0, STDOUT, b"out\nput")
-        await printer.write(at(0, "a"), 0, STDERR, b"err\n")
-        printer.finish(at(0, "a"))
-        assert await printer.close(10)
-        assert printer.tail(at(0, "a")) == ("out", "err", "put")
-
-    asyncio.run(show())
+@in_loop
+async def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Pipe]) -> None:
+    printer = make_printer(pipes)
+    await printer.write(at(0, "a"), 0, STDOUT, b"out\nput")
+    await printer.write(at(0, "a"), 0, STDERR, b"err\n")
+    printer.finish(at(0, "a"))
+    assert await printer.close(10)
+    assert printer.tail(at(0, "a")) == ("out", "err", "put")
     assert pipes[STDOUT].reader.read(100) == b"[0] out\n[0] put\n"
     assert pipes[STDERR].reader.read(100) == b"[0] err\n"
 
 
-def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Pipe]) -> None:
-    async def show() -> list[tuple[OutputStream, type[OSError]]]:
-        printer = make_printer(pipes)
-        told: list[tuple[OutputStream, type[OSError]]] = []
-        heard = asyncio.Event()
-
-        def hear(stream: OutputStream, error: OSError) -> None:
-            told.append((stream, type(error)))
-            heard.set()
-
-        printer.call_when_closed(hear)
-        await printer.write(at(0, "a"), 0, STDOUT, b"one\n")
-        async with asyncio.timeout(10):
-            await heard.wait()
-        assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
-        assert printer.closed_by(STDERR) is None
-        await printer.write(at(0, "a"), 0, STDOUT, b"two\n" * 1_000_000)
-        await printer.write(at(0, "a"), 0, STDERR, b"err\n")
-        assert not await printer.close(10)
-        return told
-
+@in_loop
+async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Pipe]) -> None:
     pipes[STDOUT].reader.close()
-    assert asyncio.run(show()) == [(STDOUT, BrokenPipeError)]
+    printer = make_printer(pipes)
+    told: list[tuple[OutputStream, type[OSError]]] = []
+    heard = asyncio.Event()
+
+    def hear(stream: OutputStream, error: OSError) -> None:
+        told.append((stream, type(error)))
+        heard.set()
+
+    printer.call_when_closed(hear)
+    await printer.write(at(0, "a"), 0, STDOUT, b"one\n")
+    async with asyncio.timeout(10):
+        await heard.wait()
+    assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
+    assert printer.closed_by(STDERR) is None
+    await printer.write(at(0, "a"), 0, STDOUT, b"two\n" * 1_000_000)
+    await printer.write(at(0, "a"), 0, STDERR, b"err\n")
+    assert not await printer.close(10)
+    assert told == [(STDOUT, BrokenPipeError)]
     assert pipes[STDERR].reader.read(100) == b"[0] err\n"

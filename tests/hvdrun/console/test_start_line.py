@@ -15,6 +15,7 @@ from rendezvous.core import membership
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase, State
+from tests.waiting import in_loop
 
 HALFWAY = StartProgress(connected=1, hosts=2, joined=3, workers=8)
 LIMIT_SECONDS = 10.0
@@ -89,17 +90,15 @@ def test_a_start_that_begins_again_after_the_first_is_not_followed() -> None:
     assert measure_start(replace(state, phase=Phase.FORMING)) is None
 
 
-def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more() -> None:
-    async def follow() -> list[str]:
-        sheet = Sheet()
-        states = [None, replace(HALFWAY, joined=8), HALFWAY]
-        line = make_line(sheet, states.pop)
-        line.open(time.monotonic() - 2)
-        drawn = await sheet.wait(3)
-        line.close()
-        return drawn
-
-    first, second, last = asyncio.run(follow())
+@in_loop
+async def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more() -> None:
+    sheet = Sheet()
+    states = [None, replace(HALFWAY, joined=8), HALFWAY]
+    line = make_line(sheet, states.pop)
+    line.open(time.monotonic() - 2)
+    drawn = await sheet.wait(3)
+    line.close()
+    first, second, last = drawn
     assert first.startswith("hvdrun: hosts connected 1/2, workers joined 3/8, 2.")
     assert second.startswith("hvdrun: hosts connected 1/2, workers joined 8/8, 2.")
     assert last == ""
@@ -129,44 +128,38 @@ def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
     assert asyncio.run(follow()) == 1
 
 
-def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
-    async def follow() -> None:
-        sheet = Sheet()
-        line = make_line(sheet, lambda: HALFWAY)
-        line.open(time.monotonic() - 2)
-        await sheet.wait(1)
-        (task,) = asyncio.all_tasks() - {asyncio.current_task()}
-        line.close()
-        line.close()
-        await asyncio.wait({task}, timeout=LIMIT_SECONDS)
-        assert task.cancelled()
-        assert sheet.drawn[-1] == ""
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(follow())
+@in_loop
+async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
+    sheet = Sheet()
+    line = make_line(sheet, lambda: HALFWAY)
+    line.open(time.monotonic() - 2)
+    await sheet.wait(1)
+    (task,) = asyncio.all_tasks() - {asyncio.current_task()}
+    line.close()
+    line.close()
+    await asyncio.wait({task}, timeout=LIMIT_SECONDS)
+    assert task.cancelled()
+    assert sheet.drawn[-1] == ""
+    assert len(asyncio.all_tasks()) == 1
 
 
-def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
-    async def follow() -> list[str]:
-        sheet = Sheet()
-        line = make_line(sheet, lambda: replace(HALFWAY, joined=0), limit_seconds=2.1)
-        line.open(time.monotonic() - 2)
-        drawn = await sheet.wait(2)
-        assert len(asyncio.all_tasks()) == 1
-        line.close()
-        return drawn
-
-    assert asyncio.run(follow())[1] == ""
+@in_loop
+async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
+    sheet = Sheet()
+    line = make_line(sheet, lambda: replace(HALFWAY, joined=0), limit_seconds=2.1)
+    line.open(time.monotonic() - 2)
+    drawn = await sheet.wait(2)
+    assert len(asyncio.all_tasks()) == 1
+    line.close()
+    assert drawn[1] == ""
 
 
-def test_without_a_terminal_nobody_looks() -> None:
-    async def follow() -> None:
-        line = make_line(None, lambda: pytest.fail("looked"))
-        line.open(time.monotonic() - 2)
-        assert len(asyncio.all_tasks()) == 1
-        line.close()
-
-    asyncio.run(follow())
+@in_loop
+async def test_without_a_terminal_nobody_looks() -> None:
+    line = make_line(None, lambda: pytest.fail("looked"))
+    line.open(time.monotonic() - 2)
+    assert len(asyncio.all_tasks()) == 1
+    line.close()
 
 
 def test_an_elastic_job_that_waits_for_slots_says_how_many_there_are() -> None:

@@ -13,6 +13,7 @@ from typing import BinaryIO, cast
 import pytest
 
 from hvdrun.console.writer import Writer
+from tests.waiting import in_loop
 
 LIMIT_SECONDS = 10.0
 
@@ -89,30 +90,26 @@ def test_it_is_behind_until_all_is_written(pipe: Pipe) -> None:
     assert seen == [False, True, False]
 
 
-def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Pipe) -> None:
-    async def write() -> None:
-        writer = Writer(capacity_bytes=1000)
-        writer.put(pipe.writing, b"x" * 1_000_000)
-        draining = asyncio.create_task(writer.drain())
-        done, _ = await asyncio.wait({draining}, timeout=0.1)
-        assert not done
-        assert await asyncio.to_thread(pipe.reader.read, 999_900) == b"x" * 999_900
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await draining
-        assert await writer.close(LIMIT_SECONDS)
-
-    asyncio.run(write())
+@in_loop
+async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Pipe) -> None:
+    writer = Writer(capacity_bytes=1000)
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    draining = asyncio.create_task(writer.drain())
+    done, _ = await asyncio.wait({draining}, timeout=0.1)
+    assert not done
+    assert await asyncio.to_thread(pipe.reader.read, 999_900) == b"x" * 999_900
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await draining
+    assert await writer.close(LIMIT_SECONDS)
 
 
-def test_a_full_queue_is_let_go_by_cancelling(pipe: Pipe) -> None:
-    async def write() -> None:
-        writer = Writer(capacity_bytes=10)
-        writer.put(pipe.writing, b"x" * 1_000_000)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(writer.drain(), 0.05)
-        assert not await writer.close(0.05)
-
-    asyncio.run(write())
+@in_loop
+async def test_a_full_queue_is_let_go_by_cancelling(pipe: Pipe) -> None:
+    writer = Writer(capacity_bytes=10)
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(writer.drain(), 0.05)
+    assert not await writer.close(0.05)
 
 
 def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Pipe) -> None:
@@ -123,33 +120,29 @@ def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Pipe) -> None:
     assert threading.active_count() == before
 
 
-def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Pipe) -> None:
-    async def write() -> None:
-        writer = Writer()
-        writer.put(pipe.writing, b"x" * 1_000_000)
-        patient = asyncio.create_task(writer.close(None))
-        done, _ = await asyncio.wait({patient}, timeout=0.1)
-        assert not done
-        assert not writer.end(0)
-        async with asyncio.timeout(LIMIT_SECONDS):
-            assert not await patient
-
-    asyncio.run(write())
+@in_loop
+async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Pipe) -> None:
+    writer = Writer()
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    patient = asyncio.create_task(writer.close(None))
+    done, _ = await asyncio.wait({patient}, timeout=0.1)
+    assert not done
+    assert not writer.end(0)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        assert not await patient
 
 
-def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Pipe) -> None:
-    async def write() -> None:
-        writer = Writer(capacity_bytes=10)
-        writer.put(pipe.writing, b"x" * 1_000_000)
-        draining = asyncio.create_task(writer.drain())
-        await asyncio.sleep(0)
-        pipe.reader.close()
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await draining
-        assert isinstance(writer.closed_by(pipe.writing), BrokenPipeError)
-        assert not await writer.close(LIMIT_SECONDS)
-
-    asyncio.run(write())
+@in_loop
+async def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Pipe) -> None:
+    writer = Writer(capacity_bytes=10)
+    writer.put(pipe.writing, b"x" * 1_000_000)
+    draining = asyncio.create_task(writer.drain())
+    await asyncio.sleep(0)
+    pipe.reader.close()
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await draining
+    assert isinstance(writer.closed_by(pipe.writing), BrokenPipeError)
+    assert not await writer.close(LIMIT_SECONDS)
 
 
 def test_one_reader_that_has_gone_does_not_stop_the_other(pipe: Pipe) -> None:

@@ -14,6 +14,7 @@ from hvdrun.network.probe import probe
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Listening, ProbeTarget
 from tests.hvdrun.network.loopback import ADDRESSES
+from tests.waiting import in_loop
 
 TOKEN = b"token"
 LIMIT_SECONDS = 20.0
@@ -55,36 +56,30 @@ async def read_rest(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
-def test_each_address_has_a_listener_of_its_own_and_no_other_address_has() -> None:
-    async def scenario() -> None:
-        async with listening(*ADDRESSES) as (_, opened):
-            assert [(entry.endpoint.address, entry.prefix, entry.speed) for entry in opened] == [
-                (address, 8, 10) for address in ADDRESSES
-            ]
-            assert all([await is_proven(entry.endpoint) for entry in opened])
-            assert not await is_proven(Endpoint("127.0.0.3", opened[0].endpoint.port))
-
-    asyncio.run(scenario())
+@in_loop
+async def test_each_address_has_a_listener_of_its_own_and_no_other_address_has() -> None:
+    async with listening(*ADDRESSES) as (_, opened):
+        assert [(entry.endpoint.address, entry.prefix, entry.speed) for entry in opened] == [
+            (address, 8, 10) for address in ADDRESSES
+        ]
+        assert all([await is_proven(entry.endpoint) for entry in opened])
+        assert not await is_proven(Endpoint("127.0.0.3", opened[0].endpoint.port))
 
 
-def test_an_address_that_is_not_there_is_left_out() -> None:
-    async def scenario() -> tuple[Listening, ...]:
-        async with listening("192.0.2.77", "127.0.0.1") as (_, opened):
-            return opened
-
-    assert [entry.endpoint.address for entry in asyncio.run(scenario())] == ["127.0.0.1"]
+@in_loop
+async def test_an_address_that_is_not_there_is_left_out() -> None:
+    async with listening("192.0.2.77", "127.0.0.1") as (_, opened):
+        assert [entry.endpoint.address for entry in opened] == ["127.0.0.1"]
 
 
-def test_a_closed_listener_is_not_reached_and_keeps_nobody() -> None:
-    async def scenario() -> None:
-        async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
-            reader, _ = await connect(entry.endpoint, stack)
-            await is_proven(entry.endpoint)  # by now the first one has been let in
-            listener.close()
-            assert await read_rest(reader) == b""
-            assert not await is_proven(entry.endpoint)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_closed_listener_is_not_reached_and_keeps_nobody() -> None:
+    async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
+        reader, _ = await connect(entry.endpoint, stack)
+        await is_proven(entry.endpoint)  # by now the first one has been let in
+        listener.close()
+        assert await read_rest(reader) == b""
+        assert not await is_proven(entry.endpoint)
 
 
 async def speak(endpoint: Endpoint, data: bytes) -> bytes:
@@ -107,35 +102,29 @@ async def speak(endpoint: Endpoint, data: bytes) -> bytes:
     ],
     ids=["http", "tls", "zeros", "much", "another port", "another survey"],
 )
-def test_a_stranger_gets_no_answer_and_is_let_go_at_once(data: bytes) -> None:
-    async def scenario() -> tuple[bytes, bool]:
-        async with listening("127.0.0.1") as (_, (entry,)):
-            return await speak(entry.endpoint, data), await is_proven(entry.endpoint)
-
-    assert asyncio.run(scenario()) == (b"", True)
+@in_loop
+async def test_a_stranger_gets_no_answer_and_is_let_go_at_once(data: bytes) -> None:
+    async with listening("127.0.0.1") as (_, (entry,)):
+        assert (await speak(entry.endpoint, data), await is_proven(entry.endpoint)) == (b"", True)
 
 
-def test_a_question_is_understood_in_whatever_pieces_it_comes() -> None:
-    async def scenario() -> bool:
-        async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
-            identity = Identity(TOKEN, "a", entry.endpoint)
-            question = identity.ask()
-            reader, writer = await connect(entry.endpoint, stack)
-            for byte in question:
-                writer.write(bytes([byte]))
-                await writer.drain()
-                await asyncio.sleep(0)
-            return identity.has_answered(question, await reader.read())
-
-    assert asyncio.run(scenario())
+@in_loop
+async def test_a_question_is_understood_in_whatever_pieces_it_comes() -> None:
+    async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
+        identity = Identity(TOKEN, "a", entry.endpoint)
+        question = identity.ask()
+        reader, writer = await connect(entry.endpoint, stack)
+        for byte in question:
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert identity.has_answered(question, await reader.read())
 
 
-def test_a_question_with_something_behind_it_is_none() -> None:
-    async def scenario() -> bytes:
-        async with listening("127.0.0.1") as (_, (entry,)):
-            return await speak(entry.endpoint, Identity(TOKEN, "a", entry.endpoint).ask() + b"x")
-
-    assert asyncio.run(scenario()) == b""
+@in_loop
+async def test_a_question_with_something_behind_it_is_none() -> None:
+    async with listening("127.0.0.1") as (_, (entry,)):
+        assert await speak(entry.endpoint, Identity(TOKEN, "a", entry.endpoint).ask() + b"x") == b""
 
 
 async def say_nothing(_: asyncio.StreamWriter) -> None:
@@ -153,37 +142,31 @@ async def say_no_more(writer: asyncio.StreamWriter) -> None:
 
 
 @pytest.mark.parametrize("behave", [say_nothing, say_half, say_no_more])
-def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
-    async def scenario() -> bytes:
-        async with listening("127.0.0.1", silence_seconds=0.05) as (listener, (entry,)), AsyncExitStack() as stack:
-            reader, writer = await connect(entry.endpoint, stack)
-            await behave(writer)
-            rest = await read_rest(reader)
-            assert not listener._visitors
-            return rest
-
-    assert asyncio.run(scenario()) == b""
+@in_loop
+async def test_who_does_not_ask_in_time_is_let_go(behave: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> None:
+    async with listening("127.0.0.1", silence_seconds=0.05) as (listener, (entry,)), AsyncExitStack() as stack:
+        reader, writer = await connect(entry.endpoint, stack)
+        await behave(writer)
+        rest = await read_rest(reader)
+        assert not listener._visitors
+        assert rest == b""
 
 
-def test_five_hundred_who_only_stay_keep_no_prober_out() -> None:
-    async def scenario() -> None:
-        async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
-            for _ in range(500):
-                await connect(entry.endpoint, stack)
-            proofs = await asyncio.gather(*(is_proven(entry.endpoint) for _ in range(50)))
-            assert all(proofs)
-            assert len(listener._visitors) <= MAX_VISITORS
-
-    asyncio.run(scenario())
+@in_loop
+async def test_five_hundred_who_only_stay_keep_no_prober_out() -> None:
+    async with listening("127.0.0.1") as (listener, (entry,)), AsyncExitStack() as stack:
+        for _ in range(500):
+            await connect(entry.endpoint, stack)
+        proofs = await asyncio.gather(*(is_proven(entry.endpoint) for _ in range(50)))
+        assert all(proofs)
+        assert len(listener._visitors) <= MAX_VISITORS
 
 
-def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only_stay() -> None:
-    async def scenario() -> list[int]:
-        async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
-            for _ in range(200):
-                await connect(entry.endpoint, stack)
-            targets = [ProbeTarget("a", entry.endpoint)] * 100
-            probes = [probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS) for _ in range(3)]
-            return [len(proofs) for proofs in await asyncio.gather(*probes)]
-
-    assert asyncio.run(scenario()) == [100, 100, 100]
+@in_loop
+async def test_all_who_probe_at_the_same_moment_are_answered_among_many_who_only_stay() -> None:
+    async with listening("127.0.0.1") as (_, (entry,)), AsyncExitStack() as stack:
+        for _ in range(200):
+            await connect(entry.endpoint, stack)
+        targets = [ProbeTarget("a", entry.endpoint)] * 100
+        probes = [probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS) for _ in range(3)]
+        assert [len(proofs) for proofs in await asyncio.gather(*probes)] == [100, 100, 100]

@@ -15,6 +15,7 @@ from hvdrun.network.probe import CONCURRENCY, bound_seconds, probe
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import ProbeTarget, Proof
 from tests.hvdrun.network.loopback import ADDRESSES
+from tests.waiting import in_loop
 
 TOKEN = b"token"
 LIMIT_SECONDS = 20.0
@@ -62,20 +63,16 @@ def test_a_listener_is_proven_with_the_way_to_it(address: str) -> None:
     assert 0 < proof.milliseconds < LIMIT_SECONDS * 1000
 
 
-def test_the_same_address_on_another_host_is_not_the_one_asked_for() -> None:
-    async def scenario() -> tuple[Proof, ...]:
-        async with listening("a", "127.0.0.1") as own:
-            return await probe(TOKEN, [ProbeTarget("b", own)], limit_seconds=LIMIT_SECONDS)
-
-    assert asyncio.run(scenario()) == ()
+@in_loop
+async def test_the_same_address_on_another_host_is_not_the_one_asked_for() -> None:
+    async with listening("a", "127.0.0.1") as own:
+        assert await probe(TOKEN, [ProbeTarget("b", own)], limit_seconds=LIMIT_SECONDS) == ()
 
 
-def test_a_listener_of_another_survey_is_not_believed() -> None:
-    async def scenario() -> tuple[Proof, ...]:
-        async with listening("a", "127.0.0.1", b"another") as endpoint:
-            return await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS)
-
-    assert asyncio.run(scenario()) == ()
+@in_loop
+async def test_a_listener_of_another_survey_is_not_believed() -> None:
+    async with listening("a", "127.0.0.1", b"another") as endpoint:
+        assert await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS) == ()
 
 
 async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,12 +103,10 @@ async def stop_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 @pytest.mark.parametrize("behave", [send_back, greet, guess, hang_up, stop_short])
-def test_an_impostor_is_not_believed(behave: Behaviour) -> None:
-    async def scenario() -> tuple[Proof, ...]:
-        async with impostor(behave) as endpoint:
-            return await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS)
-
-    assert asyncio.run(scenario()) == ()
+@in_loop
+async def test_an_impostor_is_not_believed(behave: Behaviour) -> None:
+    async with impostor(behave) as endpoint:
+        assert await probe(TOKEN, [ProbeTarget("a", endpoint)], limit_seconds=LIMIT_SECONDS) == ()
 
 
 async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:  # noqa: ARG001 - a Behaviour
@@ -138,13 +133,11 @@ def test_who_does_not_answer_costs_no_more_than_the_limit_and_hides_nobody(behav
     assert SHORT_SECONDS <= seconds < LIMIT_SECONDS
 
 
-def test_a_peer_that_never_accepts_is_given_up() -> None:
-    async def scenario() -> tuple[Proof, ...]:
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-            endpoint = Endpoint("127.0.0.1", full.getsockname()[1])
-            return await probe(TOKEN, [ProbeTarget("a", endpoint)] * 5, limit_seconds=SHORT_SECONDS)
-
-    assert asyncio.run(scenario()) == ()
+@in_loop
+async def test_a_peer_that_never_accepts_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        endpoint = Endpoint("127.0.0.1", full.getsockname()[1])
+        assert await probe(TOKEN, [ProbeTarget("a", endpoint)] * 5, limit_seconds=SHORT_SECONDS) == ()
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "240.0.0.1", "fe80::1"])
@@ -159,13 +152,14 @@ def test_no_target_is_no_proof() -> None:
     assert asyncio.run(probe(TOKEN, [])) == ()
 
 
-def test_more_targets_than_fit_at_once_are_all_tried_and_come_in_their_order() -> None:
-    async def scenario() -> list[str]:
-        async with listening("a", "127.0.0.1") as one, listening("b", "127.0.0.2") as two:
-            targets = [ProbeTarget("a", one), ProbeTarget("b", two)] * CONCURRENCY
-            return [proof.host for proof in await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)]
-
-    assert asyncio.run(scenario()) == ["a", "b"] * CONCURRENCY
+@in_loop
+async def test_more_targets_than_fit_at_once_are_all_tried_and_come_in_their_order() -> None:
+    async with listening("a", "127.0.0.1") as one, listening("b", "127.0.0.2") as two:
+        targets = [ProbeTarget("a", one), ProbeTarget("b", two)] * CONCURRENCY
+        assert [proof.host for proof in await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)] == [
+            "a",
+            "b",
+        ] * CONCURRENCY
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(0, 0), (1, 1), (CONCURRENCY, 1), (CONCURRENCY + 1, 2)])

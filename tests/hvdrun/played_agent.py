@@ -1,0 +1,159 @@
+"""Agents that a test plays: they start, answer and end as the test says, and need no process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+
+from hvdrun import __version__
+from hvdrun.errors import LaunchError
+from rendezvous.core.model import Endpoint
+from rendezvous.orders import Found, Hello, Listening, Look, Order, Probe, Probed, Proof, Release, Telling
+
+HOW_IT_ENDED = "its agent ended"
+TUNNEL_PORT = 7000
+
+
+class PlayedAgent:
+    """A `Transport` and the agent behind it. The agent ends when it is released or abandoned, or by `end`.
+
+    failure: why it cannot be started.
+    starts: it starts immediately, and not only when `may_start` is set.
+    obeys: it ends when it is released.
+    """
+
+    def __init__(self, *, failure: str = "", starts: bool = True, obeys: bool = True) -> None:
+        self.failure = failure
+        self.orders: list[Order] = []
+        self.story: list[str] = []  # what became of it
+        self.told: asyncio.Queue[Telling | Exception | None] = asyncio.Queue()  # what it reports; None: its end
+        self.may_start = asyncio.Event()
+        self._obeys = obeys
+        if starts:
+            self.may_start.set()
+
+    @property
+    def is_open(self) -> bool:
+        """It was started, and was not closed."""
+        return "opened" in self.story and "closed" not in self.story
+
+    @property
+    def is_abandoned(self) -> bool:
+        """It was given up."""
+        return "abandoned" in self.story
+
+    def end(self) -> None:
+        """It ends."""
+        self.told.put_nowait(None)
+
+    async def open(self) -> None:
+        """See `Transport`."""
+        try:
+            await self.may_start.wait()
+        except asyncio.CancelledError:
+            self.story.append("called off")
+            raise
+        if self.failure:
+            raise LaunchError(self.failure)
+        self.story.append("opened")
+
+    def send(self, order: Order) -> None:
+        """See `Transport`."""
+        self.orders.append(order)
+        if self._obeys and isinstance(order, Release):
+            self.end()
+
+    async def tellings(self) -> AsyncIterator[Telling]:
+        """See `Transport`."""
+        while (telling := await self.told.get()) is not None:
+            if isinstance(telling, Exception):
+                raise telling
+            yield telling
+
+    async def wait(self) -> str:
+        """See `Transport`."""
+        return HOW_IT_ENDED
+
+    async def tunnel(self, _port: int) -> int:
+        """See `Transport`."""
+        return TUNNEL_PORT
+
+    async def abandon(self) -> None:
+        """See `Transport`."""
+        self.story.append("abandoned")
+        self.end()
+
+    async def close(self) -> None:
+        """See `Transport`."""
+        self.story.append("closed")
+
+
+class Machine(PlayedAgent):
+    """An agent that is asked for its addresses, and whom it reaches.
+
+    unreached: the hosts that it does not reach, LAUNCHER among them.
+    hello: the first that it says; None: it ends instead.
+    answers: it does not end when it is asked.
+    tunnel_failure: why it can have no tunnel.
+    """
+
+    def __init__(
+        self,
+        *addresses: str,
+        unreached: Collection[str] = (),
+        hello: Telling | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
+        answers: bool = True,
+        tunnel_failure: str = "",
+    ) -> None:
+        super().__init__()
+        self.answers = answers
+        self.tunnelled: list[int] = []
+        self._addresses = addresses
+        self._unreached = unreached
+        self._tunnel_failure = tunnel_failure
+        self.told.put_nowait(hello)
+
+    @property
+    def asked(self) -> int:
+        """How often it was asked for its addresses."""
+        return sum(isinstance(order, Look) for order in self.orders)
+
+    def send(self, order: Order) -> None:
+        """See `Transport`."""
+        super().send(order)
+        match order:
+            case Look() if not self.answers:
+                self.end()
+            case Look():
+                listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
+                self.told.put_nowait(Found(tuple(listening), 1))
+            case Probe(targets):
+                proofs = (
+                    Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
+                    for target in targets
+                    if target.host not in self._unreached
+                )
+                self.told.put_nowait(Probed(tuple(proofs)))
+            case _:
+                pass
+
+    async def tunnel(self, port: int) -> int:
+        """See `Transport`."""
+        if self._tunnel_failure:
+            raise LaunchError(self._tunnel_failure)
+        self.tunnelled.append(port)
+        return await super().tunnel(port)
+
+
+class Doors:
+    """A rendezvous that listens at the ports 1, 2, 3."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def open(self, address: str) -> int:
+        """See `routes.Doors`."""
+        self.opened.append(address)
+        return len(self.opened)
+
+
+async def ignore(_: Telling) -> None:
+    """Show nothing of what an agent reports."""
