@@ -6,7 +6,6 @@ Long because each promise of the service has a story of its own.
 import asyncio
 import resource
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -27,6 +26,7 @@ from rendezvous.core.state import Phase
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.server import Server
+from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
     A0,
     A1,
@@ -280,13 +280,11 @@ async def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> 
 
     credential = Authority("job").issue_server()
     policy = Policy.static(1, start_timeout_seconds=0.01)
-    started = time.monotonic()
     with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
         async with asyncio.timeout(LIMIT_SECONDS), Server(policy, refuse_to_end, credential) as server:
             await server.open(LOOPBACK)
             server.tell(HostsChanged((Host("a", 1),)))
             await asyncio.Event().wait()
-    assert time.monotonic() - started < LIMIT_SECONDS / 2
     task = asyncio.current_task()
     assert task is not None
     assert task.cancelling() == 0  # or the next timeout would take itself for a cancellation
@@ -429,29 +427,29 @@ async def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> 
 
     authority = Authority("job")
     server = Server(Policy.static(1), carry_out, authority.issue_server())
-    started = time.monotonic()
     with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
         async with asyncio.timeout(LIMIT_SECONDS), server:
             port = await server.open(LOOPBACK)
             server.tell(HostsChanged((Host("a", 1),)))
             reporting = asyncio.create_task(report(f"{LOOPBACK}:{port}", authority))
             await asyncio.Event().wait()
-    assert time.monotonic() - started < LIMIT_SECONDS / 2
     with pytest.raises((CallRefusedError, UnreachableError)):  # the server may be closed before it has answered
         await reporting
 
 
 @in_clean_loop
 async def test_publishing_costs_as_much_as_there_are_workers() -> None:
-    hosts = [Host(f"h{number}", 4) for number in range(500)]
-    async with open_stage(hosts) as stage:
-        workers = [Worker(Slot(host.name, index), 1) for host in hosts for index in range(4)]
-        for worker in workers[:-1]:
-            stage.server.tell(Joined(worker))
-        started = time.monotonic()
-        stage.server.tell(Joined(workers[-1]))
-        assert time.monotonic() - started < 0.5
-        assert len(stage.server._boards._boards) == len(hosts)
+    async def count(hosts: int) -> int:
+        """The work of the last join."""
+        async with open_stage([Host(f"h{number}", 4) for number in range(hosts)]) as stage:
+            *others, last = (record.worker for record in stage.server.state.workers.values())
+            for worker in others:
+                stage.server.tell(Joined(worker))
+            steps = count_steps(lambda: stage.server.tell(Joined(last)))
+            assert len(stage.server._boards._boards) == hosts
+            return steps
+
+    assert await count(200) < 1.5 * 8 * await count(25)
 
 
 def test_the_limit_on_open_files_is_raised_while_it_serves() -> None:
