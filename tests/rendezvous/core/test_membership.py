@@ -5,11 +5,12 @@ import copy
 import pytest
 
 from rendezvous.core import membership
+from rendezvous.core.effects import Terminate
 from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase
-from tests.rendezvous.core.commands import parse_event
+from tests.rendezvous.core.commands import parse_event, parse_worker
 from tests.rendezvous.core.transcript import play
 from tests.rendezvous.counting import count_steps
 
@@ -119,6 +120,21 @@ def test_a_job_begins_without_hosts_or_outcome() -> None:
 def test_what_the_core_raises_can_be_caught_as_one() -> None:
     with pytest.raises(CoreError):
         play("policy size=1", "report a")
+
+
+class ReadOnce(tuple[Worker, ...]):
+    """A list of workers that nobody may search again and again: with thousands that would take minutes."""
+
+    __slots__ = ()
+
+    def __contains__(self, worker: object) -> bool:
+        raise AssertionError(f"searched for {worker}")
+
+
+def test_a_report_is_compared_without_searching_it_for_each_worker() -> None:
+    running = ReadOnce([parse_worker("a:0"), parse_worker("a:7")])
+    _, (order,) = membership.step(play(*BEFORE["forming"]), Reported("a", running))
+    assert order == Terminate(parse_worker("a:7"), 0, "it is not intended (any more)")
 
 
 def count_work(policy: Policy, events: list[Event]) -> int:
