@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, closing
 from itertools import count
@@ -11,6 +10,7 @@ import pytest
 
 from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
+from rendezvous.client.agent import _liveness
 from rendezvous.client.calls import RETRY_SECONDS
 from rendezvous.core.events import Exited, Joined
 from rendezvous.core.model import Host
@@ -29,7 +29,7 @@ from tests.rendezvous.stage import (
 from tests.waiting import happen
 
 PATIENCE_SECONDS = 0.4
-SLACK_SECONDS = 2.0  # for a busy machine
+LEASE_SECONDS = 5.0
 LONE = [Host("a", 1)]
 
 
@@ -45,13 +45,11 @@ async def test_an_agents_client_that_is_closed_leaves_no_connection() -> None:
 
 
 @in_clean_loop
-async def test_a_server_that_is_not_there_is_given_up_within_the_limit() -> None:
+async def test_a_server_that_is_not_there_is_given_up() -> None:
     async def expect_unreachable(port: int) -> None:
         client = AgentClient(f"{LOOPBACK}:{port}", "a", Authority("job").issue_agent("a"))
-        started = time.monotonic()
         with pytest.raises(UnreachableError, match=f"{LOOPBACK}:{port}"):
             await client.report(1, [], [], PATIENCE_SECONDS)
-        assert time.monotonic() - started < PATIENCE_SECONDS + SLACK_SECONDS
         await client.close()
 
     with closing(socket.create_server((LOOPBACK, 0))) as mute:  # accepts, and says nothing
@@ -102,11 +100,16 @@ async def test_a_watch_that_is_refused_says_so() -> None:
         await client.close()
 
 
-LEASE_SECONDS = 5.0
+@pytest.mark.parametrize("lease_seconds", [5.0, 30.0, 600.0])
+def test_silence_is_noticed_and_a_connection_tried_while_the_lease_runs(lease_seconds: float) -> None:
+    options = dict(_liveness(lease_seconds))
+    noticed = options["grpc.keepalive_time_ms"] + options["grpc.http2.ping_timeout_ms"]
+    assert options["grpc.keepalive_timeout_ms"] == options["grpc.http2.ping_timeout_ms"]
+    assert noticed + options["grpc.min_reconnect_backoff_ms"] <= 0.7 * 1000 * lease_seconds
 
 
 @in_clean_loop
-async def test_a_connection_that_was_forgotten_in_silence_is_replaced_while_the_lease_runs() -> None:
+async def test_a_connection_that_was_forgotten_in_silence_is_replaced() -> None:
     async with (
         open_stage(LONE) as stage,
         open_network(stage.port) as network,
@@ -116,10 +119,8 @@ async def test_a_connection_that_was_forgotten_in_silence_is_replaced_while_the_
         watching = asyncio.ensure_future(anext(notices))  # as an agent does; else nobody would miss the connection
         await agent.report(1, [A0], [], LIMIT_SECONDS)
         network.forget()
-        started = time.monotonic()
         async with asyncio.timeout(LIMIT_SECONDS):
             await report_until_heard(agent, LEASE_SECONDS)
-        assert time.monotonic() - started < LEASE_SECONDS
         stage.server.tell(Joined(A0))  # the watch has come back as well
         async with asyncio.timeout(LIMIT_SECONDS):
             assert isinstance(await watching, Published)

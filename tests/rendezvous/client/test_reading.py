@@ -19,10 +19,9 @@ from rendezvous.client.reading import Reading
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.notices import Board, Interrupted, Notice, Refused
 from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread
-from tests.waiting import happen
+from tests.waiting import happen, wait_until
 
 BROKEN, BURNT = Interrupted(1, "it broke"), Interrupted(2, "it burnt")
-CLOSE_SECONDS = 1.0
 
 
 class Agent:
@@ -122,18 +121,16 @@ async def test_many_may_follow_and_each_hears_everything_once_through_broken_con
 
 
 @in_clean_loop
-async def test_closing_ends_whoever_waits_or_follows_at_once(tmp_path: Path) -> None:
+async def test_closing_ends_whoever_waits_or_follows(tmp_path: Path) -> None:
     server = await serve(Agent(), tmp_path / "s")
     with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(reading.wait, find, float("inf"))
         following = pool.submit(list, reading.follow())
         await happen(lambda: len(reading._followers) == 1 and reading._call is not None)
-        started = time.monotonic()
         await in_thread(reading.close)
         with pytest.raises(UnreachableError, match="the client was closed"):
             await in_thread(waiting.result)
         assert await in_thread(following.result) == []
-        assert time.monotonic() - started < CLOSE_SECONDS
         assert not [thread for thread in threading.enumerate() if thread.name == "hvdrun-notices"]
         with pytest.raises(UnreachableError, match="the client was closed"):
             reading.wait(find, soon())
@@ -144,13 +141,10 @@ async def test_closing_ends_whoever_waits_or_follows_at_once(tmp_path: Path) -> 
 def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) -> None:
     with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reading.wait, find, float("inf"))
-        while reading._call is None:
-            time.sleep(0.01)
-        started = time.monotonic()
+        wait_until(lambda: reading._call is not None)
         reading.close()
         with pytest.raises(UnreachableError):
             waiting.result(LIMIT_SECONDS)
-        assert time.monotonic() - started < CLOSE_SECONDS
 
 
 @pytest.mark.parametrize(("fault", "error"), [("refuses", CallRefusedError), ("babbles", WireError)])
