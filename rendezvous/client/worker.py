@@ -47,10 +47,10 @@ class WorkerClient:
     with an open channel (a DataLoader with workers does) cannot rely on gRPC in the child.
     """
 
-    def __init__(self, bootstrap: Bootstrap) -> None:
+    def __init__(self, bootstrap: Bootstrap, *, margin_seconds: float = _MARGIN_SECONDS) -> None:
         self._worker = bootstrap.worker
         self._socket = bootstrap.socket
-        self._patience_seconds = bootstrap.start_timeout_seconds + _MARGIN_SECONDS
+        self._patience_seconds = bootstrap.start_timeout_seconds + margin_seconds
         options = (*OPTIONS, ("grpc.min_reconnect_backoff_ms", 50))
         self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)

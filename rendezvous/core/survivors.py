@@ -31,6 +31,7 @@ class Survivors:
         self._numbers: dict[Ranks, int] = {}
         self._numbers_by_identity: dict[int, int] = {}  # most ranks are one and the same tuple, and long
         self._members: dict[int, list[int]] = {}
+        self._lost: dict[int, int | None] = {}
         self._ahead: dict[int, list[int]] = {}
         self._least: dict[int, int] = {}
 
@@ -56,9 +57,10 @@ class Survivors:
 
     def find_lost(self, ranks: Ranks) -> int | None:
         """The first member of a set that is gone; None where all are left."""
-        if len(self.list_members(ranks)) == len(ranks):
-            return None
-        return next(rank for rank in ranks if rank not in self.reports)
+        number = self._number(ranks)
+        if number not in self._lost:
+            self._lost[number] = next((rank for rank in ranks if rank not in self.reports), None)
+        return self._lost[number]
 
     def is_everybody(self, ranks: Ranks) -> bool:
         """It is the global set, which goes on with whoever is left."""

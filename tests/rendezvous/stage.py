@@ -1,15 +1,15 @@
 """A rendezvous in one process for tests: a real server, real relays on Unix sockets, and a network that can break."""
 
 import asyncio
+import functools
 import gc
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import psutil
 
@@ -22,8 +22,10 @@ from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from rendezvous.relay import Relay
 from rendezvous.server import Server
+from tests.waiting import wait_until
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 LOOPBACK = "127.0.0.1"
 LIMIT_SECONDS = 20.0  # for anything that is waited for: generous, since a busy machine is no fault
@@ -49,6 +51,16 @@ def run(story: Coroutine[Any, Any, T]) -> T:
     wait_until(lambda: not (_find_threads() - threads or find_sockets() - sockets))
     assert complaints == []
     return result
+
+
+def in_clean_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an asynchronous test to its end; what it leaves behind fails it."""
+
+    @functools.wraps(test)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(test(*args, **kwargs))
+
+    return wrapper
 
 
 def _find_threads() -> set[threading.Thread]:
@@ -79,21 +91,6 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._complaints.append(record.getMessage())
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for what no event tells, such as the end of a thread that is not ours."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.01)
-
-
-async def happen(holds: Callable[[], bool]) -> None:
-    """Wait for what no event tells, while the loop runs."""
-    async with asyncio.timeout(LIMIT_SECONDS):
-        while not holds():  # noqa: ASYNC110 - nothing sets an event
-            await asyncio.sleep(0.01)
 
 
 async def in_thread(call: Callable[[], T]) -> T:

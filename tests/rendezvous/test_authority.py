@@ -19,7 +19,7 @@ from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server import Server
-from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, open_stage, run
+from tests.rendezvous.stage import A0, B0, LIMIT_SECONDS, LOOPBACK, Stage, in_clean_loop, open_stage, run
 
 ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "a\nb", "*", "rendezvous.hvdrun", "a\0b"]
 TRY_SECONDS = 1.0  # within which a handshake on loopback has failed
@@ -46,107 +46,89 @@ async def expect_unreachable(stage: Stage, credential: Credential) -> None:
     assert_unheard(stage)
 
 
-def test_an_agent_with_its_certificate_is_heard() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, as_agent(stage, "a", stage.authority.issue_agent("a")) as agent:
-            await agent.report(1, [A0], [], LIMIT_SECONDS)
-            assert stage.server.state.last_heard["a"] is not None
-
-    run(story())
+@in_clean_loop
+async def test_an_agent_with_its_certificate_is_heard() -> None:
+    async with open_stage() as stage, as_agent(stage, "a", stage.authority.issue_agent("a")) as agent:
+        await agent.report(1, [A0], [], LIMIT_SECONDS)
+        assert stage.server.state.last_heard["a"] is not None
 
 
-def test_one_hosts_certificate_does_not_speak_for_another() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, as_agent(stage, "b", stage.authority.issue_agent("a")) as agent:
-            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-                await agent.report(1, [B0], [], LIMIT_SECONDS)
-            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-                await anext(agent.watch())
-            named = wire.encode_worker(B0)
-            for call in (
-                agent.join(pb.JoinRequest(worker=named)),
-                agent.open_store(pb.OpenStoreRequest(worker=named, generation=1)),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert_unheard(stage)
-            assert stage.server.state.waiting == 0
-
-    run(story())
+@in_clean_loop
+async def test_one_hosts_certificate_does_not_speak_for_another() -> None:
+    async with open_stage() as stage, as_agent(stage, "b", stage.authority.issue_agent("a")) as agent:
+        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+            await agent.report(1, [B0], [], LIMIT_SECONDS)
+        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+            await anext(agent.watch())
+        named = wire.encode_worker(B0)
+        for call in (
+            agent.join(pb.JoinRequest(worker=named)),
+            agent.open_store(pb.OpenStoreRequest(worker=named, generation=1)),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert_unheard(stage)
+        assert stage.server.state.waiting == 0
 
 
-def test_nobody_watches_without_naming_a_host() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, as_agent(stage, "", stage.authority.issue_agent("a")) as agent:
-            with pytest.raises(CallRefusedError, match="does not speak for host ''"):
-                await anext(agent.watch())
-
-    run(story())
+@in_clean_loop
+async def test_nobody_watches_without_naming_a_host() -> None:
+    async with open_stage() as stage, as_agent(stage, "", stage.authority.issue_agent("a")) as agent:
+        with pytest.raises(CallRefusedError, match="does not speak for host ''"):
+            await anext(agent.watch())
 
 
-def test_another_jobs_agent_is_not_heard() -> None:
-    async def story() -> None:
-        async with open_stage() as stage:
-            theirs = Authority("job").issue_agent("a")
-            await expect_unreachable(stage, Credential(stage.authority.issue_agent("a").authority, *_keys(theirs)))
-            await expect_unreachable(stage, theirs)
-
-    run(story())
+@in_clean_loop
+async def test_another_jobs_agent_is_not_heard() -> None:
+    async with open_stage() as stage:
+        theirs = Authority("job").issue_agent("a")
+        await expect_unreachable(stage, Credential(stage.authority.issue_agent("a").authority, *_keys(theirs)))
+        await expect_unreachable(stage, theirs)
 
 
 def _keys(credential: Credential) -> tuple[bytes, bytes]:
     return credential.certificate, credential.private_key
 
 
-def test_the_servers_certificate_does_not_call() -> None:
-    async def story() -> None:
-        async with open_stage() as stage:
-            await expect_unreachable(stage, stage.authority.issue_server())
-
-    run(story())
+@in_clean_loop
+async def test_the_servers_certificate_does_not_call() -> None:
+    async with open_stage() as stage:
+        await expect_unreachable(stage, stage.authority.issue_server())
 
 
 @pytest.mark.parametrize("host", ["a", SERVER_NAME])
-def test_an_agents_certificate_does_not_serve(host: str) -> None:
-    async def story() -> None:
-        authority = Authority("job")
-        async with Server(Policy.static(1), lambda _: None, authority.issue_agent(host)) as server:
-            port = await server.open(LOOPBACK)
-            client = AgentClient(f"{LOOPBACK}:{port}", "a", authority.issue_agent("a"))
-            with pytest.raises(UnreachableError):
-                await client.report(1, [], [], TRY_SECONDS)
-            await client.close()
-
-    run(story())
+@in_clean_loop
+async def test_an_agents_certificate_does_not_serve(host: str) -> None:
+    authority = Authority("job")
+    async with Server(Policy.static(1), lambda _: None, authority.issue_agent(host)) as server:
+        port = await server.open(LOOPBACK)
+        client = AgentClient(f"{LOOPBACK}:{port}", "a", authority.issue_agent("a"))
+        with pytest.raises(UnreachableError):
+            await client.report(1, [], [], TRY_SECONDS)
+        await client.close()
 
 
-def test_another_jobs_server_is_not_believed() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, open_stage() as other:
-            ours = Credential(other.authority.issue_server().authority, *_keys(stage.authority.issue_agent("a")))
-            await expect_unreachable(stage, ours)
-
-    run(story())
+@in_clean_loop
+async def test_another_jobs_server_is_not_believed() -> None:
+    async with open_stage() as stage, open_stage() as other:
+        ours = Credential(other.authority.issue_server().authority, *_keys(stage.authority.issue_agent("a")))
+        await expect_unreachable(stage, ours)
 
 
-def test_a_caller_without_certificate_is_not_heard() -> None:
-    async def story() -> None:
-        async with open_stage() as stage:
-            credentials = grpc.ssl_channel_credentials(stage.authority.issue_agent("a").authority)
-            options = (("grpc.ssl_target_name_override", SERVER_NAME),)
-            async with grpc.aio.secure_channel(stage.address, credentials, options=options) as channel:
-                await expect_silence(stage, channel)
-
-    run(story())
-
-
-def test_a_caller_in_plain_text_is_not_heard() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, grpc.aio.insecure_channel(stage.address) as channel:
+@in_clean_loop
+async def test_a_caller_without_certificate_is_not_heard() -> None:
+    async with open_stage() as stage:
+        credentials = grpc.ssl_channel_credentials(stage.authority.issue_agent("a").authority)
+        options = (("grpc.ssl_target_name_override", SERVER_NAME),)
+        async with grpc.aio.secure_channel(stage.address, credentials, options=options) as channel:
             await expect_silence(stage, channel)
 
-    run(story())
+
+@in_clean_loop
+async def test_a_caller_in_plain_text_is_not_heard() -> None:
+    async with open_stage() as stage, grpc.aio.insecure_channel(stage.address) as channel:
+        await expect_silence(stage, channel)
 
 
 async def expect_silence(stage: Stage, channel: grpc.aio.Channel) -> None:
@@ -173,17 +155,15 @@ def test_an_old_version_of_tls_is_not_spoken() -> None:
 
 
 @pytest.mark.parametrize("host", ODD_NAMES)
-def test_a_host_may_have_any_name(host: str) -> None:
-    async def story() -> None:
-        worker = Worker(Slot(host, 0), 1)
-        async with open_stage([Host(host, 1), Host("b", 1)]) as stage, stage.agent(host) as agent:
-            await agent.report(1, [worker], [], LIMIT_SECONDS)
-            assert stage.server.state.last_heard[host] is not None
-            async with as_agent(stage, "b", stage.authority.issue_agent(host)) as liar:
-                with pytest.raises(CallRefusedError):
-                    await liar.report(1, [], [], LIMIT_SECONDS)
-
-    run(story())
+@in_clean_loop
+async def test_a_host_may_have_any_name(host: str) -> None:
+    worker = Worker(Slot(host, 0), 1)
+    async with open_stage([Host(host, 1), Host("b", 1)]) as stage, stage.agent(host) as agent:
+        await agent.report(1, [worker], [], LIMIT_SECONDS)
+        assert stage.server.state.last_heard[host] is not None
+        async with as_agent(stage, "b", stage.authority.issue_agent(host)) as liar:
+            with pytest.raises(CallRefusedError):
+                await liar.report(1, [], [], LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("job", ["j" * 300, "é" * 300, "1/2/3"])

@@ -20,7 +20,7 @@ from rendezvous.credentials import SERVER_NAME
 from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server import MAX_MESSAGE_BYTES
 from tests.rendezvous.fire import burning, holding, make_hello
-from tests.rendezvous.stage import A0, A1, LIMIT_SECONDS, LOOPBACK, in_thread, open_stage, open_worker, run
+from tests.rendezvous.stage import A0, A1, LIMIT_SECONDS, LOOPBACK, in_clean_loop, in_thread, open_stage, open_worker
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
@@ -30,60 +30,52 @@ METHODS = ("Join", "OpenStore", "Declare", "Report", "Watch")
 STORE = Endpoint(LOOPBACK, 4711)
 
 
-def test_a_job_joins_goes_on_and_ends_well_under_fire(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_job_joins_goes_on_and_ends_well_under_fire(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 2)]) as stage,
-            burning(LOOPBACK, stage.port, seed=SEED, strangers=STRANGERS, idle=IDLE) as fire,
-            stage.agent("a") as agent,
-            stage.relay("a", path),
-            open_worker(path, A0) as a0,
-            open_worker(path, A1) as a1,
-        ):
-            generation = 0
-            ends_at = time.monotonic() + FIRE_SECONDS
-            while time.monotonic() < ends_at:
-                first, second = await asyncio.gather(
-                    *(in_thread(partial(client.join, generation)) for client in (a0, a1))
-                )
-                generation += 1
-                assert first.generation == second.generation == generation
-                await in_thread(partial(a0.open_store, generation, STORE))
-                assert await in_thread(partial(a1.await_store, generation)) == STORE
-                await agent.report(generation, [A0, A1], [], LIMIT_SECONDS)
-            assert generation > 1
-            await agent.report(generation + 1, [], [Exited(A0, 0), Exited(A1, 0)], LIMIT_SECONDS)
-            finish = stage.effects[-1]
-            assert isinstance(finish, Finish)
-            assert finish.outcome.exit_code == 0
-            assert len(fire.done) == 6, fire.done
-            assert min(fire.done.values()) >= 3, fire.done
-
-    run(story())
+    async with (
+        open_stage([Host("a", 2)]) as stage,
+        burning(LOOPBACK, stage.port, seed=SEED, strangers=STRANGERS, idle=IDLE) as fire,
+        stage.agent("a") as agent,
+        stage.relay("a", path),
+        open_worker(path, A0) as a0,
+        open_worker(path, A1) as a1,
+    ):
+        generation = 0
+        ends_at = time.monotonic() + FIRE_SECONDS
+        while time.monotonic() < ends_at:
+            first, second = await asyncio.gather(*(in_thread(partial(client.join, generation)) for client in (a0, a1)))
+            generation += 1
+            assert first.generation == second.generation == generation
+            await in_thread(partial(a0.open_store, generation, STORE))
+            assert await in_thread(partial(a1.await_store, generation)) == STORE
+            await agent.report(generation, [A0, A1], [], LIMIT_SECONDS)
+        assert generation > 1
+        await agent.report(generation + 1, [], [Exited(A0, 0), Exited(A1, 0)], LIMIT_SECONDS)
+        finish = stage.effects[-1]
+        assert isinstance(finish, Finish)
+        assert finish.outcome.exit_code == 0
+        assert len(fire.done) == 6, fire.done
+        assert min(fire.done.values()) >= 3, fire.done
 
 
-def test_a_host_of_the_job_that_sends_nonsense_harms_nobody() -> None:
+@in_clean_loop
+async def test_a_host_of_the_job_that_sends_nonsense_harms_nobody() -> None:
     chance = random.Random(SEED)  # noqa: S311 - a story, not a secret
-
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as agent:
-            credential = stage.authority.issue_agent("b")
-            shown = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
-            options = (("grpc.ssl_target_name_override", SERVER_NAME),)
-            async with grpc.aio.secure_channel(stage.address, shown, options=options) as channel:
-                before = stage.server.state
-                for size in (0, 1, 10, 1000, 100_000, MAX_MESSAGE_BYTES + 1):
-                    for method in METHODS:
-                        await expect_refusal(channel, method, chance.randbytes(size))
-                await expect_refusal(channel, "NoSuchMethod", b"")
-            assert (stage.server.state.workers, stage.server.state.phase) == (before.workers, before.phase)
-            await agent.report(1, [A0, A1], [], LIMIT_SECONDS)
-            assert stage.server.state.last_heard["a"] is not None
-            assert stage.server.state.last_heard["b"] is None
-
-    run(story())
+    async with open_stage() as stage, stage.agent("a") as agent:
+        credential = stage.authority.issue_agent("b")
+        shown = grpc.ssl_channel_credentials(credential.authority, credential.private_key, credential.certificate)
+        options = (("grpc.ssl_target_name_override", SERVER_NAME),)
+        async with grpc.aio.secure_channel(stage.address, shown, options=options) as channel:
+            before = stage.server.state
+            for size in (0, 1, 10, 1000, 100_000, MAX_MESSAGE_BYTES + 1):
+                for method in METHODS:
+                    await expect_refusal(channel, method, chance.randbytes(size))
+            await expect_refusal(channel, "NoSuchMethod", b"")
+        assert (stage.server.state.workers, stage.server.state.phase) == (before.workers, before.phase)
+        await agent.report(1, [A0, A1], [], LIMIT_SECONDS)
+        assert stage.server.state.last_heard["a"] is not None
+        assert stage.server.state.last_heard["b"] is None
 
 
 async def expect_refusal(channel: grpc.aio.Channel, method: str, data: bytes) -> None:
@@ -96,13 +88,11 @@ async def expect_refusal(channel: grpc.aio.Channel, method: str, data: bytes) ->
     assert caught.value.code() is not grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_message_that_is_too_large_is_refused_and_not_tried_again() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as agent:
-            with pytest.raises(CallRefusedError, match="larger than max"):
-                await agent.report(1, [], [Exited(A0, 127, "x" * MAX_MESSAGE_BYTES)], LIMIT_SECONDS)
-
-    run(story())
+@in_clean_loop
+async def test_a_message_that_is_too_large_is_refused_and_not_tried_again() -> None:
+    async with open_stage() as stage, stage.agent("a") as agent:
+        with pytest.raises(CallRefusedError, match="larger than max"):
+            await agent.report(1, [], [Exited(A0, 127, "x" * MAX_MESSAGE_BYTES)], LIMIT_SECONDS)
 
 
 def shorten_handshakes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -110,35 +100,29 @@ def shorten_handshakes(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(rendezvous.server, "_OPTIONS", tuple(options.items()))
 
 
-def test_who_does_not_prove_who_he_is_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_clean_loop
+async def test_who_does_not_prove_who_he_is_is_hung_up_on_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten_handshakes(monkeypatch, 0.2)
-
-    async def story() -> None:
-        async with open_stage() as stage, asyncio.timeout(LIMIT_SECONDS):
-            for said in (b"", make_hello()):
-                reader, writer = await asyncio.open_connection(LOOPBACK, stage.port)
-                writer.write(said)
-                with suppress(ConnectionResetError):
-                    await reader.read()  # to the end
-                writer.transport.abort()
-
-    run(story())
+    async with open_stage() as stage, asyncio.timeout(LIMIT_SECONDS):
+        for said in (b"", make_hello()):
+            reader, writer = await asyncio.open_connection(LOOPBACK, stage.port)
+            writer.write(said)
+            with suppress(ConnectionResetError):
+                await reader.read()  # to the end
+            writer.transport.abort()
 
 
-def test_who_takes_all_connections_keeps_agents_out_for_the_length_of_a_handshake_only(
+@in_clean_loop
+async def test_who_takes_all_connections_keeps_agents_out_for_the_length_of_a_handshake_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shorten_handshakes(monkeypatch, 0.5)
     monkeypatch.setattr(rendezvous.server, "count_connections", lambda: 20)
-
-    async def story() -> None:
-        async with open_stage() as stage, holding(LOOPBACK, stage.port, 30), stage.agent("a") as agent:
-            with pytest.raises(UnreachableError):
-                await agent.report(1, [A0], [], 0.1)
-            async with asyncio.timeout(LIMIT_SECONDS):
-                while stage.server.state.last_heard["a"] is None:
-                    with suppress(UnreachableError):
-                        await agent.report(2, [A0], [], LIMIT_SECONDS)
-                    await asyncio.sleep(0.05)
-
-    run(story())
+    async with open_stage() as stage, holding(LOOPBACK, stage.port, 30), stage.agent("a") as agent:
+        with pytest.raises(UnreachableError):
+            await agent.report(1, [A0], [], 0.1)
+        async with asyncio.timeout(LIMIT_SECONDS):
+            while stage.server.state.last_heard["a"] is None:
+                with suppress(UnreachableError):
+                    await agent.report(2, [A0], [], LIMIT_SECONDS)
+                await asyncio.sleep(0.05)

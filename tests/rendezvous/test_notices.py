@@ -17,6 +17,7 @@ from rendezvous.notices import (
     SequencerOpened,
     StoreOpened,
 )
+from tests.waiting import in_loop
 
 A0, A1 = Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1)
 FIRST = Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), b"k" * KEY_BYTES)
@@ -83,38 +84,34 @@ def test_a_refusal_and_a_departure_of_one_worker_are_two_things() -> None:
     assert read_after(FIRST, REFUSED, gone, last=gone) == [FIRST, REFUSED, gone]
 
 
-def test_every_follower_reads_each_change_once() -> None:
-    async def story() -> None:
-        board = Board()
-        async with aclosing(board.follow()) as early, aclosing(board.follow()) as late:
-            board.post(FIRST)
-            assert await anext(early) == FIRST
-            board.post(FIRST)  # hangs there already
-            board.post(STORE)
-            assert await anext(early) == STORE
-            assert [await anext(late), await anext(late)] == [FIRST, STORE]
-            board.post(SECOND)
-            assert [await anext(early), await anext(late)] == [SECOND, SECOND]
-
-    asyncio.run(story())
-
-
-def test_a_follower_that_leaves_is_forgotten() -> None:
-    async def story() -> None:
-        board = Board()
+@in_loop
+async def test_every_follower_reads_each_change_once() -> None:
+    board = Board()
+    async with aclosing(board.follow()) as early, aclosing(board.follow()) as late:
         board.post(FIRST)
-        async with aclosing(board.follow()) as notices:
-            assert await anext(notices) == FIRST
-            assert len(board._followers) == 1
-        assert not board._followers
+        assert await anext(early) == FIRST
+        board.post(FIRST)  # hangs there already
+        board.post(STORE)
+        assert await anext(early) == STORE
+        assert [await anext(late), await anext(late)] == [FIRST, STORE]
+        board.post(SECOND)
+        assert [await anext(early), await anext(late)] == [SECOND, SECOND]
 
-        board = Board()
-        waiting = asyncio.ensure_future(anext(aiter(board.follow())))
-        await asyncio.sleep(0)
+
+@in_loop
+async def test_a_follower_that_leaves_is_forgotten() -> None:
+    board = Board()
+    board.post(FIRST)
+    async with aclosing(board.follow()) as notices:
+        assert await anext(notices) == FIRST
         assert len(board._followers) == 1
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert not board._followers
+    assert not board._followers
 
-    asyncio.run(story())
+    board = Board()
+    waiting = asyncio.ensure_future(anext(aiter(board.follow())))
+    await asyncio.sleep(0)
+    assert len(board._followers) == 1
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert not board._followers

@@ -27,13 +27,14 @@ from tests.rendezvous.stage import (
     B0,
     B1,
     LIMIT_SECONDS,
-    happen,
+    in_clean_loop,
     in_thread,
     open_network,
     open_stage,
     open_worker,
     run,
 )
+from tests.waiting import happen
 
 STORE = Endpoint("10.0.0.1", 4711)
 
@@ -65,53 +66,48 @@ async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:
     return members
 
 
-def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) -> None:
     on_a, on_b = tmp_path / "a", tmp_path / "b"
-
-    async def story() -> None:
-        async with (
-            open_stage() as stage,
-            stage.relay("a", on_a),
-            stage.relay("b", on_b),
-            open_worker(on_a, A0) as a0,
-            open_worker(on_a, A1) as a1,
-            open_worker(on_b, B0) as b0,
-            open_worker(on_b, B1) as b1,
-        ):
-            members = await meet(a0, b1, b0, a1)
-            assert [member.assignment for member in members] == [
-                Assignment(rank=0, size=4, local_rank=0, local_size=2, cross_rank=0, cross_size=2),
-                Assignment(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2),
-                Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
-                Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
-            ]
-            assert {(member.generation, member.key) for member in members} == {(1, stage.server._boards._key[1])}
-            assert [len(stage.server.board(host)._followers) for host in "ab"] == [1, 1]  # hosts, not ranks
-
-    run(story())
+    async with (
+        open_stage() as stage,
+        stage.relay("a", on_a),
+        stage.relay("b", on_b),
+        open_worker(on_a, A0) as a0,
+        open_worker(on_a, A1) as a1,
+        open_worker(on_b, B0) as b0,
+        open_worker(on_b, B1) as b1,
+    ):
+        members = await meet(a0, b1, b0, a1)
+        assert [member.assignment for member in members] == [
+            Assignment(rank=0, size=4, local_rank=0, local_size=2, cross_rank=0, cross_size=2),
+            Assignment(rank=3, size=4, local_rank=1, local_size=2, cross_rank=1, cross_size=2),
+            Assignment(rank=2, size=4, local_rank=0, local_size=2, cross_rank=1, cross_size=2),
+            Assignment(rank=1, size=4, local_rank=1, local_size=2, cross_rank=0, cross_size=2),
+        ]
+        assert {(member.generation, member.key) for member in members} == {(1, stage.server._boards._key[1])}
+        assert [len(stage.server.board(host)._followers) for host in "ab"] == [1, 1]  # hosts, not ranks
 
 
-def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_heard(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_heard(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 2)]) as stage,
-            stage.relay("a", path),
-            open_worker(path, A0) as a0,
-            open_worker(path, A1) as a1,
-        ):
-            await meet(a0, a1)
-            assert stage.sequencing.interpreters == [sys.executable] * 2
-            (published,) = stage.sequencing.published
-            assert (published.generation, [worker for worker, _ in published.members]) == (1, [A0, A1])
-            assert published.key == stage.server._boards._key[1]
-            assert await in_thread(lambda: a0.await_sequencer(1)) == stage.sequencing.endpoint
-
-    run(story())
+    async with (
+        open_stage([Host("a", 2)]) as stage,
+        stage.relay("a", path),
+        open_worker(path, A0) as a0,
+        open_worker(path, A1) as a1,
+    ):
+        await meet(a0, a1)
+        assert stage.sequencing.interpreters == [sys.executable] * 2
+        (published,) = stage.sequencing.published
+        assert (published.generation, [worker for worker, _ in published.members]) == (1, [A0, A1])
+        assert published.key == stage.server._boards._key[1]
+        assert await in_thread(lambda: a0.await_sequencer(1)) == stage.sequencing.endpoint
 
 
-def test_the_server_is_not_told_of_interpreters(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_the_server_is_not_told_of_interpreters(tmp_path: Path) -> None:
     joined: list[pb.JoinRequest] = []
 
     class Client(AgentClient):
@@ -119,159 +115,136 @@ def test_the_server_is_not_told_of_interpreters(tmp_path: Path) -> None:
             joined.append(request)
             return await super().join(request)
 
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, open_worker(tmp_path / "a", A0) as a0:
-            client = Client(stage.address, "a", stage.authority.issue_agent("a"))
-            relay = Relay("a", client, stage.sequencing)
-            await relay.open(tmp_path / "a")
-            following = asyncio.create_task(relay.follow_server())
-            await in_thread(lambda: a0.join(0))
-            following.cancel()
-            await asyncio.wait({following})
-            await relay.close()
-            await client.close()
-            assert [request.interpreter for request in joined] == [b""]
-            assert stage.sequencing.interpreters == [sys.executable]
-
-    run(story())
+    async with open_stage([Host("a", 1)]) as stage, open_worker(tmp_path / "a", A0) as a0:
+        client = Client(stage.address, "a", stage.authority.issue_agent("a"))
+        relay = Relay("a", client, stage.sequencing)
+        await relay.open(tmp_path / "a")
+        following = asyncio.create_task(relay.follow_server())
+        await in_thread(lambda: a0.join(0))
+        following.cancel()
+        await asyncio.wait({following})
+        await relay.close()
+        await client.close()
+        assert [request.interpreter for request in joined] == [b""]
+        assert stage.sequencing.interpreters == [sys.executable]
 
 
-def test_a_relay_that_is_started_anew_loses_nobody(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_relay_that_is_started_anew_loses_nobody(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 2)]) as stage,
-            open_worker(path, A0) as a0,
-            open_worker(path, A1) as a1,
-        ):
-            async with stage.relay("a", path):
-                joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
-                await happen(lambda: stage.server.state.waiting == 1)
-            assert not path.exists()
-            async with stage.relay("a", path):
-                assert (await in_thread(lambda: a1.join(0))).assignment.rank == 1
-                assert (await joining).assignment.rank == 0
-                finding = asyncio.create_task(in_thread(lambda: a1.await_store(1)))
-            async with stage.relay("a", path):
-                await in_thread(lambda: a0.open_store(1, STORE))
-                assert await finding == STORE
-
-    run(story())
-
-
-def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
-    on_a, on_b = tmp_path / "a", tmp_path / "b"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 1), Host("b", 1)]) as stage,
-            open_network(stage.port) as network,
-            stage.relay("a", on_a),
-            stage.relay("b", on_b, address=network.address),
-            open_worker(on_a, A0) as a0,
-            open_worker(on_b, B0) as b0,
-        ):
-            joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
+    async with (
+        open_stage([Host("a", 2)]) as stage,
+        open_worker(path, A0) as a0,
+        open_worker(path, A1) as a1,
+    ):
+        async with stage.relay("a", path):
+            joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
             await happen(lambda: stage.server.state.waiting == 1)
-            await network.cut()
-            assert (await in_thread(lambda: a0.join(0))).assignment.rank == 0
+        assert not path.exists()
+        async with stage.relay("a", path):
+            assert (await in_thread(lambda: a1.join(0))).assignment.rank == 1
+            assert (await joining).assignment.rank == 0
+            finding = asyncio.create_task(in_thread(lambda: a1.await_store(1)))
+        async with stage.relay("a", path):
             await in_thread(lambda: a0.open_store(1, STORE))
-            await network.mend()
-            assert (await joining).assignment.rank == 1
-            assert await in_thread(lambda: b0.await_store(1)) == STORE
-
-    run(story())
+            assert await finding == STORE
 
 
-def test_a_worker_that_joins_while_the_way_is_broken_is_passed_on_when_it_is_mended(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
+    on_a, on_b = tmp_path / "a", tmp_path / "b"
+    async with (
+        open_stage([Host("a", 1), Host("b", 1)]) as stage,
+        open_network(stage.port) as network,
+        stage.relay("a", on_a),
+        stage.relay("b", on_b, address=network.address),
+        open_worker(on_a, A0) as a0,
+        open_worker(on_b, B0) as b0,
+    ):
+        joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
+        await happen(lambda: stage.server.state.waiting == 1)
+        await network.cut()
+        assert (await in_thread(lambda: a0.join(0))).assignment.rank == 0
+        await in_thread(lambda: a0.open_store(1, STORE))
+        await network.mend()
+        assert (await joining).assignment.rank == 1
+        assert await in_thread(lambda: b0.await_store(1)) == STORE
+
+
+@in_clean_loop
+async def test_a_worker_that_joins_while_the_way_is_broken_is_passed_on_when_it_is_mended(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 1)]) as stage,
-            open_network(stage.port) as network,
-            stage.relay("a", path, address=network.address),
-            open_worker(path, A0) as client,
-        ):
-            await happen(lambda: bool(stage.server.board("a")._followers))
-            await network.cut()
-            joining = asyncio.create_task(in_thread(lambda: client.join(0)))
-            await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
-            await network.mend()
-            assert (await joining).generation == 1
-
-    run(story())
+    async with (
+        open_stage([Host("a", 1)]) as stage,
+        open_network(stage.port) as network,
+        stage.relay("a", path, address=network.address),
+        open_worker(path, A0) as client,
+    ):
+        await happen(lambda: bool(stage.server.board("a")._followers))
+        await network.cut()
+        joining = asyncio.create_task(in_thread(lambda: client.join(0)))
+        await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
+        await network.mend()
+        assert (await joining).generation == 1
 
 
-def test_a_worker_is_told_of_its_own_refusal_only(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_worker_is_told_of_its_own_refusal_only(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
-            for worker in (A0, A1):
-                stage.server.board("a").post(Refused(worker, f"{worker} comes too late"))
-            async with grpc.aio.insecure_channel(name_socket(path)) as channel, asyncio.timeout(LIMIT_SECONDS):
-                stub = pb_grpc.RendezvousStub(channel)
-                async for message in stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A1))):
-                    assert wire.decode_notice(message) == Refused(A1, "a:1 comes too late")
-                    break
-
-    run(story())
-
-
-def test_what_is_not_for_a_relay_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-
-    async def story() -> None:
-        async with (
-            open_stage([Host("a", 1)]) as stage,
-            stage.relay("a", path),
-            grpc.aio.insecure_channel(name_socket(path)) as channel,
-        ):
+    async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
+        for worker in (A0, A1):
+            stage.server.board("a").post(Refused(worker, f"{worker} comes too late"))
+        async with grpc.aio.insecure_channel(name_socket(path)) as channel, asyncio.timeout(LIMIT_SECONDS):
             stub = pb_grpc.RendezvousStub(channel)
-            with pytest.raises(grpc.aio.AioRpcError, match="only an agent reports") as refused:
-                await stub.Report(pb.AgentReport(host="a", number=1), timeout=LIMIT_SECONDS)
-            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-            with pytest.raises(grpc.aio.AioRpcError, match="a worker without host or incarnation") as malformed:
-                await stub.Watch(pb.WatchRequest(host="a"), timeout=LIMIT_SECONDS).read()
-            assert malformed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(story())
+            async for message in stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A1))):
+                assert wire.decode_notice(message) == Refused(A1, "a:1 comes too late")
+                break
 
 
-def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage:
-            client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
-            relay = Relay("b", client, stage.sequencing)
-            await relay.open(tmp_path / "b")
-            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-                async with asyncio.timeout(LIMIT_SECONDS):
-                    await relay.follow_server()
-            await relay.close()
-            await client.close()
-
-    run(story())
-
-
-def test_a_relay_that_closes_ends_its_workers_watches(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_what_is_not_for_a_relay_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a"
+    async with (
+        open_stage([Host("a", 1)]) as stage,
+        stage.relay("a", path),
+        grpc.aio.insecure_channel(name_socket(path)) as channel,
+    ):
+        stub = pb_grpc.RendezvousStub(channel)
+        with pytest.raises(grpc.aio.AioRpcError, match="only an agent reports") as refused:
+            await stub.Report(pb.AgentReport(host="a", number=1), timeout=LIMIT_SECONDS)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError, match="a worker without host or incarnation") as malformed:
+            await stub.Watch(pb.WatchRequest(host="a"), timeout=LIMIT_SECONDS).read()
+        assert malformed.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-            relay = Relay("a", client, stage.sequencing)
-            await relay.open(path)
-            async with grpc.aio.insecure_channel(name_socket(path)) as channel:
-                stub = pb_grpc.RendezvousStub(channel)
-                call = stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A0)))
-                await happen(lambda: len(relay._board._followers) == 1)
-                await relay.close()
-                assert await call.read() == grpc.aio.EOF
-                await happen(lambda: not relay._board._followers)
-            assert not path.exists()
 
-    run(story())
+@in_clean_loop
+async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_path: Path) -> None:
+    async with open_stage([Host("a", 1)]) as stage:
+        client = AgentClient(stage.address, "b", stage.authority.issue_agent("a"))
+        relay = Relay("b", client, stage.sequencing)
+        await relay.open(tmp_path / "b")
+        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+            async with asyncio.timeout(LIMIT_SECONDS):
+                await relay.follow_server()
+        await relay.close()
+        await client.close()
+
+
+@in_clean_loop
+async def test_a_relay_that_closes_ends_its_workers_watches(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
+        relay = Relay("a", client, stage.sequencing)
+        await relay.open(path)
+        async with grpc.aio.insecure_channel(name_socket(path)) as channel:
+            stub = pb_grpc.RendezvousStub(channel)
+            call = stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A0)))
+            await happen(lambda: len(relay._board._followers) == 1)
+            await relay.close()
+            assert await call.read() == grpc.aio.EOF
+            await happen(lambda: not relay._board._followers)
+        assert not path.exists()
 
 
 def test_a_relay_that_closes_has_grpc_say_nothing_in_its_workers(tmp_path: Path) -> None:
@@ -299,33 +272,27 @@ def test_a_relay_that_closes_has_grpc_say_nothing_in_its_workers(tmp_path: Path)
     assert run(story()) == (b"ended\n", b"")
 
 
-def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 40)
-
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-            relay = Relay("a", client, stage.sequencing)
-            with pytest.raises(ListenError, match="cannot listen at"):
-                await relay.open(path)
-            await relay.close()
-
-    run(story())
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
+        relay = Relay("a", client, stage.sequencing)
+        with pytest.raises(ListenError, match="cannot listen at"):
+            await relay.open(path)
+        await relay.close()
 
 
-def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(tmp_path: Path) -> None:
+@in_clean_loop
+async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(tmp_path: Path) -> None:
     path = tmp_path / "a"
-
-    async def story() -> None:
-        async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
-            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-                await in_thread(lambda: liar.join(0))
-            with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-                await in_thread(lambda: liar.open_store(1, STORE))
-            with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
-                await in_thread(lambda: liar.await_store(1))
-            assert stage.server.state.waiting == 0
-
-    run(story())
+    async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
+        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+            await in_thread(lambda: liar.join(0))
+        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
+            await in_thread(lambda: liar.open_store(1, STORE))
+        with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+            await in_thread(lambda: liar.await_store(1))
+        assert stage.server.state.waiting == 0
 
 
 # Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as somebody else.

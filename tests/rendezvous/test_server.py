@@ -6,7 +6,6 @@ Long because each promise of the service has a story of its own.
 import asyncio
 import resource
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -27,7 +26,21 @@ from rendezvous.core.state import Phase
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Departed, Notice, Published, Refused, StoreOpened
 from rendezvous.server import Server
-from tests.rendezvous.stage import A0, A1, B0, B1, LIMIT_SECONDS, LOOPBACK, Stage, happen, open_network, open_stage, run
+from tests.rendezvous.counting import count_steps
+from tests.rendezvous.stage import (
+    A0,
+    A1,
+    B0,
+    B1,
+    LIMIT_SECONDS,
+    LOOPBACK,
+    Stage,
+    in_clean_loop,
+    open_network,
+    open_stage,
+    run,
+)
+from tests.waiting import happen
 
 STORE = Endpoint("10.0.0.1", 4711)
 # Ranks go host by host; cross ranks count the hosts that have the same local rank.
@@ -70,19 +83,20 @@ async def read(agent: AgentClient, count: int) -> list[Notice]:
         return [await anext(notices) for _ in range(count)]
 
 
-def test_each_host_is_told_its_own_workers_numbers_and_where_the_store_is() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
-            told = asyncio.gather(read(a, 2), read(b, 2))
-            await form(stage, store=True)
-            on_a, on_b = await told
-            assert on_a == [ON_A, StoreOpened(1, STORE)]
-            assert on_b == [ON_B, StoreOpened(1, STORE)]
-
-    run(story())
+@in_clean_loop
+async def test_each_host_is_told_its_own_workers_numbers_and_where_the_store_is() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+        told = asyncio.gather(read(a, 2), read(b, 2))
+        await form(stage, store=True)
+        on_a, on_b = await told
+        assert on_a == [ON_A, StoreOpened(1, STORE)]
+        assert on_b == [ON_B, StoreOpened(1, STORE)]
 
 
-def test_each_generation_has_a_key_of_its_own_which_all_its_hosts_are_told(known_keys: Callable[[], None]) -> None:
+@in_clean_loop
+async def test_all_hosts_of_a_generation_are_told_its_own_key(
+    known_keys: Callable[[], None],
+) -> None:
     known_keys()
 
     async def read_key(agent: AgentClient) -> bytes:
@@ -90,199 +104,173 @@ def test_each_generation_has_a_key_of_its_own_which_all_its_hosts_are_told(known
         assert isinstance(published, Published)
         return published.key
 
-    async def story() -> None:
-        keys = []
-        for _ in range(2):
-            async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
-                for after in range(2):
-                    await join(b, B1, B0, after=after)
-                    await join(a, A1, A0, after=after)
-                    on_a, on_b, again = await read_key(a), await read_key(b), await read_key(a)
-                    assert on_a == on_b == again
-                    keys.append(on_a)
-        assert [len(key) for key in keys] == [KEY_BYTES] * 4
-        assert len(set(keys)) == 4
-
-    run(story())
+    keys = []
+    for _ in range(2):
+        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+            for after in range(2):
+                await join(b, B1, B0, after=after)
+                await join(a, A1, A0, after=after)
+                on_a, on_b, again = await read_key(a), await read_key(b), await read_key(a)
+                assert on_a == on_b == again
+                keys.append(on_a)
+    assert [len(key) for key in keys] == [KEY_BYTES] * 4
+    assert len(set(keys)) == 4
 
 
-def test_one_who_comes_late_is_told_the_present_state() -> None:
-    async def story() -> None:
-        async with open_stage() as stage:
-            await form(stage, store=True)
-            async with stage.agent("b") as b:
-                assert await read(b, 2) == [ON_B, StoreOpened(1, STORE)]
-
-    run(story())
+@in_clean_loop
+async def test_one_who_comes_late_is_told_the_present_state() -> None:
+    async with open_stage() as stage:
+        await form(stage, store=True)
+        async with stage.agent("b") as b:
+            assert await read(b, 2) == [ON_B, StoreOpened(1, STORE)]
 
 
-def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_mended() -> None:
-    async def story() -> None:
-        async with (
-            open_stage() as stage,
-            open_network(stage.port) as network,
-            stage.agent("b", address=network.address) as b,
-            asyncio.timeout(LIMIT_SECONDS),
-            aclosing(b.watch()) as notices,
+@in_clean_loop
+async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_mended() -> None:
+    async with (
+        open_stage() as stage,
+        open_network(stage.port) as network,
+        stage.agent("b", address=network.address) as b,
+        asyncio.timeout(LIMIT_SECONDS),
+        aclosing(b.watch()) as notices,
+    ):
+        first = asyncio.ensure_future(anext(notices))
+        await happen(lambda: bool(stage.server.board("b")._followers))
+        await network.cut()
+        await happen(lambda: not stage.server.board("b")._followers)
+        await form(stage)
+        await network.mend()
+        assert await first == ON_B
+        await network.cut()
+        async with stage.agent("a") as a:
+            await open_store(a, A0)
+        await network.mend()
+        assert [await anext(notices) for _ in range(2)] == [ON_B, StoreOpened(1, STORE)]
+
+
+@in_clean_loop
+async def test_calls_that_are_repeated_change_nothing() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+        await join(a, A0, A0, A1)
+        await a.report(1, [A0, A1], [], LIMIT_SECONDS)
+        assert stage.server.state.waiting == 2
+        await join(b, B0, B1)
+        await open_store(a, A0)
+        before, ordered = stage.server.state, len(stage.effects)
+        await join(a, A0, A1)
+        await open_store(a, A0)
+        await a.report(1, [], [], LIMIT_SECONDS)  # were it taken in, the workers would be ordered again
+        assert len(stage.effects) == ordered
+        assert stage.server.state.workers.get(A0.slot) == before.workers.get(A0.slot)
+        assert (stage.server.state.number, stage.server.state.phase) == (1, Phase.RUNNING)
+        assert await read(a, 2) == [ON_A, StoreOpened(1, STORE)]
+
+
+@in_clean_loop
+async def test_a_report_that_was_overtaken_is_acknowledged_and_ignored() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        await a.report(2, [A0, A1], [], LIMIT_SECONDS)
+        ordered = len(stage.effects)
+        await a.report(1, [], [Exited(A0, 1)], LIMIT_SECONDS)
+        assert (stage.server.state.ended, len(stage.effects)) == (0, ordered)
+        await a.report(3, [A1], [Exited(A0, 1)], LIMIT_SECONDS)
+        assert stage.server.state.ended == 1
+        assert isinstance(stage.effects[-1], Terminate)
+
+
+@in_clean_loop
+async def test_a_report_that_is_malformed_changes_nothing() -> None:
+    async with open_stage() as stage:
+        before = stage.server.state
+        end = wire.encode_exited(Exited(A0, 1))
+        for report in (
+            pb.AgentReport(host="a", ended=[end]),
+            pb.AgentReport(host="a", number=1, ended=[end, pb.Ended()]),
+            pb.AgentReport(host="a", number=1, ended=[end], running=[pb.WorkerId(host="a")]),
         ):
-            first = asyncio.ensure_future(anext(notices))
-            await happen(lambda: bool(stage.server.board("b")._followers))
-            await network.cut()
-            await happen(lambda: not stage.server.board("b")._followers)
-            await form(stage)
-            await network.mend()
-            assert await first == ON_B
-            await network.cut()
-            async with stage.agent("a") as a:
-                await open_store(a, A0)
-            await network.mend()
-            assert [await anext(notices) for _ in range(2)] == [ON_B, StoreOpened(1, STORE)]
-
-    run(story())
+            with pytest.raises(WireError):
+                stage.server.receive(report)
+        assert stage.server.state == before
 
 
-def test_calls_that_are_repeated_change_nothing() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
-            await join(a, A0, A0, A1)
-            await a.report(1, [A0, A1], [], LIMIT_SECONDS)
-            assert stage.server.state.waiting == 2
-            await join(b, B0, B1)
-            await open_store(a, A0)
-            before, ordered = stage.server.state, len(stage.effects)
-            await join(a, A0, A1)
-            await open_store(a, A0)
-            await a.report(1, [], [], LIMIT_SECONDS)  # were it taken in, the workers would be ordered again
-            assert len(stage.effects) == ordered
-            assert stage.server.state.workers.get(A0.slot) == before.workers.get(A0.slot)
-            assert (stage.server.state.number, stage.server.state.phase) == (1, Phase.RUNNING)
-            assert await read(a, 2) == [ON_A, StoreOpened(1, STORE)]
-
-    run(story())
+@in_clean_loop
+async def test_an_agent_that_is_told_why_its_message_is_malformed_can_say_so() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        with pytest.raises(CallRefusedError, match="a report without number"):
+            await a.report(0, [], [], LIMIT_SECONDS)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await a.join(pb.JoinRequest(worker=pb.WorkerId(host="a")))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_report_that_was_overtaken_is_acknowledged_and_ignored() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a:
-            await a.report(2, [A0, A1], [], LIMIT_SECONDS)
-            ordered = len(stage.effects)
-            await a.report(1, [], [Exited(A0, 1)], LIMIT_SECONDS)
-            assert (stage.server.state.ended, len(stage.effects)) == (0, ordered)
-            await a.report(3, [A1], [Exited(A0, 1)], LIMIT_SECONDS)
-            assert stage.server.state.ended == 1
-            assert isinstance(stage.effects[-1], Terminate)
-
-    run(story())
+@in_clean_loop
+async def test_an_agent_does_not_report_the_end_of_another_hosts_worker() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        with pytest.raises(CallRefusedError, match="b:0 is not on host a"):
+            await a.report(1, [], [Exited(A0, 0), Exited(B0, 1)], LIMIT_SECONDS)
+        assert stage.server.state.ended == 0
 
 
-def test_a_report_that_is_malformed_changes_nothing() -> None:
-    async def story() -> None:
-        async with open_stage() as stage:
-            before = stage.server.state
-            end = wire.encode_exited(Exited(A0, 1))
-            for report in (
-                pb.AgentReport(host="a", ended=[end]),
-                pb.AgentReport(host="a", number=1, ended=[end, pb.Ended()]),
-                pb.AgentReport(host="a", number=1, ended=[end], running=[pb.WorkerId(host="a")]),
-            ):
-                with pytest.raises(WireError):
-                    stage.server.receive(report)
-            assert stage.server.state == before
-
-    run(story())
-
-
-def test_an_agent_that_is_told_why_its_message_is_malformed_can_say_so() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a:
-            with pytest.raises(CallRefusedError, match="a report without number"):
-                await a.report(0, [], [], LIMIT_SECONDS)
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await a.join(pb.JoinRequest(worker=pb.WorkerId(host="a")))
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(story())
+@in_clean_loop
+async def test_what_cannot_have_happened_is_refused_with_its_reason_and_changes_nothing() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("c") as c:
+        await form(stage)
+        before = stage.server.state
+        refusals: list[tuple[str, Coroutine[Any, Any, None]]] = [
+            ("generation 7 has not been published", join(a, A0, after=7)),
+            ("slot a:9 is not in use", join(a, Worker(Slot("a", 9), 1))),
+            ("incarnation 3 of slot a:0 was never intended", join(a, Worker(Slot("a", 0), 3))),
+            ("only rank 0", open_store(a, A1)),
+            ("slot c:0 is not in use", join(c, Worker(Slot("c", 0), 1))),
+        ]
+        for reason, call in refusals:
+            with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
+                await call
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        with pytest.raises(CallRefusedError, match="host c is not in use"):
+            await c.report(1, [], [], LIMIT_SECONDS)
+        with pytest.raises(CallRefusedError, match="slot a:9 is not in use"):
+            await a.report(1, [], [Exited(Worker(Slot("a", 9), 1), 0)], LIMIT_SECONDS)
+        assert (stage.server.state.workers, stage.server.state.phase) == (before.workers, before.phase)
 
 
-def test_an_agent_does_not_report_the_end_of_another_hosts_worker() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a:
-            with pytest.raises(CallRefusedError, match="b:0 is not on host a"):
-                await a.report(1, [], [Exited(A0, 0), Exited(B0, 1)], LIMIT_SECONDS)
-            assert stage.server.state.ended == 0
-
-    run(story())
-
-
-def test_what_cannot_have_happened_is_refused_with_its_reason_and_changes_nothing() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a, stage.agent("c") as c:
-            await form(stage)
-            before = stage.server.state
-            refusals: list[tuple[str, Coroutine[Any, Any, None]]] = [
-                ("generation 7 has not been published", join(a, A0, after=7)),
-                ("slot a:9 is not in use", join(a, Worker(Slot("a", 9), 1))),
-                ("incarnation 3 of slot a:0 was never intended", join(a, Worker(Slot("a", 0), 3))),
-                ("only rank 0", open_store(a, A1)),
-                ("slot c:0 is not in use", join(c, Worker(Slot("c", 0), 1))),
-            ]
-            for reason, call in refusals:
-                with pytest.raises(grpc.aio.AioRpcError, match=reason) as caught:
-                    await call
-                assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-            with pytest.raises(CallRefusedError, match="host c is not in use"):
-                await c.report(1, [], [], LIMIT_SECONDS)
-            with pytest.raises(CallRefusedError, match="slot a:9 is not in use"):
-                await a.report(1, [], [Exited(Worker(Slot("a", 9), 1), 0)], LIMIT_SECONDS)
-            assert (stage.server.state.workers, stage.server.state.phase) == (before.workers, before.phase)
-
-    run(story())
+@in_clean_loop
+async def test_a_worker_that_ended_well_is_told_to_all_and_later_joins_are_refused() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+        await form(stage)
+        await b.report(1, [B0], [Exited(B1, 0)], LIMIT_SECONDS)
+        await join(a, A0, after=1)
+        published, departed, refused = await read(a, 3)
+        assert (published, departed) == (ON_A, Departed(1, B1, 3))
+        assert isinstance(refused, Refused)
+        assert refused.worker == A0
+        assert "rank 3 (b:1) has ended" in refused.reason
+        assert await read(b, 2) == [ON_B, departed]
 
 
-def test_a_worker_that_ended_well_is_told_to_all_and_later_joins_are_refused() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
-            await form(stage)
-            await b.report(1, [B0], [Exited(B1, 0)], LIMIT_SECONDS)
-            await join(a, A0, after=1)
-            published, departed, refused = await read(a, 3)
-            assert (published, departed) == (ON_A, Departed(1, B1, 3))
-            assert isinstance(refused, Refused)
-            assert refused.worker == A0
-            assert "rank 3 (b:1) has ended" in refused.reason
-            assert await read(b, 2) == [ON_B, departed]
-
-    run(story())
+@in_clean_loop
+async def test_orders_go_to_the_launcher() -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+        (launch,) = stage.effects
+        assert isinstance(launch, Launch)
+        assert launch.worker == A0
+        await a.report(1, [], [Exited(A0, 3)], LIMIT_SECONDS)
+        (_, finish) = stage.effects
+        assert isinstance(finish, Finish)
+        assert (finish.outcome.exit_code, finish.outcome.worker) == (3, A0)
 
 
-def test_orders_go_to_the_launcher() -> None:
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-            (launch,) = stage.effects
-            assert isinstance(launch, Launch)
-            assert launch.worker == A0
-            await a.report(1, [], [Exited(A0, 3)], LIMIT_SECONDS)
-            (_, finish) = stage.effects
-            assert isinstance(finish, Finish)
-            assert (finish.outcome.exit_code, finish.outcome.worker) == (3, A0)
-
-    run(story())
+@in_clean_loop
+async def test_the_clock_of_the_server_runs() -> None:
+    async with open_stage([Host("a", 1)], start_timeout_seconds=0.01, grace_seconds=0.0, lease_seconds=0.01) as stage:
+        await happen(lambda: isinstance(stage.effects[-1], Finish))
+        finish = stage.effects[-1]
+        assert isinstance(finish, Finish)
+        assert finish.outcome.cause is Cause.START_TIMED_OUT
 
 
-def test_the_clock_of_the_server_runs() -> None:
-    async def story() -> None:
-        async with open_stage(
-            [Host("a", 1)], start_timeout_seconds=0.01, grace_seconds=0.0, lease_seconds=0.01
-        ) as stage:
-            await happen(lambda: isinstance(stage.effects[-1], Finish))
-            finish = stage.effects[-1]
-            assert isinstance(finish, Finish)
-            assert finish.outcome.cause is Cause.START_TIMED_OUT
-
-    run(story())
-
-
-def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> None:
+@in_clean_loop
+async def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> None:
     class LauncherError(Exception):
         pass
 
@@ -290,128 +278,108 @@ def test_a_clock_that_fails_ends_the_block_of_its_owner_and_says_why() -> None:
         if isinstance(effect, Terminate):
             raise LauncherError
 
-    async def story() -> None:
-        credential = Authority("job").issue_server()
-        policy = Policy.static(1, start_timeout_seconds=0.01)
-        started = time.monotonic()
-        with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
-            async with asyncio.timeout(LIMIT_SECONDS), Server(policy, refuse_to_end, credential) as server:
-                await server.open(LOOPBACK)
-                server.tell(HostsChanged((Host("a", 1),)))
-                await asyncio.Event().wait()
-        assert time.monotonic() - started < LIMIT_SECONDS / 2
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0  # or the next timeout would take itself for a cancellation
-
-    run(story())
+    credential = Authority("job").issue_server()
+    policy = Policy.static(1, start_timeout_seconds=0.01)
+    with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
+        async with asyncio.timeout(LIMIT_SECONDS), Server(policy, refuse_to_end, credential) as server:
+            await server.open(LOOPBACK)
+            server.tell(HostsChanged((Host("a", 1),)))
+            await asyncio.Event().wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0  # or the next timeout would take itself for a cancellation
 
 
-def test_a_watch_that_ends_leaves_no_follower_behind() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a:
-            followers = stage.server.board("a")._followers
-            watching = asyncio.create_task(read(a, 1))
-            await happen(lambda: len(followers) == 1)
-            watching.cancel()
-            await happen(lambda: not followers)
-            with pytest.raises(asyncio.CancelledError):
-                await watching
-
-    run(story())
+@in_clean_loop
+async def test_a_watch_that_ends_leaves_no_follower_behind() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        followers = stage.server.board("a")._followers
+        watching = asyncio.create_task(read(a, 1))
+        await happen(lambda: len(followers) == 1)
+        watching.cancel()
+        await happen(lambda: not followers)
+        with pytest.raises(asyncio.CancelledError):
+            await watching
 
 
-def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
-    async def story() -> None:
-        async with open_stage() as stage, stage.agent("a") as a:
-            watching = asyncio.create_task(read(a, 1))
-            await happen(lambda: bool(stage.server.board("a")._followers))
-            await stage.server.close()
-            await happen(lambda: not stage.server.board("a")._followers)
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(LOOPBACK, stage.port)
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
-
-    run(story())
+@in_clean_loop
+async def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        watching = asyncio.create_task(read(a, 1))
+        await happen(lambda: bool(stage.server.board("a")._followers))
+        await stage.server.close()
+        await happen(lambda: not stage.server.board("a")._followers)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(LOOPBACK, stage.port)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
-def test_a_server_that_was_never_opened_can_be_closed() -> None:
-    async def story() -> None:
-        async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()):
-            pass
-
-    run(story())
+@in_clean_loop
+async def test_a_server_that_was_never_opened_can_be_closed() -> None:
+    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()):
+        pass
 
 
-def test_an_address_that_is_not_of_this_machine_is_said() -> None:
-    async def story() -> None:
-        async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
-            with pytest.raises(ListenError, match=r"cannot listen at 192\.0\.2\.1"):
-                await server.open("192.0.2.1")
-
-    run(story())
+@in_clean_loop
+async def test_an_address_that_is_not_of_this_machine_is_said() -> None:
+    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+        with pytest.raises(ListenError, match=r"cannot listen at 192\.0\.2\.1"):
+            await server.open("192.0.2.1")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_a_server_listens_on_ipv6() -> None:
-    async def story() -> None:
-        authority = Authority("job")
-        async with Server(Policy.static(1), lambda _: None, authority.issue_server()) as server:
-            port = await server.open("::1")
-            server.tell(HostsChanged((Host("a", 1),)))
-            client = AgentClient(f"[::1]:{port}", "a", authority.issue_agent("a"))
-            await client.report(1, [A0], [], LIMIT_SECONDS)
-            assert server.state.last_heard["a"] is not None
-            await client.close()
-
-    run(story())
+@in_clean_loop
+async def test_a_server_listens_on_ipv6() -> None:
+    authority = Authority("job")
+    async with Server(Policy.static(1), lambda _: None, authority.issue_server()) as server:
+        port = await server.open("::1")
+        server.tell(HostsChanged((Host("a", 1),)))
+        client = AgentClient(f"[::1]:{port}", "a", authority.issue_agent("a"))
+        await client.report(1, [A0], [], LIMIT_SECONDS)
+        assert server.state.last_heard["a"] is not None
+        await client.close()
 
 
-def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-            stage.server.tell(Joined(A0))
-            assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), KEY)]
-
-    run(story())
+@in_clean_loop
+async def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+        stage.server.tell(Joined(A0))
+        assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), KEY)]
 
 
-def test_a_server_listens_on_several_addresses_at_once() -> None:
-    async def story() -> None:
-        async with open_stage([Host("a", 2)]) as stage:
-            other = await stage.server.open("127.0.0.2")
-            async with stage.agent("a", address=f"127.0.0.2:{other}") as there, stage.agent("a") as here:
-                await here.report(1, [A0], [], LIMIT_SECONDS)
-                await there.report(2, [A0], [Exited(A1, 0)], LIMIT_SECONDS)
-                assert stage.server.state.ended == 1
-                await there.join(pb.JoinRequest(worker=wire.encode_worker(A0)))
-                (told,) = await read(here, 1)
-                assert isinstance(told, Refused)
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection(LOOPBACK, other)
-            await stage.server.close()
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.2", other)
-
-    run(story())
+@in_clean_loop
+async def test_a_server_listens_on_several_addresses_at_once() -> None:
+    async with open_stage([Host("a", 2)]) as stage:
+        other = await stage.server.open("127.0.0.2")
+        async with stage.agent("a", address=f"127.0.0.2:{other}") as there, stage.agent("a") as here:
+            await here.report(1, [A0], [], LIMIT_SECONDS)
+            await there.report(2, [A0], [Exited(A1, 0)], LIMIT_SECONDS)
+            assert stage.server.state.ended == 1
+            await there.join(pb.JoinRequest(worker=wire.encode_worker(A0)))
+            (told,) = await read(here, 1)
+            assert isinstance(told, Refused)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(LOOPBACK, other)
+        await stage.server.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.2", other)
 
 
-def test_an_address_that_is_refused_does_no_harm_to_the_others() -> None:
-    async def story() -> None:
-        async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-            with pytest.raises(ListenError):
-                await stage.server.open("192.0.2.1")
-            await a.report(1, [A0], [], LIMIT_SECONDS)
-
-    run(story())
+@in_clean_loop
+async def test_an_address_that_is_refused_does_no_harm_to_the_others() -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
+        with pytest.raises(ListenError):
+            await stage.server.open("192.0.2.1")
+        await a.report(1, [A0], [], LIMIT_SECONDS)
 
 
 class LauncherError(Exception):
     """What a launcher's part may raise."""
 
 
-def test_what_is_told_while_effects_are_carried_out_happens_after_them() -> None:
+@in_clean_loop
+async def test_what_is_told_while_effects_are_carried_out_happens_after_them() -> None:
     carried_out: list[str] = []
 
     def carry_out(effect: Effect) -> None:
@@ -421,36 +389,31 @@ def test_what_is_told_while_effects_are_carried_out_happens_after_them() -> None
             assert carried_out == ["Launch a:0"]
 
     server = Server(Policy.static(2), carry_out, Authority("job").issue_server())
-
-    async def story() -> None:
-        async with server:
-            await server.open(LOOPBACK)
-            server.tell(HostsChanged((Host("a", 1), Host("b", 1))))
-            assert carried_out == ["Launch a:0", "Launch b:0", "Terminate b:0"]
-
-    run(story())
+    async with server:
+        await server.open(LOOPBACK)
+        server.tell(HostsChanged((Host("a", 1), Host("b", 1))))
+        assert carried_out == ["Launch a:0", "Launch b:0", "Terminate b:0"]
 
 
-def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried_out() -> None:
+@in_clean_loop
+async def test_one_effect_that_fails_does_not_keep_the_others_from_being_carried_out() -> None:
     carried_out: list[Effect] = []
 
     def carry_out(effect: Effect) -> None:
         carried_out.append(effect)
         raise LauncherError(len(carried_out))
 
-    async def story() -> None:
-        async with Server(Policy.static(3), carry_out, Authority("job").issue_server()) as server:
-            await server.open(LOOPBACK)
-            with pytest.raises(LauncherError, match="1"):
-                server.tell(HostsChanged((Host("a", 3),)))
-            assert len(carried_out) == 3
-            with pytest.raises(LauncherError, match="4"):  # nothing is left over, nothing stays shut
-                server.tell(Exited(A0, 1))
-
-    run(story())
+    async with Server(Policy.static(3), carry_out, Authority("job").issue_server()) as server:
+        await server.open(LOOPBACK)
+        with pytest.raises(LauncherError, match="1"):
+            server.tell(HostsChanged((Host("a", 3),)))
+        assert len(carried_out) == 3
+        with pytest.raises(LauncherError, match="4"):  # nothing is left over, nothing stays shut
+            server.tell(Exited(A0, 1))
 
 
-def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> None:
+@in_clean_loop
+async def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> None:
     def carry_out(effect: Effect) -> None:
         if isinstance(effect, Finish):
             raise LauncherError
@@ -462,37 +425,31 @@ def test_a_launcher_that_fails_in_an_agent_s_call_ends_its_own_block() -> None:
         finally:
             await client.close()
 
-    async def story() -> None:
-        authority = Authority("job")
-        server = Server(Policy.static(1), carry_out, authority.issue_server())
-        started = time.monotonic()
-        with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
-            async with asyncio.timeout(LIMIT_SECONDS), server:
-                port = await server.open(LOOPBACK)
-                server.tell(HostsChanged((Host("a", 1),)))
-                reporting = asyncio.create_task(report(f"{LOOPBACK}:{port}", authority))
-                await asyncio.Event().wait()
-        assert time.monotonic() - started < LIMIT_SECONDS / 2
-        with pytest.raises((CallRefusedError, UnreachableError)):  # the server may be closed before it has answered
-            await reporting
-
-    run(story())
+    authority = Authority("job")
+    server = Server(Policy.static(1), carry_out, authority.issue_server())
+    with pytest.raises(LauncherError):  # noqa: PT012 - raised where the block is left
+        async with asyncio.timeout(LIMIT_SECONDS), server:
+            port = await server.open(LOOPBACK)
+            server.tell(HostsChanged((Host("a", 1),)))
+            reporting = asyncio.create_task(report(f"{LOOPBACK}:{port}", authority))
+            await asyncio.Event().wait()
+    with pytest.raises((CallRefusedError, UnreachableError)):  # the server may be closed before it has answered
+        await reporting
 
 
-def test_publishing_costs_as_much_as_there_are_workers() -> None:
-    hosts = [Host(f"h{number}", 4) for number in range(500)]
-
-    async def story() -> None:
-        async with open_stage(hosts) as stage:
-            workers = [Worker(Slot(host.name, index), 1) for host in hosts for index in range(4)]
-            for worker in workers[:-1]:
+@in_clean_loop
+async def test_publishing_costs_as_much_as_there_are_workers() -> None:
+    async def count(hosts: int) -> int:
+        """The work of the last join."""
+        async with open_stage([Host(f"h{number}", 4) for number in range(hosts)]) as stage:
+            *others, last = (record.worker for record in stage.server.state.workers.values())
+            for worker in others:
                 stage.server.tell(Joined(worker))
-            started = time.monotonic()
-            stage.server.tell(Joined(workers[-1]))
-            assert time.monotonic() - started < 0.5
-            assert len(stage.server._boards._boards) == len(hosts)
+            steps = count_steps(lambda: stage.server.tell(Joined(last)))
+            assert len(stage.server._boards._boards) == hosts
+            return steps
 
-    run(story())
+    assert await count(200) < 1.5 * 8 * await count(25)
 
 
 def test_the_limit_on_open_files_is_raised_while_it_serves() -> None:
@@ -513,35 +470,33 @@ def test_the_limit_on_open_files_is_raised_while_it_serves() -> None:
 LASTING = Policy.elastic(1, 4, 3, lease_seconds=LIMIT_SECONDS, recovery=Recovery(cooldown_seconds=(0.0, 0.0)))
 
 
-def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_host_is_heard() -> None:
-    async def story() -> None:
-        async with open_stage(policy=LASTING) as stage, stage.agent("a") as a, stage.agent("b") as former:
-            assert stage.server.number_agent("b") == 1
-            await join(a, A0, A1)
-            await join(former, B0, B1)
-            for worker in (A0, A1, B0, B1):
-                stage.server.tell(Declared(worker))
-            await former.report(500, [B0, B1], [], LIMIT_SECONDS)
-            async with aclosing(former.watch()) as notices:
-                await anext(notices)
-                stage.server.tell(Lost("b", "its agent was silent"))
-                dismissal = Dismiss("b", "host b was lost: its agent was silent")
-                launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
-                assert dismissal in stage.effects
-                assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
-                with pytest.raises(CallRefusedError, match="host 'b' was given up, and this agent of it replaced"):
-                    await exhaust(notices)
-            with pytest.raises(CallRefusedError, match="was given up"):
-                await former.report(501, [B0, B1], [], LIMIT_SECONDS)
-            with pytest.raises(grpc.aio.AioRpcError, match="was given up"):
-                await join(former, B0)
-            assert stage.server.number_agent("b") == 2
-            async with stage.agent("b") as latter:
-                await latter.report(1, launches[-2:], [], LIMIT_SECONDS)
-                assert stage.server.state.last_heard["b"] is not None
-                await join(latter, launches[-1])
-
-    run(story())
+@in_clean_loop
+async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_host_is_heard() -> None:
+    async with open_stage(policy=LASTING) as stage, stage.agent("a") as a, stage.agent("b") as former:
+        assert stage.server.number_agent("b") == 1
+        await join(a, A0, A1)
+        await join(former, B0, B1)
+        for worker in (A0, A1, B0, B1):
+            stage.server.tell(Declared(worker))
+        await former.report(500, [B0, B1], [], LIMIT_SECONDS)
+        async with aclosing(former.watch()) as notices:
+            await anext(notices)
+            stage.server.tell(Lost("b", "its agent was silent"))
+            dismissal = Dismiss("b", "host b was lost: its agent was silent")
+            launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
+            assert dismissal in stage.effects
+            assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]
+            with pytest.raises(CallRefusedError, match="host 'b' was given up, and this agent of it replaced"):
+                await exhaust(notices)
+        with pytest.raises(CallRefusedError, match="was given up"):
+            await former.report(501, [B0, B1], [], LIMIT_SECONDS)
+        with pytest.raises(grpc.aio.AioRpcError, match="was given up"):
+            await join(former, B0)
+        assert stage.server.number_agent("b") == 2
+        async with stage.agent("b") as latter:
+            await latter.report(1, launches[-2:], [], LIMIT_SECONDS)
+            assert stage.server.state.last_heard["b"] is not None
+            await join(latter, launches[-1])
 
 
 async def exhaust(notices: AsyncIterator[Notice]) -> None:
@@ -550,12 +505,10 @@ async def exhaust(notices: AsyncIterator[Notice]) -> None:
             pass
 
 
-def test_a_declaration_speaks_for_workers_of_its_own_host() -> None:
-    async def story() -> None:
-        async with open_stage(policy=LASTING) as stage, stage.agent("a") as a:
-            await a.declare(pb.DeclareRequest(worker=wire.encode_worker(A0)))
-            assert stage.server.state.workers[A0.slot].has_state
-            with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
-                await a.declare(pb.DeclareRequest(worker=wire.encode_worker(B0)))
-
-    run(story())
+@in_clean_loop
+async def test_a_declaration_speaks_for_workers_of_its_own_host() -> None:
+    async with open_stage(policy=LASTING) as stage, stage.agent("a") as a:
+        await a.declare(pb.DeclareRequest(worker=wire.encode_worker(A0)))
+        assert stage.server.state.workers[A0.slot].has_state
+        with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
+            await a.declare(pb.DeclareRequest(worker=wire.encode_worker(B0)))

@@ -8,12 +8,7 @@ import pytest
 
 from rendezvous.client import name_socket
 from rendezvous.errors import CallRefusedError
-from tests.rendezvous.stage import (
-    A0,
-    in_thread,
-    open_worker,
-    run,
-)
+from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker
 
 
 @pytest.fixture
@@ -33,22 +28,20 @@ def path(tmp_path: Path) -> Path:
         (grpc.StatusCode.UNIMPLEMENTED, True),
     ],
 )
-def test_only_a_broken_way_is_tried_again(path: Path, code: grpc.StatusCode, *, is_final: bool) -> None:
+@in_clean_loop
+async def test_only_a_broken_way_is_tried_again(path: Path, code: grpc.StatusCode, *, is_final: bool) -> None:
     answers = [(code, "not in the mood"), (grpc.StatusCode.FAILED_PRECONDITION, "enough")]
 
     async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
         await context.abort(*answers.pop(0))
 
-    async def story() -> None:
-        server = grpc.aio.server()
-        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Join": grpc.unary_unary_rpc_method_handler(answer)}
-        service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
-        server.add_generic_rpc_handlers((service,))
-        server.add_insecure_port(name_socket(path))
-        await server.start()
-        async with open_worker(path, A0) as client:
-            with pytest.raises(CallRefusedError, match="not in the mood" if is_final else "enough"):
-                await in_thread(lambda: client.join(0))
-        await server.stop(None)
-
-    run(story())
+    server = grpc.aio.server()
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Join": grpc.unary_unary_rpc_method_handler(answer)}
+    service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
+    server.add_generic_rpc_handlers((service,))
+    server.add_insecure_port(name_socket(path))
+    await server.start()
+    async with open_worker(path, A0) as client:
+        with pytest.raises(CallRefusedError, match="not in the mood" if is_final else "enough"):
+            await in_thread(lambda: client.join(0))
+    await server.stop(None)

@@ -18,10 +18,10 @@ from rendezvous.client.calls import name_socket
 from rendezvous.client.reading import Reading
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.notices import Board, Interrupted, Notice, Refused
-from tests.rendezvous.stage import A0, LIMIT_SECONDS, happen, in_thread, run
+from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread
+from tests.waiting import happen, wait_until
 
 BROKEN, BURNT = Interrupted(1, "it broke"), Interrupted(2, "it burnt")
-CLOSE_SECONDS = 1.0
 
 
 class Agent:
@@ -79,102 +79,89 @@ def soon() -> float:
     return time.monotonic() + LIMIT_SECONDS
 
 
-def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
-    async def story() -> None:
-        agent = Agent()
+@in_clean_loop
+async def test_what_hangs_there_and_what_comes_is_found(tmp_path: Path) -> None:
+    agent = Agent()
+    server = await serve(agent, tmp_path / "s")
+    agent.board.post(Refused(A0, "another matter"))
+    with open_reading(tmp_path / "s") as reading:
+        assert await in_thread(lambda: reading.wait(find, time.monotonic() + 0.1)) is None
+        agent.board.post(BROKEN)
+        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+        assert agent.watches == 1
+        await in_thread(reading.close)
+    await server.stop(None)
+
+
+@in_clean_loop
+async def test_many_may_follow_and_each_hears_everything_once_through_broken_connections(tmp_path: Path) -> None:
+    agent = Agent()
+    server = await serve(agent, tmp_path / "s")
+    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
+        heard: list[list[Notice]] = [[], []]
+
+        def follow(notices: list[Notice]) -> None:
+            notices.extend(reading.follow())
+
+        following = [pool.submit(follow, notices) for notices in heard]
+        await happen(lambda: len(reading._followers) == 2)
+        agent.board.post(BROKEN)
+        await happen(lambda: list(reading._bulletin) == [BROKEN])
+        await server.stop(None)
         server = await serve(agent, tmp_path / "s")
-        agent.board.post(Refused(A0, "another matter"))
-        with open_reading(tmp_path / "s") as reading:
-            assert await in_thread(lambda: reading.wait(find, time.monotonic() + 0.1)) is None
-            agent.board.post(BROKEN)
-            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
-            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
-            assert agent.watches == 1
-            await in_thread(reading.close)
-        await server.stop(None)
-
-    run(story())
+        await happen(lambda: agent.watches > 1)
+        agent.board.post(BURNT)
+        await happen(lambda: list(reading._bulletin) == [BURNT])
+        await in_thread(reading.close)
+        for each in following:
+            await in_thread(each.result)
+        assert heard == [[BROKEN, BURNT]] * 2
+    await server.stop(None)
 
 
-def test_many_may_follow_and_each_hears_everything_once_through_broken_connections(tmp_path: Path) -> None:
-    async def story() -> None:
-        agent = Agent()
-        server = await serve(agent, tmp_path / "s")
-        with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
-            heard: list[list[Notice]] = [[], []]
-
-            def follow(notices: list[Notice]) -> None:
-                notices.extend(reading.follow())
-
-            following = [pool.submit(follow, notices) for notices in heard]
-            await happen(lambda: len(reading._followers) == 2)
-            agent.board.post(BROKEN)
-            await happen(lambda: list(reading._bulletin) == [BROKEN])
-            await server.stop(None)
-            server = await serve(agent, tmp_path / "s")
-            await happen(lambda: agent.watches > 1)
-            agent.board.post(BURNT)
-            await happen(lambda: list(reading._bulletin) == [BURNT])
-            await in_thread(reading.close)
-            for each in following:
-                await in_thread(each.result)
-            assert heard == [[BROKEN, BURNT]] * 2
-        await server.stop(None)
-
-    run(story())
-
-
-def test_closing_ends_whoever_waits_or_follows_at_once(tmp_path: Path) -> None:
-    async def story() -> None:
-        server = await serve(Agent(), tmp_path / "s")
-        with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
-            waiting = pool.submit(reading.wait, find, float("inf"))
-            following = pool.submit(list, reading.follow())
-            await happen(lambda: len(reading._followers) == 1 and reading._call is not None)
-            started = time.monotonic()
-            await in_thread(reading.close)
-            with pytest.raises(UnreachableError, match="the client was closed"):
-                await in_thread(waiting.result)
-            assert await in_thread(following.result) == []
-            assert time.monotonic() - started < CLOSE_SECONDS
-            assert not [thread for thread in threading.enumerate() if thread.name == "hvdrun-notices"]
-            with pytest.raises(UnreachableError, match="the client was closed"):
-                reading.wait(find, soon())
-            assert list(reading.follow()) == []
-        await server.stop(None)
-
-    run(story())
+@in_clean_loop
+async def test_closing_ends_whoever_waits_or_follows(tmp_path: Path) -> None:
+    server = await serve(Agent(), tmp_path / "s")
+    with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(reading.wait, find, float("inf"))
+        following = pool.submit(list, reading.follow())
+        await happen(lambda: len(reading._followers) == 1 and reading._call is not None)
+        await in_thread(reading.close)
+        with pytest.raises(UnreachableError, match="the client was closed"):
+            await in_thread(waiting.result)
+        assert await in_thread(following.result) == []
+        assert not [thread for thread in threading.enumerate() if thread.name == "hvdrun-notices"]
+        with pytest.raises(UnreachableError, match="the client was closed"):
+            reading.wait(find, soon())
+        assert list(reading.follow()) == []
+    await server.stop(None)
 
 
 def test_closing_does_not_wait_for_an_agent_that_is_not_there(tmp_path: Path) -> None:
     with open_reading(tmp_path / "s") as reading, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(reading.wait, find, float("inf"))
-        while reading._call is None:
-            time.sleep(0.01)
-        started = time.monotonic()
+        wait_until(lambda: reading._call is not None)
         reading.close()
         with pytest.raises(UnreachableError):
             waiting.result(LIMIT_SECONDS)
-        assert time.monotonic() - started < CLOSE_SECONDS
 
 
 @pytest.mark.parametrize(("fault", "error"), [("refuses", CallRefusedError), ("babbles", WireError)])
-def test_a_refusal_or_nonsense_ends_it_and_the_next_one_tries_anew(
+@in_clean_loop
+async def test_a_refusal_or_nonsense_ends_it_and_the_next_one_tries_anew(
     tmp_path: Path, fault: str, error: type[Exception]
 ) -> None:
-    async def story() -> None:
-        agent = Agent()
-        setattr(agent, fault, True)
-        server = await serve(agent, tmp_path / "s")
-        with open_reading(tmp_path / "s") as reading:
-            with pytest.raises(error):
-                await in_thread(lambda: reading.wait(find, soon()))
-            with pytest.raises(error):
-                await in_thread(lambda: list(reading.follow()))
-            setattr(agent, fault, False)
-            agent.board.post(BROKEN)
-            assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
-            await in_thread(reading.close)
-        await server.stop(None)
-
-    run(story())
+    agent = Agent()
+    setattr(agent, fault, True)
+    server = await serve(agent, tmp_path / "s")
+    with open_reading(tmp_path / "s") as reading:
+        with pytest.raises(error):
+            await in_thread(lambda: reading.wait(find, soon()))
+        with pytest.raises(error):
+            await in_thread(lambda: list(reading.follow()))
+        setattr(agent, fault, False)
+        agent.board.post(BROKEN)
+        assert await in_thread(lambda: reading.wait(find, soon())) == "it broke"
+        await in_thread(reading.close)
+    await server.stop(None)

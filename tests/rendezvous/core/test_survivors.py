@@ -1,9 +1,10 @@
 """The reports of survivors answer what they are asked, however many there are."""
 
-import sys
+from functools import partial
 
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
 from rendezvous.core.survivors import Survivors
+from tests.rendezvous.counting import count_steps
 
 PAIR = (0, 1)
 
@@ -47,8 +48,8 @@ def test_who_was_sent_back_by_an_operation_is_no_user_of_it_but_has_done_it() ->
     assert survivors.find_user(0, earlier) == 1
 
 
-def count_calls(size: int) -> int:
-    """The work of asking all there is to ask about a generation of this size, without a clock."""
+def ask_everything(size: int) -> None:
+    """Ask all there is to ask about a generation of this size."""
     everybody = tuple(range(size))
     reports = {
         rank: Report(
@@ -58,25 +59,14 @@ def count_calls(size: int) -> int:
         )
         for rank in range(size - 1)
     }
-    calls = 0
-
-    def note(_frame: object, what: str, _argument: object) -> None:
-        nonlocal calls
-        calls += what in {"call", "c_call"}
-
-    former = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        survivors = Survivors(size, reports)
-        for rank, operation in survivors.list_pending():
-            survivors.find_ahead(rank, operation)
-            survivors.find_user(rank, operation)
-            survivors.find_least_round(operation.ranks)
-            survivors.find_lost(operation.ranks)
-    finally:
-        sys.setprofile(former)
-    return calls
+    survivors = Survivors(size, reports)
+    for rank, operation in survivors.list_pending():
+        survivors.find_ahead(rank, operation)
+        survivors.find_user(rank, operation)
+        survivors.find_least_round(operation.ranks)
+        survivors.find_lost(operation.ranks)
 
 
 def test_the_work_grows_with_the_number_of_survivors_and_not_with_its_square() -> None:
-    assert count_calls(800) < 10 * count_calls(100)
+    small, large = (count_steps(partial(ask_everything, size)) for size in (100, 800))
+    assert large < 10 * small

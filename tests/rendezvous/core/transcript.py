@@ -90,21 +90,23 @@ class Teller:
         end = self.state.now + seconds
         while self.state.now < end:
             step = min(0.25, end - self.state.now)
-            for line in self._happen(Ticked(self.state.now + step)):
+            for line in self._step(Ticked(self.state.now + step)):
                 yield f"{line} at {self.state.now:g}"
             for host in [host for host in self.state.hosts if host not in silent]:
                 alive = [record.worker for record in self.state.on(host) if record.standing is not Standing.ENDED]
-                self._happen(Reported(host, tuple(alive)))
+                self._step(Reported(host, tuple(alive)))
 
     def _happen(self, event: Event) -> list[str]:
-        before = copy.deepcopy(self.state)
+        known, copied = self.state, copy.deepcopy(self.state)
         try:
-            after, effects = membership.step(self.state, event)
+            return self._step(event)
         except CoreError as error:
-            assert self.state == before, "a refused event has changed the state"
             return [f"! {type(error).__name__}: {error}"]
-        assert self.state == before, "a step has changed the state before it"
-        self.state = after
+        finally:
+            assert known == copied, "a step has changed the state before it"
+
+    def _step(self, event: Event) -> list[str]:
+        self.state, effects = membership.step(self.state, event)
         return [f"> {line}" for effect in effects for line in show_effect(effect)]
 
 

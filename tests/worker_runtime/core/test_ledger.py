@@ -93,7 +93,7 @@ def test_nothing_can_be_recorded_that_was_not_dealt_out() -> None:
     assert Deal(2, (Run(1),)).record(1).runs == (Run(2),)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(chance=chances)
 def test_each_sample_is_processed_once_over_losses_growth_and_restores(chance: random.Random) -> None:
     """Ranks that walk through their places, place by place, against the ledger that notes rows and absent ones."""
