@@ -12,6 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from worker_runtime import bundles
@@ -80,7 +81,8 @@ class Driver:
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
         self._driving = threading.RLock()
         self.askers: set[int] = set()
-        self._waiters: set[threading.Event] = set()  # of those who wait while another drives
+        # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
+        self._waiters: set[SimpleQueue[None]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._has_left = False
@@ -273,20 +275,21 @@ class Driver:
 
     def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
         """Wait while another thread drives: until the answer has come, or that one has stopped."""
-        woken = threading.Event()
+        woken: SimpleQueue[None] = SimpleQueue()
         self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
         try:
             if self._driving.acquire(blocking=False):
                 self._driving.release()
             elif not handle.is_answered:
-                woken.wait(wait_seconds)
+                with contextlib.suppress(Empty):
+                    woken.get(timeout=wait_seconds)
         finally:
             self._waiters.discard(woken)
 
     def _wake_waiters(self) -> None:
         if self._waiters:
             for waiter in tuple(self._waiters):
-                waiter.set()
+                waiter.put(None)
 
     def _ring(self) -> None:
         """Have what is pending driven though nobody waits for it."""
