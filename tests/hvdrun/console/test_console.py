@@ -140,7 +140,7 @@ async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Con
     return console
 
 
-DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, 2\.\d s(\x1b\[0m)?\r\x1b\[K"
+DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, \d+\.\d s(\x1b\[0m)?\r\x1b\[K"
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "xterm"}, {"NO_COLOR": "1"}])
