@@ -1,8 +1,5 @@
 """Bad input: one line on stderr, the right exit code, nothing started."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +7,7 @@ import pytest
 from hvdrun.cli import main
 from hvdrun.console import Console
 from hvdrun.jobspec import JobSpec
-from tests.waiting import LIMIT_SECONDS
-
-ROOT = Path(__file__).parents[2]
+from tests.hvdrun.interpreter import run_python
 
 
 def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
@@ -92,13 +87,6 @@ def test_bad_input_is_one_line_and_starts_nothing(
 @pytest.mark.parametrize("name", ["no -np", "unknown command", "not executable"])
 def test_the_program_ends_with_the_exit_code_for_bad_input(name: str, directory: Path) -> None:
     words, code, sentence = BAD_INPUT[name]
-    result = subprocess.run(
-        [sys.executable, "-m", "hvdrun", *words],
-        capture_output=True,
-        check=False,
-        cwd=directory,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=LIMIT_SECONDS,
-    )
-    assert (result.returncode, result.stdout) == (code, b"")
-    assert sentence in result.stderr.decode()
+    result = run_python("-m", "hvdrun", *words, cwd=directory)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert sentence in result.stderr

@@ -1,4 +1,7 @@
-"""What hvdrun prints of an elastic job: each change in one line, and in the end why it did not go on."""
+"""What hvdrun prints of an elastic job: each change in one line, and in the end why it did not go on.
+
+Long because each thing that can happen to a job has its line, and a test of it.
+"""
 
 import shlex
 import time
