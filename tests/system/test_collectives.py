@@ -16,6 +16,7 @@ import pytest
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_sequencers, kill, read_state, wait_until
 from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
 CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "25"))
@@ -37,9 +38,16 @@ def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Runnin
 
 
 def count_wake_ups(pid: int) -> int:
-    """How often all threads of a process have gone to sleep, and so were awake; a busy machine changes nothing here."""
+    """How often the threads of a process have gone to sleep, and so were awake; a busy machine changes nothing here.
+
+    Gloo's own loop is left out: it looks for work a hundred times a second.
+    """
     statuses = [(task / "status").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
-    return sum(int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", text, re.MULTILINE)[0]) for text in statuses)
+    return sum(
+        int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)[0])
+        for status in statuses
+        if not status.startswith("Name:\tgloo_tcp_loop\n")
+    )
 
 
 @pytest.mark.timeout(120 + IDLE_SECONDS)
@@ -108,33 +116,17 @@ print("threads", late[0] - early[0], "descriptors", late[1] - early[1], "KiB", l
         assert int(kibibytes) < MOST_MEMORY_KIB + MOST_GROWTH_KIB * CYCLES
 
 
-STALLS = """
-if hvd.rank() == 0:
-    handles = [hvd.allreduce_async(torch.ones(1), name=name) for name in ("loss", "accuracy")]
-    for handle in handles:
-        hvd.synchronize(handle)
-wait_for("go")
-if hvd.rank() == 1:
-    for name in ("loss", "accuracy"):
-        hvd.allreduce(torch.ones(1), name=name)
-"""
-
-
-@pytest.mark.nightly
-def test_people_are_warned_of_a_stall(hvdrun: Launcher) -> None:
-    running = start(hvdrun, STALLS, "-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1")
-    running.stderr.wait_for(r"^\[0\] One or more tensors were submitted to be reduced", 60)
-    running.stderr.wait_for(r"^\[0\] Missing ranks:$", 1)
-    running.stderr.wait_for(r"^\[0\] 1: \[allreduce\.loss, allreduce\.accuracy\]$", 1)
-    hvdrun.write("go", "")
-    assert running.wait().returncode == 0
-
-
 @pytest.mark.nightly
 def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
-        STALLS,
+        """
+if hvd.rank() == 0:
+    handles = [hvd.allreduce_async(torch.ones(1), name=name) for name in ("loss", "accuracy")]
+    for handle in handles:
+        hvd.synchronize(handle)
+time.sleep(600)
+""",
         *("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1", "-x", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=2"),
     )
     finished = running.wait()
@@ -144,26 +136,6 @@ def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
         "the stall limit. Horovod has been shut down."
     )
     assert sentence in finished.stderr
-
-
-@pytest.mark.nightly
-def test_ranks_that_wait_for_each_other_are_told_so_and_go_on(hvdrun: Launcher) -> None:
-    running = start(
-        hvdrun,
-        """
-try:
-    hvd.allreduce(torch.ones(1), name=f"of rank {hvd.rank()}")
-except hvd.HorovodInternalError as error:
-    print(error, flush=True)
-print("together", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
-""",
-    )
-    finished = running.wait()
-    assert (finished.returncode, finished.stderr) == (0, "")
-    told = "rank 0 waits for allreduce 'of rank 0'; rank 1 waits for allreduce 'of rank 1'"
-    for rank in range(2):
-        assert re.search(rf"^\[{rank}\] Mismatched operations: .*{told}", finished.stdout, re.MULTILINE)
-        assert f"[{rank}] together 2.0\n" in finished.stdout
 
 
 def test_an_exception_of_one_rank_is_the_first_cause_while_others_wait(hvdrun: Launcher) -> None:
@@ -199,7 +171,7 @@ hvd.allreduce(torch.ones(100_000), name="never")
     assert "Horovod has been shut down on rank 1, and allreduce 'never' needs it." in finished.stderr
 
 
-@pytest.mark.parametrize("both", [False, pytest.param(True, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("both", rest_nightly([False, True]))
 def test_a_job_ends_well_with_handles_that_nobody_waits_for(hvdrun: Launcher, *, both: bool) -> None:
     running = start(
         hvdrun,

@@ -4,6 +4,7 @@ import pytest
 
 from tests.system.launcher import Launcher
 from tests.system.scripts import JOIN, WAIT_FOR
+from tests.system.tables import rest_nightly
 
 # Rank 1 ends in the way that the test asks for, once rank 0 has said that it lives.
 ENDS = f"""{WAIT_FOR}
@@ -99,11 +100,10 @@ def test_a_worker_that_does_not_end_within_the_grace_is_killed(hvdrun: Launcher)
 
 @pytest.mark.parametrize(
     ("size", "then", "code"),
-    [
-        pytest.param(2, "time.sleep(600)", 3, id="it is ended"),
-        pytest.param(1, "wait_for('go')", 0, id="it ends well", marks=pytest.mark.nightly),
-        pytest.param(1, "wait_for('go'); os.kill(os.getpid(), 9)", 137, id="it is killed", marks=pytest.mark.nightly),
-    ],
+    rest_nightly(
+        [(2, "time.sleep(600)", 3), (1, "wait_for('go')", 0), (1, "wait_for('go'); os.kill(os.getpid(), 9)", 137)]
+    ),
+    ids=["it is ended", "it ends well", "it is killed"],
 )
 def test_a_worker_s_whole_family_ends_with_it(hvdrun: Launcher, size: int, then: str, code: int) -> None:
     hvdrun.write("train.py", FAMILY.format(then=then))

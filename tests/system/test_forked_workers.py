@@ -16,6 +16,7 @@ from hvdrun.horovod_path import FOLDER
 from tests.system.launcher import Finished, Launcher
 from tests.system.roles import kill
 from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 FACTS = Path(__file__).with_name("facts.py").read_text(encoding="utf-8")
 SPAWNED = re.compile(r"^hvdrun: \S+ is process (\d+), (.*)$", re.MULTILINE)
@@ -129,9 +130,7 @@ print("differing", json.dumps(differing))
 """
 
 
-@pytest.mark.parametrize(
-    ("size", "threads"), [(2, None), *(pytest.param(*row, marks=pytest.mark.nightly) for row in ((1, None), (2, "2")))]
-)
+@pytest.mark.parametrize(("size", "threads"), rest_nightly([(2, None), (1, None), (2, "2")]))
 def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) -> None:
     hvdrun.write("script.py", TRAINS)
     environment = {} if threads is None else {"OMP_NUM_THREADS": threads}
@@ -145,29 +144,6 @@ def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) ->
     texts = [line.removeprefix("differing ") for way in told for line in way["differing "]]
     drawn = list(zip(*map(json.loads, texts), strict=True))
     assert [len(set(values)) for values in drawn] == [2 * size] * 5
-
-
-# As torch brings multiprocessing: the process has it from before.
-SENT_BACK = """
-import multiprocessing
-import torch
-
-class Thing: pass
-
-def make(_):
-    return Thing()
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        print(type(pool.map(make, [1])[0]) is Thing)
-"""
-
-
-@pytest.mark.nightly
-def test_a_class_of_the_script_comes_back_from_a_spawned_child(hvdrun: Launcher) -> None:
-    hvdrun.write("script.py", SENT_BACK)
-    for finished in run_both_ways(hvdrun, "python", "script.py"):
-        assert finished.stdout == "[0] True\n"
 
 
 def test_sixteen_workers_are_forked_at_once(hvdrun: Launcher) -> None:
@@ -195,7 +171,7 @@ if "import serve" in sys.orig_argv[-1]:
 """
 
 
-@pytest.mark.parametrize("forks", [3, *(pytest.param(forks, marks=pytest.mark.nightly) for forks in (0, 1))])
+@pytest.mark.parametrize("forks", rest_nightly([3, 0, 1]))
 def test_a_forkserver_that_is_killed_costs_no_worker_and_makes_none_twice(hvdrun: Launcher, forks: int) -> None:
     (hvdrun.directory / "site").mkdir()
     hvdrun.write("site/sitecustomize.py", KILLED.format(forks=forks))
@@ -228,10 +204,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize(
     ("how", "code", "told"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV"),
-        pytest.param("sys.exit(9)", 9, "exit code 9", marks=pytest.mark.nightly),
-    ],
+    rest_nightly([("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV"), ("sys.exit(9)", 9, "exit code 9")]),
 )
 def test_workers_outlive_the_forkserver_and_end_with_their_true_codes(
     hvdrun: Launcher, how: str, code: int, told: str
@@ -245,16 +218,3 @@ def test_workers_outlive_the_forkserver_and_end_with_their_true_codes(
     finished = running.wait()
     assert finished.returncode == code
     assert told in finished.stderr
-
-
-def test_a_forked_worker_s_family_ends_with_it_wherever_it_went(hvdrun: Launcher) -> None:
-    started = (
-        "subprocess.Popen(['sleep', '600']); subprocess.Popen(['sleep', '600'], start_new_session=True); "
-        "os.system('(setsid sleep 600 &)'); os._exit(5)"
-    )
-    hvdrun.write("script.py", ENDS.format(how=started))
-    running = hvdrun.start("-np", "2", "--grace", "0.5", "python", "script.py", forks=True)
-    running.stdout.wait_for(r"(\[[01]\] alive\n){2}", 60)
-    hvdrun.write("go", "")
-    assert running.wait().returncode == 5
-    assert hvdrun.processes("sleep") == ()

@@ -10,6 +10,7 @@ import pytest
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent, wait_until
 from tests.system.scripts import WAIT_FOR, WAITS
+from tests.system.tables import rest_nightly
 
 PATIENT = "600s"  # a grace that no test waits for
 STARTS = 8
@@ -44,9 +45,6 @@ if os.environ["HOROVOD_RANK"] == "1":
     sys.exit(3)
 """
 ENDINGS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
-NUMBERS = [
-    number if number == signal.SIGTERM else pytest.param(number, marks=pytest.mark.nightly) for number in ENDINGS
-]
 
 
 def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Running:
@@ -60,13 +58,16 @@ def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Runnin
 
 @pytest.mark.parametrize(
     ("number", "is_typed"),
-    [
-        (signal.SIGTERM, False),
-        (signal.SIGINT, True),
-        (signal.SIGHUP, True),
-        pytest.param(signal.SIGINT, False, marks=pytest.mark.nightly),
-        pytest.param(signal.SIGHUP, False, marks=pytest.mark.nightly),
-    ],
+    rest_nightly(
+        [
+            (signal.SIGTERM, False),
+            (signal.SIGINT, True),
+            (signal.SIGHUP, True),
+            (signal.SIGINT, False),
+            (signal.SIGHUP, False),
+        ],
+        first=3,
+    ),
     ids=["SIGTERM", "Ctrl-C", "hang-up", "SIGINT", "SIGHUP"],
 )
 def test_a_signal_lets_workers_clean_up_and_the_code_names_it(
@@ -84,7 +85,7 @@ def test_a_signal_lets_workers_clean_up_and_the_code_names_it(
     assert finished.stderr == f"hvdrun: {number.name} came to hvdrun.\n"
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", rest_nightly(ENDINGS))
 def test_a_second_signal_does_not_wait_for_the_grace(hvdrun: Launcher, number: signal.Signals) -> None:
     running = start(hvdrun, GOES_ON, "--grace", PATIENT)
     running.send(number)
@@ -113,7 +114,7 @@ def test_a_worker_that_ignores_its_end_is_killed_after_the_grace(hvdrun: Launche
     assert finished.stdout == "[0] alive\n[0] not yet\n"
 
 
-@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("number", rest_nightly(ENDINGS))
 def test_a_signal_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, number: signal.Signals) -> None:
     moments = random.Random(number)  # noqa: S311 - moments, not secrets
     for _ in range(STARTS):
@@ -157,7 +158,7 @@ def test_a_reader_who_has_gone_ends_the_job(hvdrun: Launcher) -> None:
 
 
 # Seconds that the reader pauses: none, and longer than any limit that hvdrun has for what it waits for otherwise.
-@pytest.mark.parametrize("seconds", [0, pytest.param(7, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("seconds", rest_nightly([0, 7]))
 def test_a_reader_who_pauses_after_the_workers_have_ended_loses_nothing(hvdrun: Launcher, seconds: int) -> None:
     process, stdout = hvdrun.open("-np", "1", "head", "-c", str(BYTES), "/dev/zero")
     first = stdout.read(1)

@@ -16,6 +16,7 @@ import pytest
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent, find_guardian, find_sequencers, has_looked, kill, wait_until
 from tests.system.scripts import JOIN, WAIT_FOR
+from tests.system.tables import rest_nightly
 
 # Every worker has a child, one that has left the session and does not end when asked to, one that has shed its
 # environment as well, and a daemon that was never executed.
@@ -164,7 +165,7 @@ STORIES = [
     story("hvdrun", FAMILIES, KILLED),
     story("agent", FAMILIES, 75, LOST),
     story("hvdrun agent", FAMILIES, KILLED, forks=True),
-    story("worker", FAMILIES, 137, FAILED),
+    story("worker", FAMILIES, 137, FAILED, forks=True),
     story("guardian agent", HIDDEN, 75, LOST),
     story("agent", FAMILIES, 75, ENDED, number=signal.SIGTERM),
     # Though nobody wakes it: it is killed, and its guardian does the rest.
@@ -175,10 +176,9 @@ STORIES = [
     story("worker agent", FAMILIES, 75, LOST, nightly=True),
     story("hvdrun", HIDDEN, KILLED, nightly=True),
     story("worker", HIDDEN, 137, FAILED, nightly=True),
-    *(
-        story(victim, FAMILIES, code, said, forks=True, nightly=True)
-        for victim, code, said in (("hvdrun", KILLED, ""), ("agent", 75, LOST), ("worker", 137, FAILED))
-    ),
+    story("hvdrun", FAMILIES, KILLED, forks=True, nightly=True),
+    story("agent", FAMILIES, 75, LOST, forks=True, nightly=True),
+    story("worker", FAMILIES, 137, FAILED, nightly=True),
     *(story("agent", FAMILIES, 75, ENDED, number=number, nightly=True) for number in (signal.SIGINT, signal.SIGHUP)),
     *(story("hvdrun", doing, KILLED, nightly=True) for doing in (JOINING, JOINED, BLOCKED)),
     *(story("agent", doing, 75, LOST, nightly=True) for doing in (JOINING, JOINED, SEMAPHORES, BLOCKED)),
@@ -222,11 +222,13 @@ def test_a_guardian_s_death_and_that_of_workers_children_are_nothing_to_a_job(hv
 
 @pytest.mark.parametrize(
     ("options", "command"),
-    [
-        ((), "python train.py"),
-        pytest.param(("--min-np", "1"), "python train.py", marks=pytest.mark.nightly),
-        pytest.param((), "'python train.py; echo goes on; sleep 600'", marks=pytest.mark.nightly),
-    ],
+    rest_nightly(
+        [
+            ((), "python train.py"),
+            (("--min-np", "1"), "python train.py"),
+            ((), "'python train.py; echo goes on; sleep 600'"),
+        ]
+    ),
     ids=["static", "elastic", "below a shell"],
 )
 def test_workers_end_when_agent_and_guardian_are_killed_at_once(
@@ -243,7 +245,7 @@ def test_workers_end_when_agent_and_guardian_are_killed_at_once(
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("victim", ["hvdrun", pytest.param("agent", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("victim", rest_nightly(["hvdrun", "agent"]))
 def test_kill_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, victim: str) -> None:
     moments = random.Random(victim)  # noqa: S311 - moments, not secrets
     for _ in range(STARTS):

@@ -11,6 +11,7 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.system.roles import wait_until
 from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 LINES = 50_000  # of 100 bytes: 5 MB from each of four workers
 
@@ -56,9 +57,7 @@ def test_a_line_is_shown_when_it_is_written(hvdrun: Launcher, *, forks: bool) ->
     assert running.wait().returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("forks", "count"), [(False, LINES // 5), pytest.param(True, LINES, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("forks", "count"), rest_nightly([(False, LINES // 5), (True, LINES)]))
 def test_megabytes_from_four_workers_lose_nothing(hvdrun: Launcher, *, forks: bool, count: int) -> None:
     hvdrun.write("train.py", PRINTS)
     finished = hvdrun("-np", "4", "python", "train.py", str(count), forks=forks)

@@ -8,6 +8,7 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.system.roles import kill
 from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 SHOW = "echo " + " ".join(f"$HOROVOD_{name}" for name in (*NUMBERS, "HOSTNAME", "ELASTIC"))
@@ -43,7 +44,7 @@ def test_workers_have_the_caller_s_environment_and_directory_their_own_options_a
     assert finished.stdout == f"[0] green  blue\n[0] {hvdrun.directory}\n[0] -np --help -H\n"
 
 
-@pytest.mark.parametrize("forks", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "executed"])
+@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 def test_stdin_of_hvdrun_is_read_by_the_worker_that_is_named_alone(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("read.py", READS)
     data = bytes(range(256)) * 4000
@@ -80,10 +81,12 @@ def test_stdin_for_a_rank_that_does_not_exist_is_wrong_use(hvdrun: Launcher) -> 
 
 @pytest.mark.parametrize(
     ("then", "code", "said"),
-    [
-        ("sleep 1; echo $HOROVOD_RANK of $HOROVOD_SIZE", 0, ["[1] [0] 0 of 2", "[1] [1] 1 of 2"]),
-        pytest.param("exit 5", 5, [], marks=pytest.mark.nightly),
-    ],
+    rest_nightly(
+        [
+            ("sleep 1; echo $HOROVOD_RANK of $HOROVOD_SIZE", 0, ["[1] [0] 0 of 2", "[1] [1] 1 of 2"]),
+            ("exit 5", 5, []),
+        ]
+    ),
 )
 def test_an_hvdrun_inside_a_worker_is_a_job_of_its_own(hvdrun: Launcher, then: str, code: int, said: list[str]) -> None:
     hvdrun.write("train.py", OUTER.format(script=f"touch 'inner runs'; {then}"))
@@ -93,7 +96,7 @@ def test_an_hvdrun_inside_a_worker_is_a_job_of_its_own(hvdrun: Launcher, then: s
     assert ("[1] hvdrun: rank " in finished.stderr) == (code != 0)
 
 
-@pytest.mark.parametrize("victim", ["inner", pytest.param("outer", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("victim", rest_nightly(["inner", "outer"]))
 def test_kill_of_an_hvdrun_around_or_inside_another_leaves_nothing(hvdrun: Launcher, victim: str) -> None:
     script = "trap '' TERM; touch 'inner runs'; echo up; sleep 600; true"
     hvdrun.write("train.py", OUTER.format(script=script))

@@ -9,6 +9,7 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.system.roles import find_agent, find_guardian, find_sequencers
 from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 # Keys and certificates, as PEM or as the numbers inside.
 SECRET = re.compile(rb"PRIVATE KEY|BEGIN CERTIFICATE|MIG[A-Za-z0-9+/]{20}|MIIB")
@@ -29,7 +30,7 @@ client.close()
 """
 
 
-@pytest.mark.parametrize("forks", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["forked", "executed"])
+@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 def test_no_secret_is_to_be_seen_while_a_job_runs(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("train.py", JOINS)
     running = hvdrun.start("-np", "2", "--verbose", "python", "train.py", forks=forks)

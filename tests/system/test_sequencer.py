@@ -5,6 +5,7 @@ import pytest
 from tests.system.launcher import Launcher
 from tests.system.roles import find_agent, find_sequencers, kill
 from tests.system.scripts import JOINS_AND_WAITS, WAIT_FOR, WAITS
+from tests.system.tables import rest_nightly
 
 JOINS = f"""{WAIT_FOR}
 from rendezvous.bootstrap import Bootstrap
@@ -25,7 +26,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", ["forked", *(pytest.param(way, marks=pytest.mark.nightly) for way in list(WAYS)[1:])])
+@pytest.mark.parametrize("way", rest_nightly(WAYS))
 def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_reported(hvdrun: Launcher, way: str) -> None:
     forks, command = WAYS[way]
     hvdrun.write("train.py", JOINS)
