@@ -19,7 +19,7 @@ WORKERS = HOSTS * SLOTS
 LEASE_SECONDS = 2.0
 STEP_SECONDS = 0.1
 LIMIT_SECONDS = 90.0  # for all workers to train together
-_RECENT_SECONDS = 1.0  # whoever has not ended a step since then does not train
+_RECENT_SECONDS = 5.0  # whoever has not ended a step since then does not train
 _TAIL_BYTES = 200  # hold a line and more
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "endure.py"
 WORDS = (
@@ -53,7 +53,7 @@ class Endurance:
         self._folder.mkdir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
         script = ("python", SCRIPT, self._folder, str(STEP_SECONDS))
-        self.running: Running = cluster.start(*WORDS, "-x", *caches, *script, environment=caches)
+        self.running: Running = cluster.start(*WORDS, "-x", *caches, *script, environment=caches, forks=True)
 
     def list_steps(self) -> list[Step]:
         """All steps as the first of their ranks ended them, in that order; one that was made again comes again."""

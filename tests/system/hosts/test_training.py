@@ -8,9 +8,6 @@ import torch
 import worker_runtime.torch as hvd
 
 hvd.init()
-total = hvd.allreduce(torch.full((1000,), float(hvd.rank())), op=hvd.Sum)
-print("sum", total[0].item(), "of", hvd.size(), flush=True)
-
 torch.manual_seed(hvd.rank())
 model = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -26,7 +23,7 @@ for step in range(60):
 weights = hvd.allgather(model.weight.detach())
 assert loss.item() < 0.1, loss
 assert torch.equal(weights, weights[:1].expand_as(weights)), weights
-print("alike", flush=True)
+print("alike", len(weights), flush=True)
 """
 
 # As for torchrun: nothing of hvdrun's is imported.
@@ -43,19 +40,17 @@ dist.destroy_process_group()
 """
 
 
-def test_two_hosts_train_as_one_and_the_network_that_leads_nowhere_is_not_taken(build: BuildCluster) -> None:
+def test_two_hosts_train_as_one_beside_a_network_that_leads_nowhere(build: BuildCluster) -> None:
     cluster = build([HostPlan("host1", decoys=("docker0",)), HostPlan("host2", decoys=("docker0",))])
     cluster.write("train.py", TRAIN)
-    finished = cluster("-np", "3", "-H", "host1:2,host2:1", "python", "train.py")
+    finished = cluster("-np", "3", "-H", "host1:2,host2:1", "python", "train.py", forks=True)
     assert finished.returncode == 0, finished.stderr
-    said = sorted(finished.stdout.splitlines())
-    marks = ("[0@host1]", "[1@host1]", "[2@host2]")
-    assert said == sorted(f"{mark} {text}" for mark in marks for text in ("sum 3.0 of 3", "alike"))
+    assert sorted(finished.stdout.splitlines()) == ["[0@host1] alike 3", "[1@host1] alike 3", "[2@host2] alike 3"]
 
 
 def test_a_script_written_for_torchrun_runs_on_this_machine_and_another(pair: Cluster) -> None:
     pair.write("train.py", FOR_TORCHRUN)
-    finished = pair("-np", "3", "-H", "localhost:1,host2:2", "python", "train.py")
+    finished = pair("-np", "3", "-H", "localhost:1,host2:2", "python", "train.py", forks=True)
     assert finished.returncode == 0, finished.stderr
     said = sorted(finished.stdout.splitlines())
     assert said == ["[0@localhost] 0 3 0 3.0", "[1@host2] 1 3 0 3.0", "[2@host2] 2 3 1 3.0"]
