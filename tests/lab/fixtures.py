@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import pytest
 
@@ -12,16 +12,20 @@ from tests.lab.lab import Lab
 from tests.lab.plan import HostPlan
 from tests.lab.requirements import require_lab
 
+Built_co = TypeVar("Built_co", covariant=True)
 _MOST_LABS = 6  # that nobody uses
 _SETTLING_SECONDS = 0.3  # a new lab takes as long; sshd's processes for sessions that are over need some of it
 _PAUSE_SECONDS = 0.02
 
 
-class BuildLab(Protocol):
-    """Builds a lab that lasts until the test's end."""
+class Build(Protocol[Built_co]):
+    """Builds a lab, or something around one, that lasts until the test's end."""
 
-    def __call__(self, hosts: int | Iterable[HostPlan] = 2, *, launcher: HostPlan | None = None) -> Lab:
+    def __call__(self, hosts: int | Iterable[HostPlan] = 2, *, launcher: HostPlan | None = None) -> Built_co:
         """See `tests.lab.lab.Lab`."""
+
+
+BuildLab = Build[Lab]
 
 
 class Labs:

@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 LAUNCHER = "launcher"
 LAUNCHER_NUMBER = 250
-MAX_HOSTS = 249
 
 
 class Family(StrEnum):

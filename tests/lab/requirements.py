@@ -40,24 +40,20 @@ def find_program(name: str) -> str:
 
     Raises FileNotFoundError.
     """
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS]))
+    found = _look_for(name)
     if found is None:
         raise FileNotFoundError(f"there is no program {name} on PATH or among the administrator's")
     return found
 
 
-def _is_there(name: str) -> bool:
-    try:
-        find_program(name)
-    except FileNotFoundError:
-        return False
-    return True
+def _look_for(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS]))
 
 
 @functools.cache
 def find_missing() -> str | None:
     """Why no lab can be built here, as one sentence; None when one can."""
-    absent = [name for name in _PACKAGES if not _is_there(name)]
+    absent = [name for name in _PACKAGES if _look_for(name) is None]
     needs = ([] if os.geteuid() == 0 else ["root"]) + absent
     if needs:
         packages = " ".join(sorted({_PACKAGES[name] for name in absent}))

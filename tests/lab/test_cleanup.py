@@ -62,22 +62,9 @@ def trace(path: Path, keeper: int) -> Traces:
     return Traces(path, {os.pidfd_open(pid): name for pid, name in pids.items()})
 
 
-def kill_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    owner.kill()
-
-
-def end_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    assert owner.stdin is not None
-    owner.stdin.close()
-
-
-def terminate_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    owner.terminate()
-
-
 def kill_keeper(owner: "subprocess.Popen[str]", keeper: int) -> None:
     os.kill(keeper, signal.SIGKILL)
-    end_owner(owner, keeper)
+    owner.communicate("")
 
 
 @pytest.fixture
@@ -97,7 +84,14 @@ def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owned]:
 
 
 @pytest.mark.parametrize(
-    "act", [end_owner, pytest.param(terminate_owner, marks=pytest.mark.nightly), kill_owner, kill_keeper]
+    "act",
+    [
+        lambda owner, _: owner.communicate(""),
+        pytest.param(lambda owner, _: owner.terminate(), marks=pytest.mark.nightly),
+        lambda owner, _: owner.kill(),
+        kill_keeper,
+    ],
+    ids=["the owner's input ends", "the owner is asked to end", "the owner is killed", "the keeper is killed"],
 )
 def test_nothing_outlives_a_labs_owner_or_keeper(
     act: Callable[["subprocess.Popen[str]", int], None], owned: Owned
@@ -168,7 +162,7 @@ def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
 def test_the_command_builds_a_lab_and_removes_it_at_the_end_of_its_input() -> None:
     require_lab()
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.lab", "up", "1", "--decoy", "docker0"],
+        [sys.executable, "-m", "tests.lab", "up", "1"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

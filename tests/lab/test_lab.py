@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,11 +66,6 @@ def test_each_host_has_a_tmp_of_its_own_and_sees_what_is_shared(lab: BuildLab) -
     assert [ask(host, "cat", str(hosts.shared / "note")) for host in hosts] == ["for all"] * 2
 
 
-def test_a_host_runs_the_python_of_the_tests(lab: BuildLab) -> None:
-    program = "import sys; print(sys.executable)"
-    assert Path(ask(lab(1)["host1"], "python", "-c", program)).samefile(sys.executable)
-
-
 def test_a_started_command_is_its_own_process_with_the_hosts_pid(lab: BuildLab) -> None:
     host = lab(1)["host1"]
     process = host.start(["bash", "-c", "trap 'exit 7' INT; echo $$; while true; do read -t 1 <> <(:); done"])
@@ -100,14 +94,6 @@ def test_all_processes_of_a_host_are_found_wherever_they_went(lab: BuildLab) -> 
 
     wait_until(is_found)  # it becomes what it is to be in several steps, and the login ends meanwhile
     assert hosts["host2"].processes() == ()
-
-
-@pytest.mark.nightly
-def test_several_labs_live_side_by_side(lab: BuildLab) -> None:
-    one, other = lab(1), lab(1)
-    ask(one["host1"], "touch", "/tmp/one")  # noqa: S108 - the host's own
-    assert ask(one.launcher, *LOGIN, "host1", "ls /tmp/one")
-    assert other.launcher.run([*LOGIN, "host1", "ls /tmp/one"]).returncode != 0
 
 
 def test_a_lab_is_used_again_unless_a_test_has_changed_a_host(labs: Labs) -> None:

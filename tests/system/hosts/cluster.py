@@ -3,26 +3,19 @@
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
+from tests.lab.fixtures import Build
 from tests.lab.host import Host, Stream
 from tests.lab.lab import Lab
-from tests.lab.plan import HostPlan
 from tests.system.launcher import Finished, Running
 
 LEFT_SECONDS = 20.0  # what is left then does not end by itself
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
 _SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is told with the process
-
-
-class BuildCluster(Protocol):
-    """Builds a cluster that lasts until the test's end, and is looked over then."""
-
-    def __call__(self, hosts: int | Iterable[HostPlan] = 2, *, launcher: HostPlan | None = None) -> "Cluster":
-        """See `tests.lab.lab.Lab`."""
 
 
 class How(TypedDict, total=False):
@@ -130,3 +123,6 @@ class Cluster:
     def _all(self) -> tuple[Host, ...]:
         """The hosts that are up, the launcher among them."""
         return tuple(host for host in (*self.lab, self.lab.launcher) if host.is_up)
+
+
+BuildCluster = Build[Cluster]

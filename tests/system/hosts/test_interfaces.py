@@ -9,6 +9,7 @@ from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.launcher import Finished
 
 JOB = ("-v", "-np", "2", "-H", "host1:1,host2:1")
+IPV6_ONLY = (Family.IPV6,)
 NAMES = "names $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $HVD_ADDRESS"
 # Each rank says what it was told, and to whom it is connected when gloo has connected all.
 TRAINS = """
@@ -29,32 +30,19 @@ sys.stdout.write(f"names {' '.join(names)} peers {' '.join(sorted(peers))} liste
 sys.stdout.flush()
 hvd.barrier()
 """
-# As torch's own documentation has it: nothing of hvdrun is imported.
-PLAIN = """
-import os
-import torch
-import torch.distributed as dist
-dist.init_process_group("gloo")
-total = torch.ones(100_000)
-dist.all_reduce(total)
-assert total.eq(dist.get_world_size()).all()
-print("master", os.environ["MASTER_ADDR"], flush=True)
-dist.barrier()
-dist.destroy_process_group()
-"""
 
 
-def run(cluster: Cluster, *command: str, options: tuple[str, ...] = ()) -> Finished:
+def run(cluster: Cluster, *words: str) -> Finished:
     """Run a job of one worker on host1 and one on host2 to its good end."""
-    finished = cluster(*JOB, *options, *command)
+    finished = cluster(*JOB, *words)
     assert finished.returncode == 0, finished.stderr
     return finished
 
 
-def train(cluster: Cluster, *options: str, script: str = TRAINS) -> Finished:
+def train(cluster: Cluster, *options: str) -> Finished:
     """Run such a job of torch."""
-    cluster.write("train.py", script)
-    return run(cluster, "python", "train.py", options=options)
+    cluster.write("train.py", TRAINS)
+    return run(cluster, *options, "python", "train.py")
 
 
 def check_use(finished: Finished, first: str, second: str, name: str) -> None:
@@ -95,26 +83,11 @@ def test_of_two_networks_the_one_that_joins_all_is_used_whatever_its_interfaces_
     assert "hvdrun: host2: 10.78.0.2 on bond0: all hosts reach each other in the subnet 10.78.0.0/24" in finished.stderr
 
 
-@pytest.fixture
-def ipv6(build: BuildCluster) -> Cluster:
-    """Hosts that have no IPv4 but for loopback, the launcher too."""
-    only = (Family.IPV6,)
-    plans = [HostPlan(name, families=only) for name in ("host1", "host2")]
-    return build(plans, launcher=HostPlan("launcher", families=only, sshd=None))
-
-
-def test_hosts_may_have_ipv6_only(ipv6: Cluster) -> None:
-    finished = train(ipv6)
+def test_hosts_may_have_ipv6_only(build: BuildCluster) -> None:
+    plans = [HostPlan(name, families=IPV6_ONLY) for name in ("host1", "host2")]
+    finished = train(build(plans, launcher=HostPlan("launcher", families=IPV6_ONLY, sshd=None)))
     check_use(finished, "fd77:0:0:1::1", "fd77:0:0:1::2", "eth0")
     assert "it reaches the rendezvous at [fd77:0:0:1::fa]:" in finished.stderr
-
-
-@pytest.mark.nightly
-def test_a_plain_script_of_torch_runs_over_ipv6(ipv6: Cluster) -> None:
-    finished = train(ipv6, script=PLAIN)
-    assert sorted(finished.stdout.splitlines()) == [
-        f"[{rank}@host{rank + 1}] master fd77:0:0:1::1" for rank in range(2)
-    ]
 
 
 @pytest.mark.parametrize(

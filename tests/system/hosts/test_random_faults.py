@@ -79,14 +79,6 @@ LAUNCHER_FAULTS: dict[str, Callable[[Cluster, Running], None]] = {
 }
 
 
-def attack(cluster: Cluster, running: Running, fault: str, host: str, chance: random.Random) -> None:
-    """Let the fault happen."""
-    if fault in LAUNCHER_FAULTS:
-        LAUNCHER_FAULTS[fault](cluster, running)
-    else:
-        FAULTS[fault](cluster[host], chance)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
@@ -100,12 +92,14 @@ def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
     words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--lease", f"{LEASE_SECONDS:g}s", "--grace", "1s")
     running = cluster.start(*words, "python", "job.py", kind, forks=kind == "train")
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
-    attack(cluster, running, fault, host, chance)
+    if fault in LAUNCHER_FAULTS:
+        LAUNCHER_FAULTS[fault](cluster, running)
+    else:
+        FAULTS[fault](cluster[host], chance)
     finished = running.wait(LIMIT_SECONDS)
     left = cluster.settle(with_sshd=False)
     cluster.end_sessions()
-    happened = f"{kind}, {fault} ({host}) after {moment_seconds:.2f} s"
-    story = f"seed {seed}: {happened}; {finished.returncode} in the end"
+    story = f"seed {seed}: {kind}, {fault} ({host}) after {moment_seconds:.2f} s; exit code {finished.returncode}"
     print(story, "\n", finished.stderr)  # noqa: T201 - pytest shows it when the test fails, and to who wants to see it
     assert not left, f"{story}\n" + "\n".join(left)
     own_words = [line for line in finished.stderr.splitlines() if not line.startswith(("[", "  "))]

@@ -1,10 +1,14 @@
-"""What a remote host must have, and what its workers find: the directory, Python, hvdrun, and their environment."""
+"""What a remote host must have and what its workers find; or one sentence with the remedy, and nothing is left."""
 
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from hvdrun import __version__, horovod_path
-from tests.system.hosts.cluster import Cluster
+from tests.lab.plan import HostPlan, SshdPlan
+from tests.system.hosts.cluster import BuildCluster, Cluster
+from tests.system.launcher import Finished
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 REMOTE = ("-np", "1", "-H", "host1:1")
@@ -23,6 +27,42 @@ runpy.run_module("hvdrun.agent", run_name="__main__", alter_sys=True)
 def write_python(cluster: Cluster, name: str, script: str) -> Path:
     """An interpreter that is a shell script."""
     return cluster.write(name, f"#!/bin/sh\n{script}\n", mode=0o755)
+
+
+def check_failure(finished: Finished, *patterns: str) -> None:
+    """The job has not started, and each line of what hvdrun prints fits its pattern."""
+    assert finished.returncode == 125, finished.stderr
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert len(lines) == len(patterns), finished.stderr
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+def test_all_hosts_at_fault_are_listed_each_with_its_reason(build: BuildCluster) -> None:
+    plans = [HostPlan(f"host{n}") for n in (1, 2, 3, 4)]
+    cluster = build([*plans[:3], replace(plans[3], sshd=SshdPlan(accepts_key=False))])
+    cluster.configure_ssh("Host host2\n  ConnectTimeout 2\n")
+    cluster["host2"].network.cut()
+    cluster["host3"].sshd.stop()
+    check_failure(
+        cluster("-np", "5", "-H", "host1:1,host2:1,host3:1,host4:1,hots1:1", "hostname"),
+        "hvdrun: 4 of 5 hosts cannot be used:",
+        r"  the host 'host2' at host2 port 22 gave no answer within 2 s .*",
+        r"  the host 'host3' refused the ssh connection to host3 port 22: .* with --ssh-port\.",
+        r"  the host 'host4' did not let 'root' log in \(the server allows publickey; keys tried: .*id_ed25519.*\): .*",
+        r"  the host 'hots1' cannot be found \(name or service not known\): did you mean host1\?",
+    )
+
+
+def test_an_unknown_host_key_is_accepted_only_when_asked_for(pair: Cluster) -> None:
+    (pair.lab.launcher.home / ".ssh" / "known_hosts").write_text("", encoding="utf-8")
+    check_failure(
+        pair(*REMOTE, "hostname"),
+        r"hvdrun: the key of the host 'host1' is unknown \(host1: ssh-ed25519 SHA256:.*\): .* with --ssh-accept-new\.",
+    )
+    accepted = pair(*REMOTE, "--ssh-accept-new", "hostname")
+    assert (accepted.returncode, accepted.stdout) == (0, "[0] host1\n"), accepted.stderr
 
 
 def test_a_directory_that_is_missing_on_a_host_is_named(pair: Cluster) -> None:
@@ -54,15 +94,12 @@ def test_hvdrun_has_another_version_there(pair: Cluster) -> None:
     pair.write("agent.py", CHANGED_VERSION)
     python = write_python(pair, "python-there", f'exec {sys.executable} {pair.directory}/agent.py "$@"')
     finished = pair(*JOB, "--remote-python", python, "hostname")
-    assert (finished.returncode, finished.stdout) == (125, "")
-    assert finished.stderr.splitlines() == [
-        "hvdrun: 2 of 2 hosts cannot be used:",
-        *(
-            f"  the host '{host}' has hvdrun {OTHER_VERSION}, but this is hvdrun {__version__}: install the same there "
-            f"with  {python} -m pip install hvdrun=={__version__}"
-            for host in ("host1", "host2")
-        ),
+    versions = f"has hvdrun {OTHER_VERSION}, but this is hvdrun {__version__}: install the same there"
+    remedies = [
+        re.escape(f"  the host '{host}' {versions} with  {python} -m pip install hvdrun=={__version__}")
+        for host in ("host1", "host2")
     ]
+    check_failure(finished, "hvdrun: 2 of 2 hosts cannot be used:", *remedies)
 
 
 def test_remote_python_is_the_agent_s_and_the_workers_on_remote_hosts_only(pair: Cluster) -> None:
@@ -85,18 +122,14 @@ def test_a_prefix_prepares_the_host_and_may_be_noisy(pair: Cluster) -> None:
     assert sorted(finished.stdout.splitlines()) == ["[0@host1] on host1", "[1@host2] on host2"]
 
 
-def test_variables_reach_remote_workers_by_name_with_a_value_and_by_a_pattern_and_no_others(pair: Cluster) -> None:
+def test_remote_workers_have_a_login_s_variables_the_short_list_and_what_is_forwarded(pair: Cluster) -> None:
     mine = {"COLOUR": "green  blue", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "OTHER": "mine", "SHAPE": "round"}
-    show = 'printf \'%s|\' "$COLOUR" "$NCCL_DEBUG" "$NCCL_ALGO" "$SHAPE" "$OTHER"; echo'
-    finished = pair(*JOB, "-x", "COLOUR", "-x", "NCCL_*", "-x", "SHAPE=a=b ", "sh", "-c", show, environment=mine)
-    assert sorted(finished.stdout.splitlines()) == [f"[{n}@host{n + 1}] green  blue|INFO|Ring|a=b ||" for n in range(2)]
-
-
-def test_a_login_s_own_variables_stay_and_the_short_list_goes_along(pair: Cluster) -> None:
-    show = "echo $HOME $USER; echo $PATH; echo $PYTHONPATH"
-    finished = pair(*REMOTE, "--no-prefix", "sh", "-c", show, environment={"PYTHONPATH": "/mine", "USER": "somebody"})
-    path = pair.lab.launcher.environment()["PATH"]
-    assert finished.stdout == f"{pair['host1'].home} root\n{path}\n{horovod_path.FOLDER}:/mine\n"
+    around = {"PYTHONPATH": "/mine", "USER": "somebody"}
+    show = 'printf "%s|" "$COLOUR" "$NCCL_DEBUG" "$NCCL_ALGO" "$SHAPE" "$OTHER" $HOME $USER $PATH $PYTHONPATH; echo'
+    forwarded = ("-x", "COLOUR", "-x", "NCCL_*", "-x", "SHAPE=a=b ")
+    finished = pair(*REMOTE, "--no-prefix", *forwarded, "sh", "-c", show, environment={**mine, **around})
+    own = f"{pair['host1'].home}|root|{pair.lab.launcher.environment()['PATH']}"
+    assert finished.stdout == f"green  blue|INFO|Ring|a=b ||{own}|{horovod_path.FOLDER}:/mine|\n"
 
 
 def test_a_bare_python_is_the_launcher_s_own_and_forked_workers_have_a_login_s_variables_too(pair: Cluster) -> None:

@@ -37,7 +37,7 @@ class Training:
         self.notes = cluster.directory / "notes"
         self.notes.mkdir()
         self._cluster = cluster
-        self.name_hosts(*hosts)
+        cluster.name_hosts(*(f"{host}:1" for host in hosts))
         words = ("--min-np", "1", "--host-discovery-script", "cat hosts", "--lease", f"{LEASE_SECONDS:g}s")
         script = ("python", SCRIPT, self.notes, FEATURES, "--until", self.notes / "stop", "--every", "1")
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
@@ -46,10 +46,6 @@ class Training:
             "-np", str(len(hosts)), *words, *options, *forwarding, *script, environment=caches, forks=True
         )
         self.await_members(*hosts)
-
-    def name_hosts(self, *hosts: str) -> None:
-        """What the script answers from now on."""
-        self._cluster.name_hosts(*(f"{host}:1" for host in hosts))
 
     def await_members(self, *hosts: str) -> None:
         """Wait until the workers of these hosts, and nobody else, make a step together."""
