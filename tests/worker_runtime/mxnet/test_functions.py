@@ -46,22 +46,6 @@ def test_parameters_of_gluon_on_all_contexts(ranks: RankPool) -> None:
     assert ranks.run(body) == [([1, 1, 1, 1], False)] * 2
 
 
-def test_a_symbolic_module_starts_from_the_roots_parameters(ranks: RankPool) -> None:
-    def body() -> object:
-        output = mx.sym.FullyConnected(mx.sym.BatchNorm(mx.sym.Variable("data"), name="bn"), num_hidden=2, name="fc")
-        module = mx.mod.Module(output, label_names=None)
-        module.bind([("data", (2, 3))])
-        module.init_params(mx.init.Constant(hvd.rank() + 1))
-        arguments, auxiliaries = module.get_params()
-        hvd.broadcast_parameters(arguments, root_rank=1)
-        hvd.broadcast_parameters(auxiliaries, root_rank=1)
-        module.set_params(arguments, auxiliaries)
-        weights, _ = module.get_params()
-        return weights["fc_weight"].asnumpy().tolist(), sorted(auxiliaries)
-
-    assert ranks.run(body) == [([[2, 2, 2]] * 2, ["bn_moving_mean", "bn_moving_var"])] * 2
-
-
 def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
     def body() -> object:
         some = hvd.add_process_set([0, 2])

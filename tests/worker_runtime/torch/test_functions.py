@@ -110,21 +110,6 @@ def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
     assert ranks.run(body, size=3) == [(2.0, 3.0, 2.0), (1.0, 2.0, 1.0), (2.0, 3.0, 2.0)]
 
 
-def test_no_step_is_run_for_the_state_so_that_nothing_decays(ranks: RankPool) -> None:
-    """Horovod's step on zero gradients takes weight_decay off the parameters, and counts in Adam."""
-
-    def body() -> object:
-        parameter = torch.nn.Parameter(torch.ones(1))
-        plain = torch.optim.SGD([parameter], lr=0.1, weight_decay=0.5)
-        adam = torch.optim.Adam([parameter], lr=0.1, weight_decay=0.5)
-        for _ in range(3):
-            hvd.broadcast_optimizer_state(plain, 0)
-            hvd.broadcast_optimizer_state(adam, 0)
-        return parameter.item(), len(plain.state_dict()["state"]), len(adam.state_dict()["state"])
-
-    assert ranks.run(body) == [(1.0, 0, 0)] * 2
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("newcomer", ["has no state", "has another state"])
 def test_optimizer_state_and_options_become_the_roots_and_no_step_is_run(

@@ -76,16 +76,6 @@ def test_a_result_has_the_dtype_context_and_kind_of_what_was_given(ranks: RankPo
     assert ranks.run(body) == [(True, True, "mxnet.numpy")] * 2
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_arrays_without_rows_travel(ranks: RankPool, form: str) -> None:
-    def body() -> object:
-        with mx.util.np_shape(active=True):
-            nothing = mx.nd.ones((0, 3))
-        return call_any(form, nothing).shape
-
-    assert ranks.run(body) == [(0, 3)] * 2
-
-
 def test_a_group_of_none_is_given_back_or_cannot_be_begun(ranks: RankPool) -> None:
     def body() -> None:
         for form in GROUPED:

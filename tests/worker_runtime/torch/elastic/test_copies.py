@@ -74,6 +74,11 @@ def test_a_copy_made_in_inference_mode_is_not_written_to() -> None:
     assert copy_to_host(torch.zeros(2, dtype=torch.float32), earlier).tolist() == [0.0, 0.0]
 
 
+def test_a_copy_of_a_modules_state_keeps_what_it_says_beside_its_items() -> None:
+    state = torch.nn.Linear(1, 1).state_dict()
+    assert copy_to_host(state)._metadata == state._metadata != {}
+
+
 def test_other_objects_are_copied_deeply() -> None:
     given = {"milestones": {3: 1}, "names": ["a"]}
     copied = copy_to_host(given, copy_to_host(given))

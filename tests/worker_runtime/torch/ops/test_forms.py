@@ -96,16 +96,6 @@ def test_a_compressor_of_any_kind_is_applied(ranks: RankPool, form: str) -> None
     assert ranks.run(body) == [[(True, part)] * len(compressors) for part in parts]
 
 
-@pytest.mark.parametrize("form", COMPRESSED)
-def test_a_float_compressor_leaves_integers_alone(ranks: RankPool, form: str) -> None:
-    def body() -> object:
-        result = call(hvd, form, torch.tensor([1, 2]), op=hvd.Sum, compression=hvd.Compression.fp16)
-        return result.dtype == torch.int64, result.tolist()
-
-    parts = [[2, 4]] * 2 if "allreduce" in form else [[2], [4]]
-    assert ranks.run(body) == [(True, part) for part in parts]
-
-
 def test_a_group_gives_a_list_or_for_a_handle_a_tuple(ranks: RankPool) -> None:
     def body() -> object:
         grouped = [form for form in FORMS if form.startswith("grouped_")]
@@ -116,15 +106,6 @@ def test_a_group_gives_a_list_or_for_a_handle_a_tuple(ranks: RankPool) -> None:
         ]
 
     assert ranks.run(body, size=1) == [[True] * 8]
-
-
-def test_an_allreduce_of_truth_values_is_refused_by_its_name(ranks: RankPool) -> None:
-    def body() -> None:
-        for form in ALLREDUCES:
-            with pytest.raises(ValueError, match=rf"^{form.partition('reduce')[0]}reduce 'x'"):
-                begin(hvd, form, torch.ones(1, dtype=torch.bool), name="x")
-
-    ranks.run(body, size=1)
 
 
 @pytest.mark.parametrize("kind", ["list", "tensor"])
