@@ -90,23 +90,6 @@ def open_elastic_pair(path: Path) -> AbstractAsyncContextManager[tuple[Stage, Wo
 
 
 @in_clean_loop
-async def test_a_worker_joins_and_is_told_its_numbers_and_the_store(path: Path) -> None:
-    async with (
-        open_stage(PAIR) as stage,
-        stage.relay("a", path),
-        open_worker(path, A0) as first,
-        open_worker(path, A1) as second,
-    ):
-        joining = asyncio.create_task(in_thread(lambda: first.join(0)))
-        assert await in_thread(lambda: second.join(0)) == Membership(1, Assignment(1, 2, 1, 2, 0, 1), KEY)
-        assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1), KEY)
-        finding = asyncio.create_task(in_thread(lambda: second.await_store(1)))
-        await in_thread(lambda: first.open_store(1, STORE))
-        assert await in_thread(lambda: first.await_store(1)) == STORE
-        assert await finding == STORE
-
-
-@in_clean_loop
 async def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path):
         for after in range(3):
@@ -116,16 +99,6 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path
                 moved = Endpoint(LOOPBACK, 4711 + after)
                 await in_thread(partial(client.open_store, after + 1, moved))
                 assert await in_thread(partial(client.await_store, after + 1)) == moved
-
-
-@in_clean_loop
-async def test_a_worker_may_repeat_all_it_says(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        for _ in range(2):
-            assert await in_thread(lambda: client.join(0)) == ALONE
-            await in_thread(lambda: client.open_store(1, STORE))
-            assert await in_thread(lambda: client.await_store(1)) == STORE
-        assert stage.server.state.number == 1
 
 
 @in_clean_loop
@@ -178,19 +151,12 @@ async def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path
     async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         await in_thread(lambda: client.join(0))
         assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
+        await in_thread(lambda: client.open_store(1, STORE))
+        assert await in_thread(lambda: client.await_store(1)) == STORE
         stage.sequencing.failure = "on a, there is no NumPy"
         await in_thread(lambda: client.join(1))
         with pytest.raises(SequencerStartError, match="on a, there is no NumPy"):
             await in_thread(lambda: client.await_sequencer(2))
-
-
-@in_clean_loop
-async def test_who_has_waited_for_a_sequencer_still_finds_the_store(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        await in_thread(lambda: client.join(0))
-        assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
-        await in_thread(lambda: client.open_store(1, STORE))
-        assert await in_thread(lambda: client.await_store(1)) == STORE
 
 
 @in_clean_loop

@@ -115,22 +115,6 @@ def test_payloads_are_as_large_as_ranks_may_send_them_in_a_wider_dtype(size: int
         check_size(size, allowed + 8)
 
 
-def test_payloads_of_every_dtype_and_reduction(process: Process) -> None:
-    plain = {Reduction.MIN: np.minimum, Reduction.MAX: np.maximum, Reduction.PRODUCT: np.multiply}
-    reductions = [reduction for reduction in Reduction if reduction is not Reduction.ADASUM]
-    dtypes = ["float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
-    cases = [(dtype, reduction) for dtype in dtypes for reduction in reductions]
-    values = np.array([[0, 1, 0, 1], [2, 3, 0, 0], [5, 1, 0, 1]])
-    with gathering(process, 3) as clients:
-        for client, row in zip(clients, values, strict=True):
-            for number, (dtype, reduction) in enumerate(cases):
-                client.ask(str(number), summing(dtype, reduction, 4), row.astype(dtype).tobytes())
-        for client in clients:
-            for dtype, reduction in cases:
-                expected = plain.get(reduction, np.add).reduce(values.astype(dtype), dtype=dtype)
-                assert np.frombuffer(client.released().payload, dtype).tolist() == expected.tolist()
-
-
 def test_broadcasts_and_gatherings_travel_too(process: Process) -> None:
     broadcast = Signature(Kind.BROADCAST, ("uint8",), ((3,),), root=1, payload_dtype="uint8")
     with gathering(process, 2) as (first, second):

@@ -97,21 +97,6 @@ def test_a_join_may_last_and_is_mentioned_when_nothing_happens() -> None:
         assert clients[1].released().value == 1
 
 
-def test_the_stall_check_can_be_turned_off() -> None:
-    environment = {WARNING: "0.05", DISABLE: "1"}
-    with serving(2, **environment) as (process, clients):
-        clients[0].ask("a", BARRIER)
-        clients[0].socket.settimeout(0.5)
-        with pytest.raises(TimeoutError):
-            clients[0].answer()
-        assert process.end() == (0, "")
-
-
-def test_a_limit_below_the_warning_is_ignored_and_said() -> None:
-    with serving(1, **{WARNING: "10", LIMIT: "5"}) as (_, clients):
-        assert f"{LIMIT}=5 is ignored" in clients[0].told(Frame.STALL)
-
-
 def test_a_variable_that_cannot_be_followed_is_told_to_one_worker_once() -> None:
     with serving(2, **{WARNING: "abc"}) as (process, clients):
         assert clients[0].told(Frame.STALL) == f"{WARNING}=abc is ignored: a number of seconds was expected"
