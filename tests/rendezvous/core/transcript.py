@@ -36,22 +36,14 @@ from rendezvous.core.errors import CoreError
 from rendezvous.core.events import Event, Reported, Ticked
 from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Standing, State
+from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.lines import show_effect, show_state
 
 
 def rerun(text: str) -> str:
     """The transcript as its commands make it now."""
-    story, _, rest = text.partition("\n\n")
-    teller = Teller()
-    lines = [story, ""]
-    for line in rest.splitlines():
-        if line.startswith(" "):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [f"  {output}" for output in teller.tell(line)]
-    return "\n".join(lines) + "\n"
+    return stories.rerun(text, Teller().tell)
 
 
 def play(*commands: str) -> State:

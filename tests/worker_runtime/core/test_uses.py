@@ -6,9 +6,9 @@ from worker_runtime.core.questions import Kind, Question, Signature
 from worker_runtime.core.uses import Use, Uses, have_meaning
 
 
-def begin(*asked: int, kind: Kind = Kind.ALLREDUCE, name: str = "x") -> Use:
+def begin(*asked: int) -> Use:
     """A use in a set of ranks 0, 2, 4."""
-    question = Question(1, name, Signature(kind))
+    question = Question(1, "x", Signature(Kind.ALLREDUCE))
     return Use(0, question, (0, 2, 4), dict.fromkeys(asked, question))
 
 
