@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_ranks, describe_returncode
@@ -29,13 +29,16 @@ class Narrator:
     ranks: which rank each worker has.
     """
 
-    def __init__(self, spec: JobSpec, console: Console, ranks: RankBook) -> None:
+    def __init__(
+        self, spec: JobSpec, console: Console, ranks: RankBook, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._is_elastic = spec.is_elastic
         self._size = spec.size
         self._timeout_seconds = 0.0 if spec.elasticity is None else spec.elasticity.timeout_seconds
         self._console = console
         self._ranks = ranks
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._decided: float | None = None  # when it was decided how the job ends
         self._ended_ranks: set[int] = set()
         self._ended_well: set[Worker] = set()  # members of an elastic job
@@ -52,11 +55,11 @@ class Narrator:
 
     def start(self) -> None:
         """The job begins now."""
-        self._started = time.monotonic()
+        self._started = self._clock()
 
     def decide(self) -> None:
         """From now on it is only a matter of time until the job ends."""
-        self._decided = self._decided or time.monotonic()
+        self._decided = self._decided or self._clock()
 
     def note_end_ordered(self, worker: Worker) -> None:
         """This worker is to be ended because of how the job ends; one that has not joined the others has no rank."""
@@ -235,7 +238,7 @@ class Narrator:
                 host=worker.slot.host,
                 slot=worker.slot.index,
                 returncode=outcome.returncode,
-                seconds=(self._decided or time.monotonic()) - self._started,
+                seconds=(self._decided or self._clock()) - self._started,
                 last_lines=self._console.output.tail(worker),
                 ended_ranks=tuple(sorted(self._ended_ranks)),
                 notes=(note,) if others else (),

@@ -12,6 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from worker_runtime import bundles
@@ -21,7 +22,7 @@ from worker_runtime.core.questions import Release
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
-from worker_runtime.waiting import PATIENCE_SECONDS, Wait, encode_wait
+from worker_runtime.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
 from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
 
 _WAIT_MILLISECONDS = 1000
@@ -63,20 +64,25 @@ class Driver:
         link: to the sequencer.
         performer: of what it answers.
         accord: the executor's.
+        patience: of a thread that waits, until it says that it can do nothing else.
 
     askers: the threads that have ever asked.
     """
 
-    def __init__(self, link: Link, performer: Performer, accord: Accord | None = None) -> None:
+    def __init__(
+        self, link: Link, performer: Performer, accord: Accord | None = None, patience: Patience = USUAL
+    ) -> None:
         self._link = link
         self._performer = performer
         self._accord = accord or Accord()
+        self._patience = patience
         self._pending: dict[int, Handle[object]] = {}
         # A signal's handler may leave while its thread sends or drives.
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
         self._driving = threading.RLock()
         self.askers: set[int] = set()
-        self._waiters: set[threading.Event] = set()  # of those who wait while another drives
+        # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
+        self._waiters: set[SimpleQueue[None]] = set()
         self._background: Background | None = None
         self._is_closed = False
         self._has_left = False
@@ -115,7 +121,7 @@ class Driver:
                     self._flush()  # who drives may be listening already, and would send this question only afterwards
                     self._await_turn(handle, seconds)
                 if not handle.is_answered:
-                    wait = wait or Wait(self, self._accord, handle, began)
+                    wait = wait or Wait(self, self._accord, handle, began, self._patience)
                     wait.go_on()
         except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
             self._ring()
@@ -269,20 +275,21 @@ class Driver:
 
     def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
         """Wait while another thread drives: until the answer has come, or that one has stopped."""
-        woken = threading.Event()
+        woken: SimpleQueue[None] = SimpleQueue()
         self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
         try:
             if self._driving.acquire(blocking=False):
                 self._driving.release()
             elif not handle.is_answered:
-                woken.wait(wait_seconds)
+                with contextlib.suppress(Empty):
+                    woken.get(timeout=wait_seconds)
         finally:
             self._waiters.discard(woken)
 
     def _wake_waiters(self) -> None:
         if self._waiters:
             for waiter in tuple(self._waiters):
-                waiter.set()
+                waiter.put(None)
 
     def _ring(self) -> None:
         """Have what is pending driven though nobody waits for it."""

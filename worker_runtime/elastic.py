@@ -189,10 +189,10 @@ def run_fn(
         func: trains, given the state and whatever more.
         reset: joins the job anew.
     """
-    return _run_through(func, lambda *_: reset())
+    return run_through(func, lambda *_: reset())
 
 
-def _run_through(
+def run_through(
     func: Callable[Concatenate[StateT, Parameters], ResultT], enter: Enter
 ) -> Callable[Concatenate[StateT, Parameters], ResultT]:
     """As `run_fn`; `enter` joins as one that restores its state, or keeps it, and tells what the others do."""
@@ -293,7 +293,7 @@ def run(
     Returns:
         A function of the same arguments, which returns what `func` returns.
     """
-    return _run_through(func, RUNTIME.enter_anew)
+    return run_through(func, RUNTIME.enter_anew)
 
 
 def _note_synced() -> None:

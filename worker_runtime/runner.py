@@ -13,7 +13,7 @@ from worker_runtime.torch_groups import TorchGroups, Work
 from worker_runtime.works import await_works, end_before
 
 # An interrupted operation raises within milliseconds; now and then gloo forgets one, and then waiting on is useless.
-_INTERRUPT_LIMIT_SECONDS = 0.2
+INTERRUPT_LIMIT_SECONDS = 0.2
 _OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
@@ -103,7 +103,7 @@ class Runner:
         groups, self._groups = self._groups, None
         if groups is None:
             return True
-        deadline_seconds = time.monotonic() + _INTERRUPT_LIMIT_SECONDS
+        deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *self._neutral, *self._loose)
         if self._is_unsure or not _end_all(begun, deadline_seconds):
             groups.abandon()  # to destroy them would be to wait for what gloo has forgotten

@@ -4,18 +4,31 @@ import signal
 import threading
 import time
 from collections.abc import Collection
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from worker_runtime.accord import Accord
 from worker_runtime.handles import Handle
 from worker_runtime.wire import Frame, encode_blocked, encode_number, encode_numbered
 
 PATIENCE_SECONDS = 0.02  # until something is told at all
-_BLOCKED_SECONDS = 1.0  # after so long in one operation, a rank says that it can do nothing else
 
 # By these others call a program at any time. Handlers of further signals (a child's end, a request to end) ask for no
 # operations, and that of a timer only while one runs.
 _CALLS = (signal.SIGIO, signal.SIGUSR1, signal.SIGUSR2, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1))
+
+
+class Patience(NamedTuple):
+    """When a rank whose threads wait says that it can do nothing else.
+
+    seconds: after so long in one operation.
+    heeds_signals: not while a signal's handler may ask for something.
+    """
+
+    seconds: float = 1.0
+    heeds_signals: bool = True
+
+
+USUAL = Patience()
 
 
 class Speaker(Protocol):
@@ -37,15 +50,19 @@ class Wait:
         accord: has those who may help.
         handle: what is waited for.
         began: when, by the monotonic clock.
+        patience: until the rank is blocked.
 
     listens_seconds: how long to listen before it is looked at again.
     """
 
-    def __init__(self, speaker: Speaker, accord: Accord, handle: Handle[object], began: float) -> None:
+    def __init__(
+        self, speaker: Speaker, accord: Accord, handle: Handle[object], began: float, patience: Patience = USUAL
+    ) -> None:
         self._speaker = speaker
         self._accord = accord
         self._handle = handle
         self._began = began
+        self._patience = patience
         self._is_idle = False
         self._is_blocked = False
         self.listens_seconds = PATIENCE_SECONDS
@@ -58,16 +75,20 @@ class Wait:
             self._accord.help()
         if not self._is_idle and waited > PATIENCE_SECONDS and not self._may_asker_ask():
             self._is_idle = self._speaker.speak_of(self._handle, Frame.IDLE)
-        if not self._is_blocked and waited > _BLOCKED_SECONDS and not (self._may_thread_ask() or may_signal_ask()):
+        if not self._is_blocked and waited > self._patience.seconds and not self._may_program_ask():
             self._is_blocked = self._speaker.speak_of(self._handle, Frame.BLOCKED, is_blocked=True)
         is_soon = waited <= PATIENCE_SECONDS or self._accord.is_wanted
-        self.listens_seconds = PATIENCE_SECONDS if is_soon else _BLOCKED_SECONDS
+        self.listens_seconds = PATIENCE_SECONDS if is_soon else self._patience.seconds
 
     def end(self) -> None:
         """The answer has come, or the thread was interrupted."""
         self._accord.end_wait()
         if (self._is_idle or self._is_blocked) and not self._handle.is_answered:
             self._speaker.speak_of(self._handle, Frame.BLOCKED, is_blocked=False)
+
+    def _may_program_ask(self) -> bool:
+        """Whether something of the program may ask for another operation though this thread waits."""
+        return self._may_thread_ask() or (self._patience.heeds_signals and may_signal_ask())
 
     def _may_asker_ask(self) -> bool:
         """Whether another thread lives that has asked before."""

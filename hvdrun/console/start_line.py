@@ -64,15 +64,17 @@ class StartLine:
         *,
         limit_seconds: float,
         coloured: bool,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._status = status
         self._look = look
         self._limit_seconds = limit_seconds
         self._coloured = coloured
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
     def open(self, started: float) -> None:
-        """Begin to look, in the running event loop; `started` is when the start began, by the monotonic clock."""
+        """Begin to look, in the running event loop; `started` is when the start began, by the clock."""
         if self._status is not None:
             self._task = asyncio.create_task(self._run(self._status, started))
 
@@ -85,12 +87,12 @@ class StartLine:
             self._status.erase()
 
     async def _run(self, status: StatusLine, started: float) -> None:
-        await asyncio.sleep(started + PATIENCE_SECONDS - time.monotonic())
+        await asyncio.sleep(started + PATIENCE_SECONDS - self._clock())
         await asyncio.to_thread(importlib.import_module, "hvdrun.console.rendering")
         from hvdrun.console.rendering import render_status  # noqa: PLC0415 - brings rich: no short start pays for it
 
         while (progress := self._look()) is not None:
-            seconds = time.monotonic() - started
+            seconds = self._clock() - started
             if seconds > self._limit_seconds and not progress.joined:
                 break
             text = f"hvdrun: {progress.describe(seconds)}"

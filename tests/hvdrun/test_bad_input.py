@@ -1,8 +1,5 @@
-"""Bad input, through the real program: one line on stderr, the right exit code, nothing started."""
+"""Bad input: one line on stderr, the right exit code, nothing started."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,19 +7,7 @@ import pytest
 from hvdrun.cli import main
 from hvdrun.console import Console
 from hvdrun.jobspec import JobSpec
-
-ROOT = Path(__file__).parents[2]
-
-
-def run_hvdrun(*words: str, directory: Path | None = None, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "hvdrun", *words],
-        capture_output=True,
-        check=False,
-        cwd=directory,
-        timeout=30,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+from tests.hvdrun.interpreter import run_python
 
 
 def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
@@ -86,21 +71,22 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_is_told_in_one_line_and_nothing_starts(name: str, directory: Path) -> None:
+def test_bad_input_is_one_line_and_starts_nothing(
+    name: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     words, code, sentence = BAD_INPUT[name]
-    result = run_hvdrun(*words, directory=directory)
-    assert result.returncode == code
-    assert result.stdout == b""
-    (line,) = result.stderr.decode().splitlines()
+    monkeypatch.chdir(directory)
+    assert main(words, launch=refuse_to_launch) == code
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
     assert line.startswith("hvdrun: ")
     assert sentence in line
 
 
-@pytest.mark.parametrize("name", BAD_INPUT)
-def test_bad_input_never_reaches_the_launcher(
-    name: str, directory: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words, code, _ = BAD_INPUT[name]
-    monkeypatch.chdir(directory)
-    assert main(words, launch=refuse_to_launch) == code
-    assert capfd.readouterr().out == ""
+@pytest.mark.parametrize("name", ["no -np", "unknown command", "not executable"])
+def test_the_program_ends_with_the_exit_code_for_bad_input(name: str, directory: Path) -> None:
+    words, code, sentence = BAD_INPUT[name]
+    result = run_python("-m", "hvdrun", *words, cwd=directory)
+    assert (result.returncode, result.stdout) == (code, "")
+    assert sentence in result.stderr

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +15,7 @@ from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.jobspec import JobSpec
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.orders import OutputStream
-
-ROOT = Path(__file__).parents[2]
+from tests.hvdrun.interpreter import run_python
 
 
 def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
@@ -43,38 +41,32 @@ def test_what_is_not_said_has_its_default() -> None:
     assert spec == JobSpec(("true",), 2, (Host("localhost", 2),), Path.cwd())
 
 
-def test_forking_can_be_refused() -> None:
-    assert read_spec(["-np", "2", "true"]).prefork
-    assert not read_spec(["-np", "2", "--no-prefork", "true"]).prefork
-
-
-def test_the_marks_of_the_output_can_be_chosen() -> None:
-    spec = read_spec(["-np", "2", "true"])
-    assert (spec.marks_ranks, spec.marks_times) == (True, False)
-    assert not read_spec(["-np", "2", "--no-prefix", "true"]).marks_ranks
-    for flag in ("--prefix-output-with-timestamp", "-prefix-timestamp"):
-        assert read_spec(["-np", "2", flag, "true"]).marks_times
-
-
-@pytest.mark.parametrize("flag", ["-np", "--np", "-n", "--num-proc"])
-def test_the_number_of_workers_has_several_spellings(flag: str) -> None:
-    assert read_spec([flag, "2", "true"]).size == 2
-
-
-@pytest.mark.parametrize("word", ["-np=2", "--num-proc=2"])
-def test_a_long_flag_takes_its_value_with_an_equals_sign(word: str) -> None:
-    assert read_spec([word, "true"]).size == 2
-
-
-@pytest.mark.parametrize("flag", ["-H", "-host", "--host", "--hosts"])
-def test_the_list_of_hosts_has_several_spellings(flag: str) -> None:
-    assert read_spec(["-np", "1", flag, "a:2", "true"]).hosts == (Host("a", 2),)
-
-
-@pytest.mark.parametrize("flag", ["--hostfile", "-hostfile", "-machinefile", "--machinefile"])
-def test_the_hostfile_has_several_spellings(flag: str, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text("a slots=2")
-    assert read_spec(["-np", "1", flag, str(tmp_path / "hosts"), "true"]).hosts == (Host("a", 2),)
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        *(([flag, "2"], "size", 2) for flag in ("-np", "--np", "-n", "--num-proc")),
+        *(([word], "size", 2) for word in ("-np=2", "--num-proc=2")),
+        *(([flag, "a:2"], "hosts", (Host("a", 2),)) for flag in ("-H", "-host", "--host", "--hosts")),
+        *(
+            ([flag, "listed"], "hosts", (Host("a", 2),))
+            for flag in ("--hostfile", "-hostfile", "-machinefile", "--machinefile")
+        ),
+        ([], "prefork", True),
+        (["--no-prefork"], "prefork", False),
+        ([], "marks_ranks", True),
+        (["--no-prefix"], "marks_ranks", False),
+        ([], "marks_times", False),
+        (["--prefix-output-with-timestamp"], "marks_times", True),
+        (["-prefix-timestamp"], "marks_times", True),
+    ],
+)
+def test_each_spelling_of_an_option_is_read(
+    words: list[str], name: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "listed").write_text("a slots=2")
+    monkeypatch.chdir(tmp_path)
+    size = [] if name == "size" else ["-np", "1"]
+    assert getattr(read_spec([*size, *words, "true"]), name) == value
 
 
 @pytest.mark.parametrize(
@@ -112,9 +104,7 @@ def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
         "import sys; from hvdrun.cli import main; main(sys.argv[1:]); "
         "print(*{'grpc', 'rich', 'cryptography', 'google', 'asyncio', 'psutil', 'torch', 'numpy'} & set(sys.modules))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", program, *words], capture_output=True, check=True, cwd=ROOT, timeout=30, text=True
-    )
+    result = run_python("-c", program, *words)
     assert result.stdout.splitlines()[-1] == ""
 
 
@@ -174,6 +164,31 @@ def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
     assert capfd.readouterr().err == ""
 
 
+FAULT = "hvdrun: this is a fault of hvdrun's own"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (LaunchError("the agent on a\ndid not start."), 125, "hvdrun: the agent on a did not start.\n"),
+        (
+            HostsFailedError([LaunchError("a is\ndown."), LaunchError("b is away.")], 3),
+            125,
+            "hvdrun: 2 of 3 hosts cannot be used:\n  a is down.\n  b is away.\n",
+        ),
+        (ZeroDivisionError("by 0\nor so"), 125, f"{FAULT}.*ZeroDivisionError: .*\n"),
+        (ExceptionGroup("two", [ValueError(), OSError()]), 125, f"{FAULT}.*ExceptionGroup: .*\n"),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_what_stops_the_launcher_is_one_line_without_a_traceback(
+    error: BaseException, code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["-np", "1", "true", "-v"], raise_error(error)) == code  # that -v is the command's own
+    assert re.fullmatch(said, capfd.readouterr().err)
+
+
 def raise_error(error: BaseException) -> Callable[[JobSpec, Console], int]:
     def launch(_spec: JobSpec, _console: Console) -> int:
         raise error
@@ -181,40 +196,9 @@ def raise_error(error: BaseException) -> Callable[[JobSpec, Console], int]:
     return launch
 
 
-def test_an_error_of_the_launcher_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "true"], raise_error(LaunchError("the agent on a\ndid not start."))) == 125
-    assert capfd.readouterr().err == "hvdrun: the agent on a did not start.\n"
-
-
-def test_hosts_that_failed_are_one_line_each(capfd: pytest.CaptureFixture[str]) -> None:
-    error = HostsFailedError([LaunchError("a is\ndown."), LaunchError("b is away.")], 3)
-    assert main(["-np", "1", "true"], raise_error(error)) == 125
-    assert capfd.readouterr().err == "hvdrun: 2 of 3 hosts cannot be used:\n  a is down.\n  b is away.\n"
-
-
-@pytest.mark.parametrize(
-    "error", [ZeroDivisionError("by 0\nor so"), ExceptionGroup("two", [ValueError(), OSError()])], ids=["one", "group"]
-)
-def test_a_fault_of_ours_is_one_line_with_its_type(error: Exception, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "true"], raise_error(error)) == 125
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("hvdrun: this is a fault of hvdrun's own")
-    assert f"{type(error).__name__}: " in line
-
-
 def test_with_v_a_fault_of_ours_shows_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-np", "1", "-v", "true"], raise_error(ZeroDivisionError())) == 125
     assert "Traceback (most recent call last)" in capfd.readouterr().err
-
-
-def test_the_commands_own_v_shows_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "true", "-v"], raise_error(ZeroDivisionError())) == 125
-    assert "Traceback" not in capfd.readouterr().err
-
-
-def test_an_interruption_before_the_job_is_130_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "true"], raise_error(KeyboardInterrupt())) == 130
-    assert capfd.readouterr().err == ""
 
 
 def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixture[str]) -> None:
@@ -226,26 +210,24 @@ def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixtu
     assert capfd.readouterr().err == "hvdrun: first\nhvdrun: then.\n"
 
 
-def test_several_hosts_are_named_in_the_output_and_one_is_not(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("-H a:1,b:1", r"\[0@a\] text\n"),
+        ("-H a:1,a:1", r"\[0\] text\n"),
+        ("--no-prefix", r"text\n"),
+        ("-prefix-timestamp", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n"),
+    ],
+)
+def test_the_output_has_the_marks_that_the_options_ask_for(
+    options: str, line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
         asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
         return 0
 
-    assert main(["-np", "1", "-H", "a:1,b:1", "true"], launch) == 0
-    assert capfd.readouterr().out == "[0@a] text\n"
-    assert main(["-np", "1", "-H", "a:1,a:1", "true"], launch) == 0
-    assert capfd.readouterr().out == "[0] text\n"
-
-
-def test_the_output_has_the_marks_that_were_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
-    def launch(_spec: JobSpec, console: Console) -> int:
-        asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
-        return 0
-
-    assert main(["-np", "1", "--no-prefix", "true"], launch) == 0
-    assert capfd.readouterr().out == "text\n"
-    assert main(["-np", "1", "-prefix-timestamp", "true"], launch) == 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n", capfd.readouterr().out)
+    assert main(["-np", "1", *options.split(), "true"], launch) == 0
+    assert re.fullmatch(line, capfd.readouterr().out)
 
 
 def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,57 +1,34 @@
 """Standard streams that are closed, full or narrow: no traceback, no wrong exit code, nothing in a wrong file."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from hvdrun.cli import main
-
-ROOT = Path(__file__).parents[2]
+from tests.hvdrun.interpreter import run_python
 
 
 def test_help_into_a_closed_pipe_ends_like_any_program() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    result = subprocess.run(
-        [sys.executable, "-m", "hvdrun", "--help"],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        check=False,
-        cwd=ROOT,
-        timeout=30,
-    )
+    result = run_python("-m", "hvdrun", "--help", stdout=writing)
     os.close(writing)
-    assert (result.returncode, result.stderr) == (141, b"")
+    assert (result.returncode, result.stderr) == (141, "")
 
 
 def test_help_onto_a_full_disk_says_so() -> None:
     with Path("/dev/full").open("wb") as full:
-        result = subprocess.run(
-            [sys.executable, "-m", "hvdrun", "--help"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-            cwd=ROOT,
-            timeout=30,
-        )
+        result = run_python("-m", "hvdrun", "--help", stdout=full)
     assert result.returncode == 125
-    assert result.stderr == b"hvdrun: the standard output cannot be written: No space left on device.\n"
+    assert result.stderr == "hvdrun: the standard output cannot be written: No space left on device.\n"
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_descriptors_change_no_exit_code(closed: str) -> None:
-    result = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "hvdrun", "-np", "0", "true"],
-        check=False,
-        capture_output=True,
-        cwd=ROOT,
-        timeout=30,
-    )
-    assert result.returncode == 2
-    assert result.stdout == b""
+    result = run_python("-m", "hvdrun", "-np", "0", "true", around=closed)
+    assert (result.returncode, result.stdout) == (2, "")
 
 
 def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path) -> None:
@@ -68,13 +45,7 @@ def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path)
 
         sys.exit(main(["-np", "1", "true"], launch))
     """
-    result = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-c", program, str(tmp_path / "file")],
-        check=False,
-        cwd=ROOT,
-        timeout=30,
-    )
-    assert result.returncode == 0
+    assert run_python("-c", program, tmp_path / "file", around=">&-").returncode == 0
     assert (tmp_path / "file").read_bytes() == b""
 
 
@@ -84,16 +55,7 @@ def test_without_a_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capfd
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_the_terminal_cannot_spell_is_spelt_out(tmp_path: Path) -> None:
-    words = ["-np", "1", "--dry-run", "true", "caf\xe9"]
-    program = "import sys; from hvdrun.cli import main; sys.exit(main(sys.argv[1:]))"
-    run = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        capture_output=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)},
-        timeout=30,
-    )
+def test_what_the_terminal_cannot_spell_is_spelt_out() -> None:
+    run = run_python("-m", "hvdrun", "-np", "1", "--dry-run", "true", "caf\xe9", PYTHONIOENCODING="ascii")
     assert run.returncode == 0
-    assert b"command    true 'caf\\xe9'\n" in run.stdout
+    assert "command    true 'caf\\xe9'\n" in run.stdout

@@ -41,28 +41,17 @@ def test_list_and_hostfile_together_are_refused(tmp_path: Path) -> None:
         discover_hosts(listed="a", hostfile=tmp_path, size=1)
 
 
-def test_a_missing_hostfile_is_named(tmp_path: Path) -> None:
-    with pytest.raises(HostFileError, match=r"nowhere.*No such file"):
-        read_hostfile(tmp_path / "nowhere")
-
-
-def test_a_directory_is_no_hostfile(tmp_path: Path) -> None:
-    with pytest.raises(HostFileError, match="Is a directory"):
-        read_hostfile(tmp_path)
-
-
-def test_a_name_that_no_file_can_have_is_refused() -> None:
-    with pytest.raises(HostFileError, match="null"):
-        read_hostfile(Path("a\0b"))
-
-
-def test_an_endless_hostfile_is_refused() -> None:
-    with pytest.raises(HostFileError, match=str(MAX_HOSTFILE_BYTES)):
-        read_hostfile(Path("/dev/zero"))
-
-
-def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_bytes(b"a slots=2\n\nb\xff slots=1\n")
-    with pytest.raises(HostFileError, match=r"^line 3 .*0xff is not UTF-8"):
-        read_hostfile(path)
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere", r"nowhere.*No such file"),
+        (".", "Is a directory"),
+        ("a\0b", "null"),
+        ("/dev/zero", str(MAX_HOSTFILE_BYTES)),
+        ("latin", r"^line 3 .*0xff is not UTF-8"),
+    ],
+)
+def test_a_hostfile_that_cannot_be_read_is_refused(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "latin").write_bytes(b"a slots=2\n\nb\xff slots=1\n")
+    with pytest.raises(HostFileError, match=said):
+        read_hostfile(tmp_path / name)

@@ -13,20 +13,17 @@ def test_what_fits_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("elasticity", "sentence"),
+    ("elasticity", "option"),
     [
-        (Elasticity(0), "--min-np 0 .* -np 2"),
-        (Elasticity(3), "--min-np 3 .* -np 2"),
-        (Elasticity(1, max_size=1), "--max-np 1 .* -np 2"),
-        (Elasticity(1, timeout_seconds=4.9), r"--elastic-timeout 4.9s .* lease of 5 s \(--lease\)"),
+        (Elasticity(0), "--min-np 0"),
         (Elasticity(1, timeout_seconds=float("inf")), "--elastic-timeout"),
-        (Elasticity(1, cooldown_seconds=(10.0, 9.0)), "--blacklist-cooldown-range 10 9"),
         (Elasticity(1, cooldown_seconds=(0.5, 9.0)), "--blacklist-cooldown-range 0.5 9"),
         (Elasticity(1, cooldown_seconds=(1.0, 3601.0)), "--blacklist-cooldown-range 1 3601"),
     ],
 )
-def test_a_contradiction_is_one_sentence(elasticity: Elasticity, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
+def test_a_contradiction_is_refused(elasticity: Elasticity, option: str) -> None:
+    """Those that a command line can have are in test_elastic_request.py."""
+    with pytest.raises(UsageError, match=option):
         elasticity.check(2, 5.0)
 
 

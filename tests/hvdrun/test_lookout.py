@@ -82,79 +82,44 @@ def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostLis
     return found, complaints
 
 
-def test_only_changes_are_told_and_the_order_is_one() -> None:
-    assert look(A, A, AB, AB, BA, A) == ([A, AB, BA, A], [])
+STAY = "the hosts that it named last stay."
+FAILED = f"the host discovery script failed: exit code 1; {STAY}"
+TOOK_LONG = f"the host discovery script failed: it took longer than 30 s; {STAY}"
+RUNS = "the host discovery script has been running for 0.05 s"
+NAMES_AGAIN = "the host discovery script names hosts again."
+NONSENSE = [DiscoveryFailedError(f"byte {byte:#04x} is not UTF-8 text", kind="nonsense") for byte in range(200, 210)]
+SAID_NONSENSE = f"the host discovery script failed: byte 0xc8 is not UTF-8 text; {STAY}"
 
 
-def test_a_failure_is_told_once_and_so_is_its_end() -> None:
-    found, complaints = look(A, FAILS, FAILS, LATE, FAILS, A, A, FAILS, AB)
-    assert found == [A, AB]
-    assert complaints == [
-        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
-        "the host discovery script failed: it took longer than 30 s; the hosts that it named last stay.",
-        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
-        "the host discovery script names hosts again.",
-        "the host discovery script failed: exit code 1; the hosts that it named last stay.",
-        "the host discovery script names hosts again.",
-    ]
+@pytest.mark.parametrize(
+    ("answers", "found", "complaints"),
+    [
+        ([A, A, AB, AB, BA, A], [A, AB, BA, A], []),
+        (
+            [A, FAILS, FAILS, LATE, FAILS, A, A, FAILS, AB],
+            [A, AB],
+            [FAILED, TOOK_LONG, FAILED, NAMES_AGAIN, FAILED, NAMES_AGAIN],
+        ),
+        ([FAILS, A], [A], [FAILED.replace(STAY, "the job waits for its answer."), NAMES_AGAIN]),
+        ([A, *NONSENSE, FAILS, *NONSENSE, A], [A], [SAID_NONSENSE, FAILED, SAID_NONSENSE, NAMES_AGAIN]),
+        ([Slow(A), Slow(A), AB, Slow(A)], [A, AB, A], [f"{RUNS}; the job waits for its answer.", f"{RUNS}; {STAY}"]),
+        ([A, Slow(LATE), Slow(LATE), A], [A], [f"{RUNS}; {STAY}", TOOK_LONG, NAMES_AGAIN]),
+        (
+            [A, FAILS, Slow(A), Slow(FAILS), FAILS, Slow(FAILS), FAILS],
+            [A],
+            [FAILED, f"{RUNS}; {STAY}", NAMES_AGAIN, FAILED, f"{RUNS}; {STAY}", FAILED],
+        ),
+    ],
+    ids=["changes", "fails", "fails first", "differs in words", "is slow", "is slow and fails", "fails and is slow"],
+)
+def test_each_change_of_hosts_and_of_the_script_is_reported_once(
+    answers: list[HostList | DiscoveryFailedError | Slow], found: list[HostList], complaints: list[str]
+) -> None:
+    assert look(*answers) == (found, complaints)
 
 
-def test_the_first_answer_may_fail_and_is_waited_for() -> None:
-    found, complaints = look(FAILS, A)
-    assert found == [A]
-    assert complaints[0].endswith("exit code 1; the job waits for its answer.")
-
-
-def test_a_script_that_cannot_be_started_is_refused_at_once_but_not_later() -> None:
+def test_a_script_that_cannot_be_started_is_refused_at_first_but_not_later() -> None:
     with pytest.raises(DiscoveryImpossibleError, match=r"'./x'.*exit code 127: not found"):
         look(HOPELESS, A)
     found, complaints = look(A, HOPELESS, AB)
     assert (found, len(complaints)) == ([A, AB], 2)
-
-
-def test_a_slow_script_is_told_while_it_runs_once_until_it_is_fast_again() -> None:
-    running = "the host discovery script has been running for 0.05 s"
-    found, complaints = look(Slow(A), Slow(A), AB, Slow(A))
-    assert found == [A, AB, A]
-    assert complaints == [
-        f"{running}; the job waits for its answer.",
-        f"{running}; the hosts that it named last stay.",
-    ]
-
-
-def test_a_slow_script_that_fails_is_told_first_as_slow_and_then_no_more() -> None:
-    _, complaints = look(A, Slow(LATE), Slow(LATE), A)
-    assert complaints == [
-        "the host discovery script has been running for 0.05 s; the hosts that it named last stay.",
-        "the host discovery script failed: it took longer than 30 s; the hosts that it named last stay.",
-        "the host discovery script names hosts again.",
-    ]
-
-
-def test_a_script_that_fails_and_then_hangs_is_told_as_slow() -> None:
-    _, complaints = look(A, FAILS, Slow(A), Slow(FAILS), FAILS, Slow(FAILS), FAILS)
-    failed, running = (
-        f"the host discovery script {what}; the hosts that it named last stay."
-        for what in ("failed: exit code 1", "has been running for 0.05 s")
-    )
-    assert complaints == [
-        failed,
-        running,
-        "the host discovery script names hosts again.",
-        failed,
-        running,
-        failed,
-    ]
-
-
-def test_a_failure_of_the_same_kind_is_told_once_whatever_it_says() -> None:
-    failures = [
-        DiscoveryFailedError(f"byte {byte:#04x} is not UTF-8 text", kind="nonsense") for byte in range(200, 210)
-    ]
-    _, complaints = look(A, *failures, FAILS, *failures, A)
-    assert [complaint.partition(";")[0] for complaint in complaints] == [
-        "the host discovery script failed: byte 0xc8 is not UTF-8 text",
-        "the host discovery script failed: exit code 1",
-        "the host discovery script failed: byte 0xc8 is not UTF-8 text",
-        "the host discovery script names hosts again.",
-    ]

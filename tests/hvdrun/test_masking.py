@@ -6,47 +6,20 @@ from hypothesis import strategies as st
 
 from hvdrun.masking import MASK, mask_command, mask_text, mask_value, names_a_secret
 
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "HF_TOKEN",
-        "GITHUB_TOKENS",
-        "AWS_SECRET_ACCESS_KEY",
-        "WANDB_API_KEY",
-        "apikey",
-        "SSHPASSWORD",
-        "DB_PASSWD",
-        "DB_PASS",
-        "PASS",
-        "MYSQL_PWD",
-        "KEY_PASSPHRASE",
-        "GOOGLE_APPLICATION_CREDENTIALS",
-        "HTTP_AUTHORIZATION",
-        "REGISTRY_AUTH",
-        "SESSION_COOKIE",
-        "--api-key",
-        "--db-pass",
-    ],
+NAMES_OF_SECRETS = (
+    "HF_TOKEN GITHUB_TOKENS AWS_SECRET_ACCESS_KEY WANDB_API_KEY apikey SSHPASSWORD DB_PASSWD DB_PASS PASS MYSQL_PWD "
+    "KEY_PASSPHRASE GOOGLE_APPLICATION_CREDENTIALS HTTP_AUTHORIZATION REGISTRY_AUTH SESSION_COOKIE --api-key --db-pass"
 )
+OTHER_NAMES = "PATH PWD OMP_NUM_THREADS TOKENIZERS_PARALLELISM XKB_KEYBOARD SSH_AUTH_SOCK BYPASS MASTER_PORT"
+
+
+@pytest.mark.parametrize("name", NAMES_OF_SECRETS.split())
 def test_a_name_that_tells_of_a_secret_is_known(name: str) -> None:
     assert names_a_secret(name)
     assert mask_value(name, "hunter2") == MASK
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "PATH",
-        "PWD",
-        "OMP_NUM_THREADS",
-        "TOKENIZERS_PARALLELISM",
-        "XKB_KEYBOARD",
-        "SSH_AUTH_SOCK",
-        "BYPASS",
-        "MASTER_PORT",
-    ],
-)
+@pytest.mark.parametrize("name", OTHER_NAMES.split())
 def test_other_names_are_not(name: str) -> None:
     assert not names_a_secret(name)
     assert mask_value(name, "4") == "4"

@@ -1,4 +1,4 @@
-"""How a running job answers signals; what follows from them is in test_launch and tests/system."""
+"""How a running job answers signals; what follows from them is in tests/system."""
 
 import asyncio
 import os
@@ -8,17 +8,21 @@ from collections.abc import Iterator
 import pytest
 
 from hvdrun.signals import answer_signals
+from tests.waiting import LIMIT_SECONDS
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LIMIT_SECONDS = 10.0
 
 
-@pytest.fixture(params=STOPPING, ids=lambda number: number.name)
-def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    chosen: signal.Signals = request.param
-    former = signal.getsignal(chosen)
-    yield chosen
-    signal.signal(chosen, former)
+@pytest.fixture(autouse=True)
+def _guarded() -> Iterator[None]:
+    """A signal that is not answered is dropped: it must not end the process of the tests."""
+    former = {number: signal.signal(number, lambda *_: None) for number in (*STOPPING, signal.SIGTSTP)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+numbers = pytest.mark.parametrize("number", STOPPING, ids=lambda number: number.name)
 
 
 def answer(*numbers: signal.Signals, ignored: signal.Signals | None = None) -> list[object]:
@@ -48,6 +52,7 @@ def answer(*numbers: signal.Signals, ignored: signal.Signals | None = None) -> l
     return calls
 
 
+@numbers
 def test_a_signal_stops_the_job_with_a_shell_s_code_for_it(number: signal.Signals) -> None:
     assert answer(number) == [(128 + number, f"{number.name} came to hvdrun")]
 
@@ -56,6 +61,7 @@ def test_ctrl_z_suspends_it() -> None:
     assert answer(signal.SIGTSTP, signal.SIGINT) == ["suspend", (130, "SIGINT came to hvdrun")]
 
 
+@numbers
 def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
     signal.signal(number, signal.SIG_IGN)
     other = next(known for known in STOPPING if known is not number)

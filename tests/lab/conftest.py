@@ -1,5 +1,5 @@
 """The lab is a fixture of its own tests."""
 
-from tests.lab import fixtures
+from tests.lab.fixtures import lab, labs
 
-lab = fixtures.lab
+__all__ = ["lab", "labs"]

@@ -17,7 +17,6 @@ from tests.lab.plan import HostPlan, list_names, plan_interfaces
 from tests.lab.requirements import find_program
 
 PREFIX = "hvdrun-lab-"
-ALIAS = "trainer"  # root by another name
 LIMIT_SECONDS = 20.0
 _LOCK = "lock"
 _YOUNG_SECONDS = 60.0  # a folder without a lock may be another lab's, which is about to lock it
@@ -52,11 +51,9 @@ class Folder:
         for name in numbers:
             self._write_host(name)
         known = "".join(self._introduce(plan, number) for plan, number in numbers.values())
+        lines = [*_LOCAL_NAMES, *(line for plan, number in numbers.values() for line in list_names(plan, number)), ""]
         for name in numbers:
-            lines = [*_LOCAL_NAMES]
-            for plan, number in numbers.values():
-                lines += list_names(plan, number, is_own=plan.name == name)
-            (self.host(name) / "hosts").write_text("\n".join([*lines, ""]), encoding="utf-8")
+            (self.host(name) / "hosts").write_text("\n".join(lines), encoding="utf-8")
             (self.home(name) / ".ssh" / "known_hosts").write_text(known, encoding="utf-8")
 
     def shown(self, name: str) -> list[tuple[str, str]]:
@@ -77,8 +74,7 @@ class Folder:
         (host / "hostname").write_text(f"{name}\n", encoding="utf-8")
         (host / "nsswitch.conf").write_text(_NAME_SERVICE, encoding="utf-8")
         (host / "passwd").write_text(_rehome(home), encoding="utf-8")
-        passwords = "".join(f"{user}:*:19000:0:99999:7:::\n" for user in ("root", ALIAS))  # none, but not locked
-        (host / "shadow").write_text(passwords, encoding="utf-8")
+        (host / "shadow").write_text("root:*:19000:0:99999:7:::\n", encoding="utf-8")  # no password, but not locked
 
     def _introduce(self, plan: HostPlan, number: int) -> str:
         """The lines of known_hosts for a host."""
@@ -86,9 +82,7 @@ class Folder:
             return ""
         key = (self.host(plan.name) / "host_key.pub").read_text(encoding="utf-8").rsplit(" ", 1)[0]
         addresses = [a for interface in plan_interfaces(plan, number) for a in interface.addresses.values()]
-        port = plan.sshd.port
-        names = [name if port == 22 else f"[{name}]:{port}" for name in (plan.name, *addresses)]
-        return f"{','.join(names)} {key}\n"
+        return f"{','.join([plan.name, *addresses])} {key}\n"
 
 
 def find_folders() -> list[Path]:
@@ -121,16 +115,14 @@ def _is_stale(path: Path) -> bool:
 
 
 def _rehome(home: Path) -> str:
-    """The machine's users, root with this home and a second name, for tests that log in by name."""
+    """The machine's users, root with this home."""
     lines = Path("/etc/passwd").read_text(encoding="utf-8").splitlines()
-    others = [line for line in lines if line.partition(":")[0] not in {"root", ALIAS}]
-    same = [f"{name}:x:0:0:{name}:{home}:/bin/bash" for name in ("root", ALIAS)]
-    return "\n".join([*same, *others, ""])
+    others = [line for line in lines if not line.startswith("root:")]
+    return "\n".join([f"root:x:0:0:root:{home}:/bin/bash", *others, ""])
 
 
 def make_key(path: Path) -> Path:
-    """A new key without a passphrase, in place of a former one; its public half is beside it."""
-    path.unlink(missing_ok=True)
+    """A new key without a passphrase; its public half is beside it."""
     command: list[str | Path] = [find_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", path]
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=LIMIT_SECONDS, check=True)
     return path

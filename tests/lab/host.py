@@ -18,6 +18,9 @@ from tests.lab.process import HostProcess, find_processes, wait_for_entry
 from tests.lab.sshd import Sshd
 
 LIMIT_SECONDS = 60.0
+OWN_FOLDERS = (Path("/tmp"), Path("/dev/shm"))  # noqa: S108 - each host has its own
+_TORCH_S_OWN = "torchinductor_"  # a cache, which torch makes and keeps wherever a model is trained
+_LISTENING = "0A"  # as the kernel writes the state in /proc/net/tcp
 STILL = "TZ"  # the states of processes that are stopped, or have ended
 _PAUSE_SECONDS = 0.01
 Stream = int | IO[bytes] | None
@@ -45,10 +48,11 @@ class Host:
         self._descriptor = os.pidfd_open(pid)
         self._started: list[subprocess.Popen[bytes]] = []
         self._stopped_before: set[int] = set()
+        self._changes = 0
         self.network = Network(
             plan_interfaces(plan, number),
-            on_host=lambda command, text: _feed([*enter(pid, "net"), *command], text),
-            on_switch=lambda command, text: _feed([*enter(switch, "net"), *command], text),
+            on_host=lambda command, text: self._change([*enter(pid, "net"), *command], text),
+            on_switch=lambda command, text: self._change([*enter(switch, "net"), *command], text),
         )
         self.sshd = Sshd(plan.sshd or SshdPlan(), folder, self._launch, self._find)
 
@@ -59,9 +63,6 @@ class Host:
         environment: Mapping[str, str] | None = None,
         directory: Path | str | None = None,
         stdin: Stream = subprocess.DEVNULL,
-        stdout: Stream = subprocess.PIPE,
-        stderr: Stream = subprocess.PIPE,
-        start_new_session: bool = True,
     ) -> subprocess.Popen[bytes]:
         """Start a command on the host, as its user would who has logged in there; what is returned is the command.
 
@@ -78,9 +79,9 @@ class Host:
                 [*within, "env", f"--chdir={directory or self.home}", "--", *map(str, command)],
                 env=variables,
                 stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=start_new_session,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
             )
         self._started.append(process)
         with contextlib.suppress(FileNotFoundError):  # the host was destroyed meanwhile, and the command with it
@@ -122,8 +123,35 @@ class Host:
         """All processes of the host, those left out that are the lab's: its first one, and the sshd that listens."""
         return tuple(process for process in self._find() if process.pid_on_host != self.sshd.pid)
 
+    def list_traces(self) -> Iterator[str]:
+        """All that a job could leave on the host: processes, files in /tmp and /dev/shm, listeners."""
+        for process in self.processes():
+            yield str(process)
+        for folder in OWN_FOLDERS:
+            with contextlib.suppress(FileNotFoundError):
+                for path in self.locate(folder).iterdir():
+                    if not path.name.startswith(_TORCH_S_OWN):
+                        yield f"file {folder / path.name}"
+        for kind in ("tcp", "tcp6"):
+            lines = Path("/proc", str(self.pid), "net", kind).read_text(encoding="ascii").splitlines()[1:]
+            for local, _, state in (line.split()[1:4] for line in lines):
+                if state == _LISTENING:
+                    yield f"{kind} listener on port {int(local.rpartition(':')[2], 16)}"
+
+    def locate(self, path: Path) -> Path:
+        """Where the tests see what the host has at this absolute path."""
+        return Path("/proc", str(self.pid), "root", path.relative_to("/"))
+
+    def describe(self) -> object:
+        """Equal to an earlier answer if the host is as it was then: what runs, its files, its network, its server."""
+        if not self.is_up:
+            return None
+        files = {path: path.read_bytes() for path in self.home.rglob("*") if path.is_file()}
+        return self.pid, self._changes, self.sshd.pid, sorted(self.list_traces()), files
+
     def freeze(self) -> None:
         """Stop all processes of the host; its kernel goes on to acknowledge what arrives."""
+        self._changes += 1
         seen: set[int] = set()
         deadline = time.monotonic() + LIMIT_SECONDS
         while running := [process for process in self._find() if process.state not in STILL or process.pid not in seen]:
@@ -181,6 +209,13 @@ class Host:
     def _find(self) -> tuple[HostProcess, ...]:
         return find_processes(self.pid)
 
+    def _change(self, command: list[str], text: str) -> str:
+        self._changes += 1
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+        if done.returncode != 0:
+            raise OSError(f"'{' '.join(command)}' failed: {done.stderr.strip()}, given:\n{text}")
+        return done.stdout
+
     def _launch(self, command: list[str]) -> None:
         done = self.run(command)
         if done.returncode != 0:
@@ -202,9 +237,3 @@ def _children_in(descriptor: int) -> Iterator[None]:
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-
-
-def _feed(command: list[str], text: str) -> None:
-    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
-    if done.returncode != 0:
-        raise OSError(f"'{' '.join(command)}' failed: {done.stderr.strip()}, given:\n{text}")

@@ -5,18 +5,18 @@
         assert done.returncode == 0, done.stderr
         assert lab["host1"].processes() == ()             # nothing of the job is left there
 
-In a test: `def test_it(lab: BuildLab) -> None: hosts = lab(2)`, with `from tests.lab.fixtures import BuildLab, lab` in
-the test's module or its conftest; that skips where no lab can be built, and closes what it built.
+In a test: `def test_it(lab: BuildLab) -> None: hosts = lab(2)`, with the fixtures of `tests.lab.fixtures` in the test's
+module or its conftest; that skips where no lab can be built, and gives a lab that a test has not changed to the next.
 
 - A host has `run` (to the end: a CompletedProcess with text), `start` (a Popen whose pid is the command's own),
   `processes`, `freeze`, `thaw`, `destroy`, `home`, `network` and `sshd`; commands get a small environment in which
   `python` and `hvdrun` are those of the tests, and HOME a folder with a key that opens all hosts and a known_hosts
   that knows them all. `ssh` and paramiko in the launcher work without any option.
 - `host.network` has `cut` (also one way), `ignore` (one host), `unplug`, `slow`, `mend`, `close_door`, `address`;
-  `host.sshd` has `stop`, `start`, `restart` (with another plan), `kill`, `kill_sessions`, `log`.
+  `host.sshd` has `stop`, `kill`, `kill_sessions`.
 - `Lab([HostPlan("a"), HostPlan("b", families=(Family.IPV6,), decoys=("docker0",))])`: see `tests.lab.plan`.
 - All see the machine's files, but each has its own /tmp, /dev/shm and /run. What is to be seen everywhere is put into
-  `lab.shared`, or beneath a folder that is named in `Lab(shared=[tmp_path])`.
+  `lab.shared`.
 - Process ids: each host counts its own. `pid` of a Popen and of `host.processes()` are the tests' view; what a program
   prints is the host's (`pid_on_host`).
 """
@@ -38,7 +38,7 @@ from tests.lab import wiring
 from tests.lab.folder import Folder, sweep
 from tests.lab.host import Host
 from tests.lab.machine import Machine
-from tests.lab.plan import LAUNCHER, LAUNCHER_NUMBER, MAX_HOSTS, HostPlan, plan_interfaces
+from tests.lab.plan import LAUNCHER, LAUNCHER_NUMBER, HostPlan, plan_interfaces
 
 ROOT = Path(__file__).parent.parent.parent
 LIMIT_SECONDS = 60.0
@@ -50,35 +50,33 @@ class Lab:
 
     hosts: how many, named host1, host2 and so on; or their plans.
     launcher: the host that tests start hvdrun on.
-    shared: folders that every host sees, though they are in /tmp.
     """
 
-    def __init__(
-        self,
-        hosts: int | Iterable[HostPlan] = 2,
-        *,
-        launcher: HostPlan | None = None,
-        shared: Iterable[Path] = (),
-    ) -> None:
+    def __init__(self, hosts: int | Iterable[HostPlan] = 2, *, launcher: HostPlan | None = None) -> None:
         plans = [HostPlan(f"host{n}") for n in range(1, hosts + 1)] if isinstance(hosts, int) else list(hosts)
-        if len(plans) > MAX_HOSTS:
-            raise ValueError(f"a lab has at most {MAX_HOSTS} hosts, not {len(plans)}")
         own = launcher or HostPlan(LAUNCHER, sshd=None)
         self._numbers = {plan.name: (plan, number) for number, plan in enumerate(plans, start=1)}
         self._numbers[own.name] = (own, LAUNCHER_NUMBER)
         self._launcher = own.name
-        self._seen_paths = [ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared]
         self._hosts: dict[str, Host] = {}
         self._ended: list[Host] = []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> Self:
+        """Build the lab."""
         with contextlib.ExitStack() as stack:
             self._open(stack)
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Remove it."""
         self._stack.close()
 
     def __getitem__(self, name: str) -> Host:
@@ -108,14 +106,20 @@ class Lab:
         """The keeper's process."""
         return self._keeper.pid
 
-    def reboot(self, name: str, plan: HostPlan | None = None) -> Host:
-        """Destroy a host if it is up, and start it again, with another plan if one is given; a new Host."""
-        former, number = self._numbers[name]
+    def reboot(self, name: str) -> Host:
+        """Destroy a host if it is up, and start it again; a new Host."""
         self._hosts[name].destroy()
         self._ended.append(self._hosts[name])
-        self._numbers[name] = (plan or former, number)
         self._boot([name])
         return self._hosts[name]
+
+    def is_like(self, other: "Lab") -> bool:
+        """Another lab of the same plan could stand in for this one."""
+        return (self._numbers, self._launcher) == (other._numbers, other._launcher)
+
+    def is_new(self) -> bool:
+        """It is as it was when it had been built; what is in `shared` does not count."""
+        return self._describe() == self._new
 
     def part(self, one: str, other: str) -> None:
         """Lose what two hosts send each other; `mend` on the network of both undoes it."""
@@ -139,6 +143,10 @@ class Lab:
             self._folder.release()
         stack.callback(self._close)
         self._boot(list(self._numbers))
+        self._new = self._describe()
+
+    def _describe(self) -> list[object]:
+        return [host.describe() for host in self._hosts.values()]
 
     def _boot(self, names: list[str]) -> None:
         self._folder.write(self._numbers)
@@ -163,9 +171,8 @@ class Lab:
         interfaces = plan_interfaces(plan, number)
         machine = Machine(
             hostname=name,
-            has_own_tmp=plan.has_own_tmp,
             shown=self._folder.shown(name),
-            shared=[str(path) for path in (*self._seen_paths, self.folder)],
+            shared=[str(path) for path in (ROOT, Path(sys.prefix), Path(sys.base_prefix), self.folder)],
             network=wiring.configure(interfaces),
         )
         cables = [command for interface in interfaces for command in wiring.lay_cable(interface)]

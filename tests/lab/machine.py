@@ -29,7 +29,6 @@ class Machine:
     """
 
     hostname: str
-    has_own_tmp: bool
     shown: Sequence[tuple[str, str]]
     shared: Sequence[str]
     network: Sequence[str]
@@ -70,7 +69,7 @@ def _mount(machine: Machine) -> None:
     """Each place is opened before mounts can hide it, and shown again where they did."""
     kept = {Path(path): os.open(path, os.O_PATH) for path in machine.shared}
     cgroups = os.open(_CGROUPS, os.O_PATH) if _CGROUPS.is_dir() else None
-    for target in _OWN if machine.has_own_tmp else ():
+    for target in _OWN:
         kernel.mount_fresh("tmpfs", Path(target), "mode=1777")
     kernel.mount_fresh("tmpfs", _RUN, "mode=755")
     (_RUN / "sshd").mkdir()

@@ -10,17 +10,13 @@ _DOOR = "lab_door"
 _LEAST_BURST_BYTES = 3200  # two frames
 _QUEUE = "2000ms"  # longer queues are cut short, as in a router
 
-_CLOSED = f"""
-table inet {_DOOR} {{
-  chain input {{
-    type filter hook input priority 0; policy accept;
-    iifname != "lo" tcp flags & (syn|ack) == syn drop
-  }}
-}}
+_DOORWAY = f"""
+add table inet {_DOOR}
+add chain inet {_DOOR} input {{ type filter hook input priority 0; policy accept; }}
 """
 
-# Run a command in a network namespace, with this text as its input.
-Runner = Callable[[list[str], str], None]
+# Run a command in a network namespace, with this text as its input; what it prints.
+Runner = Callable[[list[str], str], str]
 
 
 class Direction(StrEnum):
@@ -64,9 +60,12 @@ class Network:
                 else:
                     self._on_switch(["nft", "-f", "-"], _filter(interface.port, interface.port, "drop"))
 
-    def ignore(self, other: "Network") -> None:
-        """Lose what comes from another host, without a trace; what goes there is not lost."""
-        for interface in self.joined():
+    def ignore(self, other: "Network", device: str | None = None) -> None:
+        """Lose what comes from another host, without a trace; what goes there is not lost.
+
+        device: only what comes to this interface.
+        """
+        for interface in self._choose(device):
             for sender in other.joined():
                 self._filter_incoming(interface, f"ether saddr {sender.hardware} drop")
 
@@ -93,13 +92,13 @@ class Network:
                 runner(["tc", "qdisc", "delete", "dev", device, "root"], "")
         self._set_ports("up", None)
 
-    def close_door(self) -> None:
-        """Refuse, by silence, every connection that another host opens; those that are open stay."""
-        self._on_host(["nft", "-f", "-"], _remove(_DOOR, "inet") + _CLOSED)
-
-    def open_door(self) -> None:
-        """Accept connections again."""
-        self._on_host(["nft", "-f", "-"], _remove(_DOOR, "inet"))
+    def close_door(self, *others: "Network") -> None:
+        """Refuse, by silence, every connection that another host, or one of these, opens; those that are open stay."""
+        senders = [f"ether saddr {one.hardware}" for other in others for one in other.joined()] or ['iifname != "lo"']
+        rules = "".join(
+            f"add rule inet {_DOOR} input {sender} tcp flags & (syn|ack) == syn drop\n" for sender in senders
+        )
+        self._on_host(["nft", "-f", "-"], _remove(_DOOR, "inet") + _DOORWAY + rules)
 
     def remove(self) -> None:
         """Take the host from all networks for good."""

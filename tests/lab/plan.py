@@ -7,7 +7,6 @@ from types import MappingProxyType
 
 LAUNCHER = "launcher"
 LAUNCHER_NUMBER = 250
-MAX_HOSTS = 249
 
 
 class Family(StrEnum):
@@ -25,7 +24,6 @@ class SshdPlan:
     settings: further lines of sshd_config, such as {"MaxStartups": "2:100:2", "AllowTcpForwarding": "no"}.
     """
 
-    port: int = 22
     accepts_key: bool = True
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -39,8 +37,6 @@ class HostPlan:
     families: which addresses its interfaces have.
     decoys: names of interfaces that are up and have one and the same address on every host, but lead nowhere.
     is_closed: nobody can open a connection to it; it can open connections to others.
-    has_loopback_name: it finds its own name at 127.0.1.1, as on a Debian that was installed by hand.
-    has_own_tmp: /tmp and /dev/shm are its own.
     sshd: None for a host without a server.
     """
 
@@ -49,8 +45,6 @@ class HostPlan:
     families: tuple[Family, ...] = (Family.IPV4, Family.IPV6)
     decoys: tuple[str, ...] = ()
     is_closed: bool = False
-    has_loopback_name: bool = False
-    has_own_tmp: bool = True
     sshd: SshdPlan | None = field(default_factory=SshdPlan)
 
 
@@ -78,10 +72,8 @@ def plan_interfaces(plan: HostPlan, number: int) -> tuple[Interface, ...]:
     return (*networks, *decoys)
 
 
-def list_names(plan: HostPlan, number: int, *, is_own: bool) -> list[str]:
-    """The lines of /etc/hosts for this host, on itself (is_own) or on another."""
-    if is_own and plan.has_loopback_name:
-        return [f"127.0.1.1 {plan.name}"]
+def list_names(plan: HostPlan, number: int) -> list[str]:
+    """The lines of /etc/hosts for this host."""
     joined = [interface for interface in plan_interfaces(plan, number) if interface.network is not None]
     return [f"{address} {plan.name}" for address in joined[0].addresses.values()] if joined else []
 

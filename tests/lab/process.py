@@ -28,20 +28,12 @@ class HostProcess:
 
     pid: int
     pid_on_host: int
-    parent: int
     program: str
     command: tuple[str, ...]
     state: str
 
     def __str__(self) -> str:
         return f"process {self.pid} ({self.pid_on_host} on its host, {self.state}): {' '.join(self.command)}"
-
-    def environment(self) -> dict[str, str]:
-        """What the process was started with; empty when it has ended."""
-        with contextlib.suppress(OSError):
-            pairs = (_PROC / str(self.pid) / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
-            return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
-        return {}
 
 
 def find_processes(first: int) -> tuple[HostProcess, ...]:
@@ -123,7 +115,6 @@ def _describe(pid: int) -> HostProcess:
     return HostProcess(
         pid=pid,
         pid_on_host=int(status["NSpid"].split()[-1]),
-        parent=int(status["PPid"]),
         program=program,
         command=tuple(command) or (f"[{status['Name']}]",),
         state=status["State"][0],

@@ -40,29 +40,25 @@ def find_program(name: str) -> str:
 
     Raises FileNotFoundError.
     """
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS]))
+    found = _look_for(name)
     if found is None:
         raise FileNotFoundError(f"there is no program {name} on PATH or among the administrator's")
     return found
 
 
-def _is_there(name: str) -> bool:
-    try:
-        find_program(name)
-    except FileNotFoundError:
-        return False
-    return True
+def _look_for(name: str) -> str | None:
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS]))
 
 
 @functools.cache
 def find_missing() -> str | None:
     """Why no lab can be built here, as one sentence; None when one can."""
-    if os.geteuid() != 0:
-        return "a lab of hosts needs root, for namespaces and mounts"
-    absent = [name for name in _PACKAGES if not _is_there(name)]
-    if absent:
+    absent = [name for name in _PACKAGES if _look_for(name) is None]
+    needs = ([] if os.geteuid() == 0 else ["root"]) + absent
+    if needs:
         packages = " ".join(sorted({_PACKAGES[name] for name in absent}))
-        return f"a lab of hosts needs {', '.join(absent)}, not found here: on Debian, apt-get install {packages}"
+        remedy = f": on Debian, apt-get install {packages}" if absent else ""
+        return f"a lab of hosts needs {', '.join(needs)}, which are missing here{remedy}"
     command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c", _TRIAL]
     trial = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False

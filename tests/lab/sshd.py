@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.lab.folder import make_key
 from tests.lab.plan import SshdPlan
 from tests.lab.process import HostProcess, end
 from tests.lab.requirements import find_program
@@ -33,16 +32,10 @@ class Sshd:
         launch: Callable[[list[str]], None],
         find: Callable[[], tuple[HostProcess, ...]],
     ) -> None:
-        self.plan = plan
+        self._plan = plan
         self._folder = folder
         self._launch = launch
         self._find = find
-
-    @property
-    def log(self) -> str:
-        """What the server has said."""
-        path = self._folder / "sshd.log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
     @property
     def pid(self) -> int | None:
@@ -63,29 +56,14 @@ class Sshd:
         deadline = time.monotonic() + LIMIT_SECONDS
         while self.pid is None:
             if time.monotonic() > deadline:
-                raise TimeoutError(f"sshd does not listen after {LIMIT_SECONDS} s: {self.log}")
+                said = (self._folder / "sshd.log").read_text(encoding="utf-8", errors="replace")
+                raise TimeoutError(f"sshd does not listen after {LIMIT_SECONDS} s: {said}")
             time.sleep(_PAUSE_SECONDS)
-
-    def start(self, plan: SshdPlan | None = None) -> None:
-        """Start the server, with another plan if one is given, and wait until it listens."""
-        self.plan = plan or self.plan
-        self.begin()
-        self.wait()
 
     def stop(self) -> None:
         """End the server that listens; sessions that are open go on."""
         end([process for process in self.processes() if process.pid_on_host == self.pid], signal.SIGTERM)
         (self._folder / "sshd.pid").unlink(missing_ok=True)
-
-    def restart(self, plan: SshdPlan | None = None) -> None:
-        """Stop and start it; sessions that are open go on."""
-        self.stop()
-        self.start(plan)
-
-    def renew_key(self) -> None:
-        """Restart with a new host key, which nobody knows."""
-        make_key(self._folder / "host_key")
-        self.restart()
 
     def kill(self) -> None:
         """Kill the server and all its sessions with SIGKILL; what runs in the sessions is left to itself."""
@@ -103,11 +81,10 @@ class Sshd:
     def _configure(self) -> str:
         """sshd_config; the first line for a setting counts, so that the plan's own stand first."""
         lines = [
-            *(f"{name} {value}" for name, value in self.plan.settings.items()),
-            f"Port {self.plan.port}",
+            *(f"{name} {value}" for name, value in self._plan.settings.items()),
             f"HostKey {self._folder / 'host_key'}",
             f"PidFile {self._folder / 'sshd.pid'}",
-            f"AuthorizedKeysFile {self._folder / 'authorized_keys' if self.plan.accepts_key else 'none'}",
+            f"AuthorizedKeysFile {self._folder / 'authorized_keys' if self._plan.accepts_key else 'none'}",
             "PermitRootLogin yes",
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",

@@ -1,6 +1,5 @@
 """Nothing of a lab outlives it, however its owner, its keeper or its hosts end."""
 
-import contextlib
 import fcntl
 import os
 import select
@@ -8,30 +7,29 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.lab import folder
 from tests.lab.fixtures import BuildLab
-from tests.lab.host import Host
 from tests.lab.lab import ROOT, Lab
 from tests.lab.plan import HostPlan
+from tests.lab.process import find_processes
 from tests.lab.requirements import require_lab
 
 LIMIT_SECONDS = 20.0
-ALL_PROCESSES = 8
-_KINDS = ("net", "mnt", "pid", "uts")  # of namespaces
+ALL_PROCESSES = 8  # the keeper, three hosts, two servers, two that sleep
 # An owner with processes on its hosts; it says what there is to look for, and waits.
 OWNER = """
 import sys
 from tests.lab.lab import Lab
 with Lab(2) as lab:
-    lab.launcher.run(["ssh", "-o", "BatchMode=yes", "host1", "setsid sleep 62 >/dev/null 2>&1 & exit 0"])
-    lab["host2"].start(["setsid", "sleep", "62"])
+    for host in lab:
+        host.start(["setsid", "--fork", "sleep", "62"]).wait()
     print(lab.folder, lab.pid, flush=True)
     sys.stdin.read()
 """
@@ -39,120 +37,39 @@ with Lab(2) as lab:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What a lab has put onto this machine: all processes with its namespaces, and its folder.
-
-    held: descriptors of the namespaces: once they are gone, another test's new lab may have their numbers.
-    """
+    """What a lab has put onto this machine: its folder, and its processes with a descriptor of each."""
 
     folder: Path
-    pids: frozenset[int]
-    namespaces: frozenset[str]
-    held: tuple[int, ...]
-
-    def processes_left(self) -> list[str]:
-        """The lab's processes that run."""
-        return [f"{pid} {_read_command(pid)}" for pid in _list_pids() if _name_namespaces(pid) & self.namespaces]
-
-    def let_go(self) -> None:
-        """Give the namespaces' numbers back."""
-        for descriptor in self.held:
-            os.close(descriptor)
+    processes: dict[int, str]
 
     def settle(self) -> None:
-        """Wait until all of the lab's processes have ended; what has not is said."""
-        for pid in self.pids:
-            try:
-                descriptor = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
+        """Wait until all of the lab's processes have ended."""
+        for descriptor, name in self.processes.items():
             ended = select.select([descriptor], [], [], LIMIT_SECONDS)[0]
             os.close(descriptor)
-            assert ended, f"{pid} {_read_command(pid)} is left"
-        assert self.processes_left() == []
-        self.let_go()
+            assert ended, f"{name} is left"
         assert self.folder.name not in Path("/proc/self/mounts").read_text(encoding="utf-8")
 
 
+Owned = tuple["subprocess.Popen[str]", int, Traces]  # an owner, its keeper, and what there is of its lab
+
+
 def trace(path: Path, keeper: int) -> Traces:
-    """What there is of a lab, now."""
-    own = _name_namespaces(os.getpid())
-    kept = [keeper, *(pid for pid in _list_pids() if _find_parent(pid) == keeper)]
-    namespaces = frozenset(name for pid in kept for name in _name_namespaces(pid)) - own
-    assert namespaces
-    pids = frozenset(pid for pid in _list_pids() if _name_namespaces(pid) & namespaces)
-    return Traces(path, pids, namespaces, tuple(_hold_namespaces(kept)))
-
-
-def trace_all(path: Path, keeper: int) -> Traces:
-    """The same, once all is there that OWNER has started: the keeper, three hosts, two servers, two that sleep."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while len((traces := trace(path, keeper)).pids) < ALL_PROCESSES:
-        traces.let_go()
-        assert time.monotonic() < deadline, traces
-        time.sleep(0.01)  # a process may be between fork and exec
-    return traces
-
-
-def _list_pids() -> list[int]:
-    return sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-
-
-def _name_namespaces(pid: int) -> frozenset[str]:
-    try:
-        return frozenset(str((Path(f"/proc/{pid}/ns") / kind).readlink()) for kind in _KINDS)
-    except OSError:
-        return frozenset()
-
-
-def _hold_namespaces(pids: list[int]) -> Iterator[int]:
-    for pid in pids:
-        for kind in _KINDS:
-            with contextlib.suppress(OSError):  # a helper of the keeper's, which has ended
-                yield os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY)
-
-
-def _find_parent(pid: int) -> int | None:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
-    except OSError:
-        return None
-
-
-def _read_command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
-    except OSError:
-        return "(ended)"
-
-
-def kill_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    owner.kill()
-
-
-def end_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    assert owner.stdin is not None
-    owner.stdin.close()
-
-
-def terminate_owner(owner: "subprocess.Popen[str]", _: int) -> None:
-    owner.terminate()
+    """What there is of a lab now: its keeper, the first process of each host, and what runs there."""
+    firsts = psutil.Process(keeper).children()
+    inside = {one.pid: str(one) for first in firsts for one in find_processes(first.pid)}
+    pids = {keeper: "the keeper", **{first.pid: str(first) for first in firsts}, **inside}
+    return Traces(path, {os.pidfd_open(pid): name for pid, name in pids.items()})
 
 
 def kill_keeper(owner: "subprocess.Popen[str]", keeper: int) -> None:
     os.kill(keeper, signal.SIGKILL)
-    end_owner(owner, keeper)
+    owner.communicate("")
 
 
-def kill_both(owner: "subprocess.Popen[str]", keeper: int) -> None:
-    os.kill(keeper, signal.SIGKILL)
-    owner.kill()
-
-
-@pytest.mark.parametrize("act", [end_owner, terminate_owner, kill_owner, kill_keeper, kill_both])
-def test_nothing_outlives_a_labs_owner_or_keeper(
-    act: Callable[["subprocess.Popen[str]", int], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a place of its own: another test's new lab would sweep the folder away."""
+@pytest.fixture
+def owned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Owned]:
+    """A lab in a place that no other test's new lab sweeps."""
     require_lab()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -161,14 +78,40 @@ def test_nothing_outlives_a_labs_owner_or_keeper(
     ) as owner:
         assert owner.stdout is not None
         path, keeper = owner.stdout.readline().split()
-        traces = trace_all(Path(path), int(keeper))
-        act(owner, int(keeper))
-        traces.settle()
-        owner.wait(LIMIT_SECONDS)
-        if act is kill_both:
-            assert traces.folder.exists()
-            folder.sweep()  # the next lab's first act
-        assert not traces.folder.exists()
+        traces = trace(Path(path), int(keeper))
+        assert len(traces.processes) == ALL_PROCESSES, traces
+        yield owner, int(keeper), traces
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda owner, _: owner.communicate(""),
+        pytest.param(lambda owner, _: owner.terminate(), marks=pytest.mark.nightly),
+        lambda owner, _: owner.kill(),
+        kill_keeper,
+    ],
+    ids=["the owner's input ends", "the owner is asked to end", "the owner is killed", "the keeper is killed"],
+)
+def test_nothing_outlives_a_labs_owner_or_keeper(
+    act: Callable[["subprocess.Popen[str]", int], None], owned: Owned
+) -> None:
+    owner, keeper, traces = owned
+    act(owner, keeper)
+    traces.settle()
+    owner.wait(LIMIT_SECONDS)
+    assert not traces.folder.exists()
+
+
+def test_the_next_lab_removes_the_folder_of_one_whose_owner_and_keeper_were_killed(owned: Owned) -> None:
+    owner, keeper, traces = owned
+    os.kill(keeper, signal.SIGKILL)
+    owner.kill()
+    traces.settle()
+    owner.wait(LIMIT_SECONDS)
+    assert traces.folder.exists()
+    folder.sweep()  # the next lab's first act
+    assert not traces.folder.exists()
 
 
 def test_a_lab_that_is_in_use_is_not_swept_away(lab: BuildLab) -> None:
@@ -212,20 +155,14 @@ def test_a_lab_that_cannot_be_built_says_why_and_leaves_nothing(
     with pytest.raises(OSError, match="a-name-too-long-for-a-device"), Lab([impossible]):
         pass
     assert folder.find_folders() == []
-    assert not [pid for pid in _list_pids() if str(tmp_path) in _read_command(pid)]
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(process.info)]
 
 
-def test_a_dead_host_is_told_as_such(lab: BuildLab) -> None:
-    host: Host = lab(1)["host1"]
-    host.destroy()
-    with pytest.raises(OSError, match="host host1 is not up"):
-        host.run(["true"])
-
-
+@pytest.mark.nightly
 def test_the_command_builds_a_lab_and_removes_it_at_the_end_of_its_input() -> None:
     require_lab()
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.lab", "up", "1", "--decoy", "docker0"],
+        [sys.executable, "-m", "tests.lab", "up", "1"],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

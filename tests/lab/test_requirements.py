@@ -38,14 +38,17 @@ def test_a_test_fails_where_it_may_not_be_skipped(monkeypatch: pytest.MonkeyPatc
         requirements.require_lab()
 
 
-def test_the_packages_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
+@pytest.mark.parametrize(("user", "needs"), [(0, "nft, sshd"), (1000, "root, nft, sshd")])
+def test_the_reason_ends_with_the_command_that_installs_what_is_missing(
+    user: int, needs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user)
     monkeypatch.setattr(requirements, "_FOLDERS", (str(tmp_path),))
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("ip", "tc", "ssh", "ssh-keygen", "nsenter", "unshare"):
         (tmp_path / name).touch(mode=0o755)
     assert requirements.find_missing() == (
-        "a lab of hosts needs nft, sshd, not found here: on Debian, apt-get install nftables openssh-server"
+        f"a lab of hosts needs {needs}, which are missing here: on Debian, apt-get install nftables openssh-server"
     )
 
 

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
+from hvdrun.agent.python_command import wants_torch
 from tests.system.leftovers import LeftProcess, Watch
 
 LIMIT_SECONDS = 60.0
@@ -130,6 +131,9 @@ class Running:
 class Launcher:
     """Starts `python -m hvdrun` in a folder of its own. Called like a command, it waits for the end.
 
+    Workers are executed (`--no-prefork`), which is cheapest for a short script, unless the script uses torch: then
+    they are forked, and one import of torch serves all of them. A test of forked workers says `forks=True`.
+
     directory: where hvdrun runs; a test puts its scripts there.
     """
 
@@ -138,26 +142,29 @@ class Launcher:
         self.directory.mkdir()
         self.watch = Watch.begin(room)
         self._started: list[Running] = []
+        self._opened: list[subprocess.Popen[bytes]] = []
 
     def __call__(
         self,
         *arguments: str | Path,
+        forks: bool | None = None,
         limit_seconds: float = LIMIT_SECONDS,
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
     ) -> Finished:
         """Run hvdrun with these arguments to its end."""
-        return self.start(*arguments, environment=environment, stdin=stdin).wait(limit_seconds)
+        return self.start(*arguments, forks=forks, environment=environment, stdin=stdin).wait(limit_seconds)
 
     def start(
         self,
         *arguments: str | Path,
+        forks: bool | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
     ) -> Running:
         """Start hvdrun with these arguments, and with these variables besides the test's own."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "hvdrun", *map(str, arguments)],
+            self.command(*arguments, forks=forks),
             cwd=self.directory,
             env={**self.environment(), **(environment or {})},
             stdin=stdin,
@@ -169,6 +176,31 @@ class Launcher:
         self._started.append(running)
         return running
 
+    def open(self, *arguments: str | Path, before: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        """Start hvdrun for a test that reads its standard output at its own pace: the process, and what to read.
+
+        before: words of a command that is to start hvdrun, such as nohup.
+        """
+        process = subprocess.Popen(
+            [*before, *self.command(*arguments)],
+            cwd=self.directory,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._opened.append(process)
+        assert process.stdout is not None
+        return process, process.stdout
+
+    def command(self, *arguments: str | Path, forks: bool | None = None) -> list[str]:
+        """The words that start hvdrun with these arguments."""
+        if forks is None:
+            paths = (self.directory / argument for argument in arguments)
+            forks = any(path.is_file() and wants_torch(path.read_bytes()) for path in paths)
+        return [sys.executable, "-m", "hvdrun", *(() if forks else ("--no-prefork",)), *map(str, arguments)]
+
     def write(self, name: str, text: str) -> Path:
         """Put a script into the directory."""
         path = self.directory / name
@@ -176,10 +208,14 @@ class Launcher:
         return path
 
     def environment(self) -> dict[str, str]:
-        """What hvdrun is started with: the tests' environment, marked, where `python` is the tests' own."""
+        """What hvdrun is started with: the tests' environment, marked, where `python` is the tests' own.
+
+        Torch's compiler makes a folder in TMPDIR as soon as it is imported, and leaves it; here it is told another.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         search = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
-        return {**kept, "PATH": search, **self.watch.environment()}
+        inductor = str(self.directory.parent / "inductor")
+        return {**kept, "PATH": search, "TORCHINDUCTOR_CACHE_DIR": inductor, **self.watch.environment()}
 
     def processes(self, words: str = "") -> tuple[LeftProcess, ...]:
         """The processes of this test that run now, those with these words in their command line."""
@@ -197,4 +233,7 @@ class Launcher:
         with contextlib.ExitStack() as stack:
             for running in self._started:
                 stack.callback(running.close)
+            for process in self._opened:
+                stack.enter_context(process)
+                stack.callback(process.kill)
             self.watch.sweep()

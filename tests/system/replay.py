@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from tests.system.adasum import combine_by_adasum
 from tests.system.recording import Samples, Step
 from tests.system.recovery_scripts.recipe import LONGEST, Part, Recipe
 
@@ -92,3 +93,20 @@ def find_distance(recipe: Recipe, steps: Iterable[Step], parameters: list[torch.
     finally:
         torch.set_num_threads(threads)
     return max((ours - theirs).abs().max().item() for ours, theirs in zip(replayed, parameters, strict=True))
+
+
+def combine_by_adasum(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """As in its paper: pairs at distance 1, 2, 4...; first, ranks above the greatest power of two go to lower ones."""
+    power = 1 << (len(parts).bit_length() - 1)
+    for surplus in range(power, len(parts)):
+        parts[surplus - power] = combine_two(parts[surplus - power], parts[surplus])
+    parts = parts[:power]
+    while len(parts) > 1:
+        parts = [combine_two(one, other) for one, other in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def combine_two(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What both have in common counts once."""
+    dot, own, others = (float((a * b).sum()) for a, b in ((one, other), (one, one), (other, other)))
+    return (1 - dot / (2 * own)) * one + (1 - dot / (2 * others)) * other

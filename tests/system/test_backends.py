@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.system.launcher import Finished, Launcher
+from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 SCRIPT = """
 print("the script runs", flush=True)
@@ -48,7 +49,6 @@ def register():
 """
 ENTRY_POINT = "[torch.backends]\nstub_ucc = stub_ucc:register\n"
 METADATA = "Metadata-Version: 2.1\nName: stub-ucc\nVersion: 1\n"
-WAYS = [pytest.param((), id="forked"), pytest.param(("--no-prefork",), id="executed")]
 REFUSALS = {
     "ucc": (dist.is_ucc_available(), r"torch \S+ has no UCC; .*USE_UCC.* NGC .*plug-in"),
     "mpi": (dist.is_mpi_available(), r"torch \S+ has no MPI; build torch from source"),
@@ -74,14 +74,16 @@ def plug_in(hvdrun: Launcher) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-@pytest.mark.parametrize(("name", "way"), [("ucc", ()), ("ucc", ("--no-prefork",)), ("mpi", ()), ("nccl", ())])
+@pytest.mark.parametrize(
+    ("name", "forks"), rest_nightly([("ucc", True), ("ucc", False), ("mpi", True), ("nccl", True)])
+)
 def test_what_torch_lacks_is_refused_before_the_script_runs(
-    hvdrun: Launcher, script: Path, name: str, way: tuple[str, ...]
+    hvdrun: Launcher, script: Path, name: str, *, forks: bool
 ) -> None:
     is_there, sentence = REFUSALS[name]
     if is_there:
         pytest.skip(f"this torch has {name}")
-    run = hvdrun("--backend", name, "-np", "2", *way, "python", script)
+    run = hvdrun("--backend", name, "-np", "2", "python", script, forks=forks)
     assert (run.returncode, run.stdout) == (125, "")
     assert re.fullmatch(
         rf"hvdrun: the backend '{name}', given with --backend or \$HVD_BACKEND, .*: {sentence}.*\.\n", run.stderr
@@ -97,11 +99,12 @@ def test_a_name_that_is_none_is_wrong_use(hvdrun: Launcher, script: Path) -> Non
 def test_a_python_without_torch_cannot_have_it(hvdrun: Launcher, script: Path) -> None:
     hvdrun.write("torch.py", "raise ImportError('no torch here')")
     environment = {"PYTHONPATH": str(hvdrun.directory)}
-    run = hvdrun("--backend", "ucc", "-np", "1", "--no-prefork", "python", script, environment=environment)
+    run = hvdrun("--backend", "ucc", "-np", "1", "python", script, environment=environment, forks=False)
     assert (run.returncode, run.stdout) == (125, "")
     assert "torch cannot be imported (no torch here)" in run.stderr
 
 
+@pytest.mark.nightly
 def test_behind_a_shell_init_refuses_it(hvdrun: Launcher, script: Path) -> None:
     if dist.is_ucc_available():
         pytest.skip("this torch has ucc")
@@ -110,25 +113,26 @@ def test_behind_a_shell_init_refuses_it(hvdrun: Launcher, script: Path) -> None:
     assert "BackendRefusedError: Horovod initialization failed: the backend ucc cannot be used here" in run.stderr
 
 
-def count_dtypes(run: Finished) -> tuple[int, int]:
+def count_dtypes(text: str) -> tuple[int, int]:
     """How many allreduces of float32 and of float16 the stub has seen."""
-    return run.stdout.count("ucc has torch.float32"), run.stdout.count("ucc has torch.float16")
+    return text.count("ucc has torch.float32"), text.count("ucc has torch.float16")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
 def test_a_plug_in_is_used_for_what_it_is_trusted_with(
-    hvdrun: Launcher, script: Path, plug_in: dict[str, str], way: tuple[str, ...]
+    hvdrun: Launcher, script: Path, plug_in: dict[str, str], *, forks: bool
 ) -> None:
-    run = hvdrun("--backend", "ucc", "-np", "2", *way, "python", script, environment=plug_in)
+    run = hvdrun("--backend", "ucc", "-np", "2", "python", script, environment=plug_in, forks=forks)
     assert run.returncode == 0, run.stderr
     assert all(run.stdout.count(f"[{rank}] {rank} [3.0]\n") == 2 for rank in range(2))
-    assert count_dtypes(run) == (4, 0)  # of each rank the test of the new group, and the script's
+    assert count_dtypes(run.stdout) == (4, 0)  # of each rank the test of the new group, and the script's
 
 
+@pytest.mark.nightly
 def test_what_is_there_is_not_used_for_being_there(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
     run = hvdrun("-np", "2", "python", script, environment=plug_in)
     assert run.returncode == 0, run.stderr
-    assert count_dtypes(run) == (0, 0)
+    assert count_dtypes(run.stdout) == (0, 0)
 
 
 def test_a_backend_that_is_silently_wrong_is_refused_by_all(
@@ -141,34 +145,20 @@ def test_a_backend_that_is_silently_wrong_is_refused_by_all(
     assert "[3.0]" not in run.stdout
 
 
-def under_torchrun(hvdrun: Launcher, script: Path, environment: dict[str, str]) -> Finished:
-    """Two workers as torchrun starts them, on this machine."""
+@pytest.mark.nightly
+def test_under_torchrun_a_variable_chooses(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
     log = ["--log-dir", str(hvdrun.directory / "log")]  # torchrun leaves its folder behind
-    command = ["-m", "torch.distributed.run", "--standalone", *log, "--nproc-per-node", "2", str(script)]
     run = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", *log, "--nproc-per-node", "2", str(script)],
         cwd=hvdrun.directory,
-        env={**hvdrun.environment(), **environment},
+        env={**hvdrun.environment(), **plug_in, "HVD_BACKEND": "ucc"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
-    return Finished(run.returncode, run.stdout, run.stderr, 0.0)
-
-
-def test_under_torchrun_a_variable_chooses(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
-    run = under_torchrun(hvdrun, script, {**plug_in, "HVD_BACKEND": "ucc"})
     assert run.returncode == 0, run.stderr
-    assert count_dtypes(run) == (4, 0)
-
-
-def test_under_torchrun_init_refuses_what_is_not_there(hvdrun: Launcher, script: Path) -> None:
-    if dist.is_ucc_available():
-        pytest.skip("this torch has ucc")
-    run = under_torchrun(hvdrun, script, {"HVD_BACKEND": "ucc"})
-    assert run.returncode == 1
-    assert "the backend ucc cannot be used here: torch" in run.stderr
+    assert count_dtypes(run.stdout) == (4, 0)
 
 
 def test_the_launcher_reads_the_variable_too(hvdrun: Launcher, script: Path) -> None:

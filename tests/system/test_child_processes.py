@@ -3,6 +3,7 @@
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 # In their second epoch both workers have handed batches over, and so have their children: the first worker of slot 1 is
 # killed then, with its children, and the one that takes its place ends well.
@@ -53,12 +54,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("method", "start"), [("fork", ()), ("forkserver", ("--no-prefork",)), ("spawn", ())])
-def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method: str, start: tuple[str, ...]) -> None:
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
+@pytest.mark.parametrize(("method", "forks"), rest_nightly([("fork", True), ("forkserver", False), ("spawn", True)]))
+def test_nothing_is_left_of_a_killed_worker_s_children(hvdrun: Launcher, method: str, *, forks: bool) -> None:
     hvdrun.write("train.py", SCRIPT)
-    job = ("-np", "2", "--min-np", "1", "--no-prefix", *start, "python", "train.py", method)
-    finished = hvdrun(*job, environment=environment)
+    job = ("-np", "2", "--min-np", "1", "--no-prefix", "python", "train.py", method)
+    finished = hvdrun(*job, forks=forks)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines() == ["well"] * 2
     # Python's own tracker of semaphores, which outlives the killed, tells of those that it removes.

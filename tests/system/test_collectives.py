@@ -1,4 +1,8 @@
-"""Collectives in real jobs: what they cost while nothing happens, and what people are told when something is wrong."""
+"""Collectives in real jobs: what they cost while nothing happens, and what people are told when something is wrong.
+
+`make soak` raises the cycles of init() and shutdown() (HVDRUN_SOAK_CYCLES) and the seconds in which nothing happens
+(HVDRUN_SOAK_IDLE_SECONDS).
+"""
 
 import os
 import re
@@ -10,22 +14,18 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_sequencers, kill
+from tests.system.roles import find_sequencers, kill, read_state, wait_until
+from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
 CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "25"))
-MOST_IDLE = 0.005  # of one core
+MOST_WAKE_UPS = 2  # of a process in a second: its timers' own; whatever polls has many more
 MOST_MEMORY_KIB = 6 * 1024  # that glibc takes once, whenever a thread begins to allocate
 MOST_GROWTH_KIB = 10  # for each init() and shutdown()
-LOST_SECONDS = 1.0  # from a worker's death until the others know
-BEGINS = """
-import os, pathlib, signal, sys, time
+BEGINS = f"""{WAIT_FOR}
 import torch
 import worker_runtime.torch as hvd
-
-def wait_for(path):
-    while not pathlib.Path(path).exists():
-        time.sleep(0.01)
 
 hvd.init()
 hvd.barrier()
@@ -37,14 +37,21 @@ def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Runnin
     return hvdrun.start("-np", str(size), *options, "python", "train.py")
 
 
-def read_cpu_seconds(pid: int) -> float:
-    """What all threads of a process have used, exactly: the kernel counts nanoseconds."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((task / "schedstat").read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+def count_wake_ups(pid: int) -> int:
+    """How often the threads of a process have gone to sleep, and so were awake; a busy machine changes nothing here.
+
+    Gloo's own loop is left out: it looks for work a hundred times a second.
+    """
+    statuses = [(task / "status").read_text(encoding="ascii") for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sum(
+        int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)[0])
+        for status in statuses
+        if not status.startswith("Name:\tgloo_tcp_loop\n")
+    )
 
 
 @pytest.mark.timeout(120 + IDLE_SECONDS)
-def test_an_idle_job_uses_no_processor(hvdrun: Launcher) -> None:
+def test_an_idle_job_does_not_poll(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
         """
@@ -59,17 +66,18 @@ hvd.barrier()
 """,
     )
     os.mkfifo(hvdrun.directory / "go")
-    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] idle (\d+)$", 30)[1]) for rank in range(2)]
+    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] idle (\d+)$", 60)[1]) for rank in range(2)]
     pids += find_sequencers(hvdrun)
     assert len(pids) == 3
-    time.sleep(0.2)  # until the others have gone to sleep too
-    before = [read_cpu_seconds(pid) for pid in pids]
-    time.sleep(IDLE_SECONDS)  # what is measured
-    shares = [(read_cpu_seconds(pid) - spent) / IDLE_SECONDS for pid, spent in zip(pids, before, strict=True)]
+    wait_until(lambda: all(read_state(pid) == "S" for pid in pids))
+    time.sleep(0.5)  # until their other threads sleep too, which nothing tells
+    before = [count_wake_ups(pid) for pid in pids]
+    time.sleep(IDLE_SECONDS)  # no event tells that nothing happens
+    rates = [(count_wake_ups(pid) - earlier) / IDLE_SECONDS for pid, earlier in zip(pids, before, strict=True)]
     with (hvdrun.directory / "go").open("w"), (hvdrun.directory / "go").open("w"):
         pass
-    running.wait(20)
-    assert max(shares) < MOST_IDLE, shares
+    running.wait()
+    assert max(rates) <= MOST_WAKE_UPS, rates
 
 
 @pytest.mark.timeout(120 + CYCLES)
@@ -88,6 +96,10 @@ for cycle in range({CYCLES} + 5):
     hvd.allreduce(torch.ones(100_000))
     pair = hvd.add_process_set([0])
     pending = hvd.allreduce_async(torch.ones(3), name="pending") if cycle % 2 else None
+    child = os.fork()  # gRPC's own handlers for fork() now and then hang in between
+    if child == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
     hvd.shutdown()
     counts.append(count())
     hvd.init()
@@ -104,34 +116,20 @@ print("threads", late[0] - early[0], "descriptors", late[1] - early[1], "KiB", l
         assert int(kibibytes) < MOST_MEMORY_KIB + MOST_GROWTH_KIB * CYCLES
 
 
-STALLS = """
+@pytest.mark.nightly
+def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
+    running = start(
+        hvdrun,
+        """
 if hvd.rank() == 0:
     handles = [hvd.allreduce_async(torch.ones(1), name=name) for name in ("loss", "accuracy")]
     for handle in handles:
         hvd.synchronize(handle)
-wait_for("go")
-if hvd.rank() == 1:
-    for name in ("loss", "accuracy"):
-        hvd.allreduce(torch.ones(1), name=name)
-"""
-
-
-def test_people_are_warned_of_a_stall(hvdrun: Launcher) -> None:
-    running = start(hvdrun, STALLS, "-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1")
-    running.stderr.wait_for(r"^\[0\] One or more tensors were submitted to be reduced", 20)
-    running.stderr.wait_for(r"^\[0\] Missing ranks:$", 1)
-    running.stderr.wait_for(r"^\[0\] 1: \[allreduce\.loss, allreduce\.accuracy\]$", 1)
-    hvdrun.write("go", "")
-    assert running.wait(20).returncode == 0
-
-
-def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
-    running = start(
-        hvdrun,
-        STALLS,
+time.sleep(600)
+""",
         *("-x", "HOROVOD_STALL_CHECK_TIME_SECONDS=1", "-x", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=2"),
     )
-    finished = running.wait(30)
+    finished = running.wait()
     assert finished.returncode == 1
     sentence = (
         "allreduce 'loss' failed on rank 0: allreduce 'loss' and 1 more waited for rank 1 for more than 2 seconds, "
@@ -140,43 +138,18 @@ def test_the_stall_limit_ends_the_waiting(hvdrun: Launcher) -> None:
     assert sentence in finished.stderr
 
 
-def test_ranks_that_wait_for_each_other_are_told_so_within_two_seconds(hvdrun: Launcher) -> None:
-    running = start(
-        hvdrun,
-        """
-began = time.monotonic()
-try:
-    hvd.allreduce(torch.ones(1), name=f"of rank {hvd.rank()}")
-except hvd.HorovodInternalError as error:
-    print(f"{time.monotonic() - began:.2f} {error}", flush=True)
-print("together", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
-""",
-    )
-    finished = running.wait(30)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    for rank in range(2):
-        found = re.search(rf"^\[{rank}\] ([\d.]+) (Mismatched operations: .*)$", finished.stdout, re.MULTILINE)
-        assert found is not None, finished.stdout
-        assert 0.9 < float(found[1]) < 2
-        assert "rank 0 waits for allreduce 'of rank 0'; rank 1 waits for allreduce 'of rank 1'" in found[2]
-        assert f"[{rank}] together 2.0\n" in finished.stdout
-
-
 def test_an_exception_of_one_rank_is_the_first_cause_while_others_wait(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
         """
 handle = hvd.allreduce_async(torch.ones(100_000), name="pending")
 if hvd.rank() == 1:
-    print("raises", time.monotonic(), flush=True)
     raise ValueError("no such luck")
 hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(1), name="never")
 """,
         size=3,
     )
-    began = float(running.stdout.wait_for(r"^\[1\] raises ([\d.]+)$", 30)[1])
-    finished = running.wait(20)
-    assert time.monotonic() - began < 4
+    finished = running.wait()
     assert finished.returncode == 1
     page = finished.stderr[finished.stderr.rindex("hvdrun: ") :]
     assert re.search(r"rank 1 .*exit code 1", page), page
@@ -193,12 +166,12 @@ hvd.allreduce(torch.ones(100_000), name="never")
 """,
         size=3,
     )
-    finished = running.wait(30)
+    finished = running.wait()
     assert finished.returncode == 1
     assert "Horovod has been shut down on rank 1, and allreduce 'never' needs it." in finished.stderr
 
 
-@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("both", rest_nightly([False, True]))
 def test_a_job_ends_well_with_handles_that_nobody_waits_for(hvdrun: Launcher, *, both: bool) -> None:
     running = start(
         hvdrun,
@@ -209,7 +182,7 @@ if {both} or hvd.rank() == 0:
 print("ends", flush=True)
 """,
     )
-    finished = running.wait(30)
+    finished = running.wait()
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
@@ -219,6 +192,7 @@ def test_the_programs_own_default_group_works_beside(hvdrun: Launcher) -> None:
         """
 import torch.distributed as dist
 dist.init_process_group("gloo")
+assert dist.get_rank() == hvd.rank() == int(os.environ["RANK"]) and int(os.environ["LOCAL_RANK"]) == hvd.local_rank()
 for count in (3, 200_000):
     mine, ours = torch.ones(count), torch.ones(count)
     work = dist.all_reduce(mine, async_op=True)
@@ -234,7 +208,7 @@ dist.destroy_process_group()
 print("sum", hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), flush=True)
 """,
     )
-    finished = running.wait(30)
+    finished = running.wait()
     assert (finished.returncode, finished.stderr) == (0, "")
     assert sorted(finished.stdout.splitlines()) == ["[0] sum 2.0", "[1] sum 2.0"]
 
@@ -250,26 +224,25 @@ try:
         time.sleep(600)
     hvd.join() if hvd.rank() == 0 else hvd.allreduce(torch.ones(100_000), name="never")
 except hvd.HorovodInternalError as error:
-    print("told", time.monotonic(), error, flush=True)
+    print("told", error, flush=True)
     raise
 """
 
 
 def test_the_loss_of_a_worker_is_told_to_the_others_though_its_dataloader_lives(hvdrun: Launcher) -> None:
-    running = start(hvdrun, LOSES, "--grace", "3s", size=3)
-    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] alive (\d+)$", 30)[1]) for rank in range(3)]
+    running = start(hvdrun, LOSES, "--grace", "60s", size=3)
+    pids = [int(running.stdout.wait_for(rf"^\[{rank}\] alive (\d+)$", 60)[1]) for rank in range(3)]
     time.sleep(0.2)  # the others wait by now, which is what is tested
-    began = time.monotonic()
     kill(pids[1])
     for rank in (0, 2):
-        told = running.stdout.wait_for(rf"^\[{rank}\] told ([\d.]+) .*rank 1 was lost", 20)
-        assert float(told[1]) - began < LOST_SECONDS
-    finished = running.wait(20)
+        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was lost", 60)
+    finished = running.wait()
     assert finished.returncode == 128 + signal.SIGKILL
     for folder in hvdrun.directory.parent.glob("tmp/pymp-*"):
         shutil.rmtree(folder)  # a killed DataLoader's own
 
 
+@pytest.mark.nightly
 def test_the_death_of_the_sequencer_ends_the_waiting(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,
@@ -278,10 +251,10 @@ print("waits", flush=True)
 hvd.allreduce(torch.ones(1), name="waiting") if hvd.rank() == 0 else time.sleep(600)
 """,
     )
-    running.stdout.wait_for(r"^\[0\] waits$", 30)
+    running.stdout.wait_for(r"^\[0\] waits$", 60)
     (pid,) = find_sequencers(hvdrun)
     kill(pid)
-    finished = running.wait(20)
+    finished = running.wait()
     assert finished.returncode == 1
     assert "the sequencer on localhost, which orders the workers' collectives, is gone" in finished.stderr
     assert re.search(r"allreduce 'waiting' failed on rank 0: the (connection to the )?sequencer", finished.stderr)

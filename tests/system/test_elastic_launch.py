@@ -2,12 +2,13 @@
 
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import kill, wait_until
+from tests.system.roles import kill, read_state, wait_until
+from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 SCRIPT = ("--host-discovery-script", "cat hosts")
 SHOW = "echo $HOROVOD_RANK of $HOROVOD_SIZE on $HOROVOD_HOSTNAME elastic $HOROVOD_ELASTIC world $WORLD_SIZE"
@@ -18,12 +19,9 @@ FIRST = (
     'case "$HVD_SLOT.$HVD_INCARNATION" in localhost:1.1) {fate};; localhost:1.2) touch go;; esac; '
     "while [ ! -e go ]; do sleep 0.05; done"
 )
-STAYS = """
-import os, pathlib, time
-
+STAYS = f"""{WAIT_FOR}
 print(os.getpid(), "up", flush=True)
-while not pathlib.Path("go").exists():
-    time.sleep(0.05)
+wait_for("go")
 """
 AGAIN = "hvdrun: the worker in the slot localhost:1 is started again."
 
@@ -58,9 +56,9 @@ def test_a_worker_that_fails_before_all_have_joined_is_started_again(hvdrun: Lau
 def test_the_job_waits_for_enough_slots_and_uses_all_there_are(hvdrun: Launcher) -> None:
     name_hosts(hvdrun, "localhost:1")
     running = hvdrun.start("-np", "2", "--max-np", "3", *SCRIPT, "sh", "-c", SHOW)
-    running.stderr.wait_for(r"^hvdrun: the hosts offer 1 of the 2 slots .*--elastic-timeout", 20)
+    running.stderr.wait_for(r"^hvdrun: the hosts offer 1 of the 2 slots .*--elastic-timeout", 60)
     name_hosts(hvdrun, "localhost:1", "127.0.0.1:4")
-    finished = running.wait(20)
+    finished = running.wait()
     assert finished.returncode == 0
     assert "hvdrun: the script names new hosts: 127.0.0.1 (4 slots).\n" in finished.stderr
     assert len(finished.stdout.splitlines()) == 3
@@ -69,40 +67,41 @@ def test_the_job_waits_for_enough_slots_and_uses_all_there_are(hvdrun: Launcher)
 def test_a_host_that_comes_later_gets_an_agent_and_workers_and_one_that_goes_is_left(hvdrun: Launcher) -> None:
     name_hosts(hvdrun, "localhost:1")
     running = hvdrun.start("-np", "1", *SCRIPT, "sh", "-c", f"echo up; {STAY}")
-    running.stdout.wait_for(r"^\[0@localhost\] up$", 20)
+    running.stdout.wait_for(r"^\[0@localhost\] up$", 60)
     name_hosts(hvdrun, "localhost:1", "127.0.0.1")
-    running.stdout.wait_for(r"^\[1@127.0.0.1\] up$", 20)
+    running.stdout.wait_for(r"^\[1@127.0.0.1\] up$", 60)
     assert len(hvdrun.processes("-m hvdrun.agent")) == 5  # each with its guardian, and hvdrun's own
     name_hosts(hvdrun, "localhost:1")
-    running.stderr.wait_for("^hvdrun: the script does not name these hosts any more: 127.0.0.1.$", 20)
+    running.stderr.wait_for("^hvdrun: the script does not name these hosts any more: 127.0.0.1.$", 60)
     wait_until(lambda: len(hvdrun.processes("-m hvdrun.agent")) == 3)
     hvdrun.write("go", "")
-    assert running.wait(20).returncode == 0
+    assert running.wait().returncode == 0
 
 
+@pytest.mark.nightly
 def test_a_script_that_fails_is_reported_once_and_changes_nothing(hvdrun: Launcher) -> None:
     name_hosts(hvdrun, "localhost:1")
     running = hvdrun.start("-np", "1", *SCRIPT, "sh", "-c", f"echo up; {STAY}")
-    running.stdout.wait_for("up$", 20)
+    running.stdout.wait_for("up$", 60)
     name_hosts(hvdrun, "what is this?")
-    running.stderr.wait_for(r"^hvdrun: the host discovery script failed: 'what is this\?' is no host", 20)
+    running.stderr.wait_for(r"^hvdrun: the host discovery script failed: 'what is this\?' is no host", 60)
     (hvdrun.directory / "hosts").unlink()
-    running.stderr.wait_for(r"^hvdrun: the host discovery script failed: exit code 1: cat: hosts", 20)
+    running.stderr.wait_for(r"^hvdrun: the host discovery script failed: exit code 1: cat: hosts", 60)
     time.sleep(2.5)  # in which it is asked again
     name_hosts(hvdrun, "localhost:1")
-    running.stderr.wait_for("^hvdrun: the host discovery script names hosts again.$", 20)
+    running.stderr.wait_for("^hvdrun: the host discovery script names hosts again.$", 60)
     hvdrun.write("go", "")
-    finished = running.wait(20)
+    finished = running.wait()
     assert finished.returncode == 0
     assert len(finished.stderr.splitlines()) == 3
 
 
-@pytest.mark.parametrize("script", ["sleep 600", "sleep 600 & wait"])
+@pytest.mark.parametrize("script", rest_nightly(["sleep 600 & wait", "sleep 600"]))
 def test_ctrl_c_while_hosts_are_waited_for_ends_the_script_as_well(hvdrun: Launcher, script: str) -> None:
     running = hvdrun.start("-np", "1", "--host-discovery-script", script, "true")
     wait_until(lambda: any(process.command == "sleep 600" for process in hvdrun.processes()))
     running.send_to_terminal(signal.SIGINT)
-    finished = running.wait(10)
+    finished = running.wait()
     assert (finished.returncode, finished.stdout) == (130, "")
 
 
@@ -110,10 +109,11 @@ def test_kill_9_of_hvdrun_ends_a_script_that_runs_wherever_its_parts_went(hvdrun
     running = hvdrun.start("-np", "1", "--host-discovery-script", "setsid sleep 600 & sleep 601; sleep 602", "true")
     wait_until(lambda: {"sleep 600", "sleep 601"} <= {process.command for process in hvdrun.processes()})
     running.send(signal.SIGKILL)
-    assert running.wait(20).returncode == -signal.SIGKILL
+    assert running.wait().returncode == -signal.SIGKILL
     assert not hvdrun.watch.settle()
 
 
+@pytest.mark.nightly
 def test_too_few_slots_for_too_long_are_told(hvdrun: Launcher) -> None:
     name_hosts(hvdrun, "localhost:1")
     finished = hvdrun("-np", "2", *SCRIPT, "--lease", "1s", "--elastic-timeout", "2s", "true")
@@ -142,66 +142,66 @@ def test_a_script_that_cannot_be_started_is_refused_at_once(hvdrun: Launcher) ->
 def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_at_once(hvdrun: Launcher) -> None:
     options = ("--min-np", "1", "--lease", "1s", "--blacklist-cooldown-range", "600", "600")  # its slot stays open
     running = hvdrun.start("-np", "2", *options, "sh", "-c", FIRST.format(fate="kill -STOP $$"))
-    finished = running.wait(20)
+    finished = running.wait()
     assert finished.returncode == 0
     told = "the worker localhost:1 was stopped for longer than the lease of 1 s (--lease)"
     assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {told}.", AGAIN]
 
 
+@pytest.mark.nightly
 def test_a_static_job_s_workers_may_be_stopped(hvdrun: Launcher) -> None:
     running = hvdrun.start("-np", "1", "--lease", "1s", "sh", "-c", "echo $$ > pid; kill -STOP $$; echo woke")
     path = hvdrun.directory / "pid"
-    wait_until(lambda: path.exists() and path.read_text().endswith("\n") and _is_stopped(int(path.read_text())))
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n") and read_state(int(path.read_text())) == "T")
     time.sleep(2.0)  # twice the lease, in which nothing may happen
     kill(int(path.read_text()), signal.SIGCONT)
-    assert running.wait(20).stdout == "[0] woke\n"
+    assert running.wait().stdout == "[0] woke\n"
 
 
 @pytest.mark.parametrize(
     ("number", "how"),
-    [
-        (signal.SIGKILL, "the host 127.0.0.1 was lost: its agent ended with signal 9"),
-        (signal.SIGSTOP, r"host 127.0.0.1 was lost: its agent was silent for 1 s \(--lease\)"),
-    ],
+    rest_nightly(
+        [
+            (signal.SIGKILL, "the host 127.0.0.1 was lost: its agent ended with signal 9"),
+            (signal.SIGSTOP, r"host 127.0.0.1 was lost: its agent was silent for 1 s \(--lease\)"),
+        ]
+    ),
 )
 def test_a_host_whose_agent_is_lost_comes_back_with_another(hvdrun: Launcher, number: signal.Signals, how: str) -> None:
     options = ("--min-np", "1", "--lease", "1s", "--blacklist-cooldown-range", "1", "1")
     running = hvdrun.start(
         "-np", "2", *options, "-H", "localhost:1,127.0.0.1:1", "sh", "-c", f"echo $$ $PPID up; {STAY}"
     )
-    running.stdout.wait_for(r"^\[0@localhost\] .* up$", 20)
-    worker, agent = map(int, running.stdout.wait_for(r"^\[1@127.0.0.1\] (\d+) (\d+) up$", 20).groups())
+    running.stdout.wait_for(r"^\[0@localhost\] .* up$", 60)
+    worker, agent = map(int, running.stdout.wait_for(r"^\[1@127.0.0.1\] (\d+) (\d+) up$", 60).groups())
     wait_until(lambda: len([*hvdrun.watch.temporary.glob("hvdrun-*/agent.sock")]) == 2)
     time.sleep(1.0)  # for its first report, which nothing shows: its lease begins with that
     kill(agent, number)
-    running.stderr.wait_for(f"^hvdrun: {how}.$", 20)
-    running.stderr.wait_for("^hvdrun: the worker in the slot 127.0.0.1:0 is started again.$", 20)
-    running.stdout.wait_for(rf"^\[1@127.0.0.1\] (?!{worker} )\d+ (?!{agent} )\d+ up$", 20)
+    running.stderr.wait_for(f"^hvdrun: {how}.$", 60)
+    running.stderr.wait_for("^hvdrun: the worker in the slot 127.0.0.1:0 is started again.$", 60)
+    running.stdout.wait_for(rf"^\[1@127.0.0.1\] (?!{worker} )\d+ (?!{agent} )\d+ up$", 60)
     wait_until(lambda: not {worker, agent} & {process.pid for process in hvdrun.processes()})
     hvdrun.write("go", "")
-    assert running.wait(20).returncode == 0
+    assert running.wait().returncode == 0
 
 
 def test_a_forkserver_that_is_killed_costs_no_worker(hvdrun: Launcher) -> None:
     hvdrun.write("stay.py", STAYS)
-    running = hvdrun.start("-v", "-np", "2", "--min-np", "1", "python", "stay.py")
-    running.stdout.wait_for(r"^\[0\] \d+ up$", 20)
-    worker = int(running.stdout.wait_for(r"^\[1\] (\d+) up$", 20)[1])
+    running = hvdrun.start("-v", "-np", "2", "--min-np", "1", "python", "stay.py", forks=True)
+    running.stdout.wait_for(r"^\[0\] \d+ up$", 60)
+    worker = int(running.stdout.wait_for(r"^\[1\] (\d+) up$", 60)[1])
     (forkserver,) = hvdrun.processes("worker_runtime.forkserver import serve")
     kill(forkserver.pid)
     wait_until(lambda: not hvdrun.processes("worker_runtime.forkserver import serve"))
     kill(worker)
-    running.stderr.wait_for(r"^hvdrun: localhost:1#2 is process \d+, executed \(the forkserver ended\)$", 20)
+    running.stderr.wait_for(r"^hvdrun: localhost:1#2 is process \d+, executed \(the forkserver ended\)$", 60)
     wait_until(lambda: running.stdout.text().count(" up\n") == 3)
     hvdrun.write("go", "")
-    assert running.wait(20).returncode == 0
+    assert running.wait().returncode == 0
 
 
+@pytest.mark.nightly
 def test_hosts_that_can_none_of_them_be_used_end_a_job_whose_hosts_are_fixed(hvdrun: Launcher) -> None:
     finished = hvdrun("-np", "2", "--min-np", "1", "-H", "no-such-host-1.invalid:1,no-such-host-2.invalid:1", "true")
     assert finished.returncode == 125
     assert "\nhvdrun: 2 of 2 hosts cannot be used:\n" in finished.stderr
-
-
-def _is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -6,6 +6,7 @@ What a worker that ends means to the others is decided by its exit code: 0, it h
 import pytest
 
 from tests.system.launcher import Finished, Launcher
+from tests.system.tables import rest_nightly
 
 LIMIT_SECONDS = 90.0
 
@@ -67,11 +68,9 @@ train(state)
 
 
 def run(hvdrun: Launcher, rest: str, *deaths: tuple[str, int, str, int], size: int = 3) -> Finished:
-    """Torch's compiler makes a folder as soon as it is imported, and leaves it."""
+    """How a job ends in which workers end so: fate, rank, place and step of each."""
     hvdrun.write("train.py", SCRIPT.format(deaths=repr(deaths), rest=rest))
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
-    command = ("-np", str(size), "--min-np", "1", "python", "train.py")
-    return hvdrun(*command, environment=environment, limit_seconds=LIMIT_SECONDS)
+    return hvdrun("-np", str(size), "--min-np", "1", "python", "train.py", limit_seconds=LIMIT_SECONDS)
 
 
 def check_steps(finished: Finished, sizes: dict[int, int]) -> None:
@@ -92,15 +91,15 @@ def check_steps(finished: Finished, sizes: dict[int, int]) -> None:
 
 
 FAILURES = {
+    "one raises, another is killed": (("raise", 0, "backward", 7), ("kill", 2, "backward", 7)),
     "an exception": (("raise", 1, "backward", 7),),
     "an exit code": (("exit", 1, "backward", 7),),
     "rank 0": (("raise", 0, "backward", 7),),
     "while others wait in a barrier": (("exit", 2, "barrier", 5),),
-    "one raises, another is killed": (("raise", 0, "backward", 7), ("kill", 2, "backward", 7)),
 }
 
 
-@pytest.mark.parametrize("story", FAILURES)
+@pytest.mark.parametrize("story", rest_nightly(FAILURES))
 def test_a_worker_that_fails_is_survived_and_no_step_is_lost(hvdrun: Launcher, story: str) -> None:
     deaths = FAILURES[story]
     finished = run(hvdrun, PLAIN, *deaths)
@@ -110,7 +109,8 @@ def test_a_worker_that_fails_is_survived_and_no_step_is_lost(hvdrun: Launcher, s
     assert finished.stdout.count("] end ") == left
 
 
-def test_nor_does_the_function_begin_again(hvdrun: Launcher) -> None:
+@pytest.mark.nightly
+def test_a_training_function_does_not_begin_again_after_a_failure(hvdrun: Launcher) -> None:
     finished = run(hvdrun, ELASTIC, ("exit", 1, "backward", 7))
     begins = [line.partition("] ")[2] for line in finished.stdout.splitlines() if "begins at" in line]
     assert begins.count("begins at 0") >= 3
@@ -119,7 +119,7 @@ def test_nor_does_the_function_begin_again(hvdrun: Launcher) -> None:
     check_steps(finished, {0: 3, 7: 2})
 
 
-@pytest.mark.parametrize("rest", [PLAIN, ELASTIC], ids=["plain", "elastic"])
+@pytest.mark.parametrize("rest", rest_nightly([PLAIN, ELASTIC]), ids=["plain", "elastic"])
 def test_a_worker_that_ends_with_0_has_left_and_is_named(hvdrun: Launcher, rest: str) -> None:
     finished = run(hvdrun, rest, ("well", 1, "backward", 7))
     assert finished.returncode == 1
@@ -148,10 +148,10 @@ if hvd.rank() == 0:
 """
 
 
+@pytest.mark.nightly
 def test_a_loss_after_the_training_ends_nobody_but_what_needs_the_lost_says_so(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT.format(deaths="()", rest=ELASTIC + AFTERWARDS.format()))
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
-    running = hvdrun.start("-np", "3", "--min-np", "1", "python", "train.py", environment=environment)
+    running = hvdrun.start("-np", "3", "--min-np", "1", "python", "train.py")
     running.stderr.wait_for(r"^hvdrun: rank 1 \(localhost:1\) was lost: killed by SIGKILL", LIMIT_SECONDS)
     hvdrun.write("go", "")
     finished = running.wait(LIMIT_SECONDS)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.rendezvous.fire import Fire, burning
 from tests.system.launcher import Finished, Launcher, Running
+from tests.system.tables import rest_nightly
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
@@ -63,25 +64,15 @@ def run_under_fire(hvdrun: Launcher, exit_code: int) -> tuple[Finished, Fire]:
     return asyncio.run(story(running))
 
 
-def own_words(finished: Finished) -> list[str]:
-    """What the launcher says, without what -v makes it say; nothing else writes to standard error in this job."""
-    return [line for line in finished.stderr.splitlines() if not line.startswith("hvdrun: ")]
-
-
-def test_a_job_joins_trains_and_ends_well_under_fire(hvdrun: Launcher) -> None:
-    finished, fire = run_under_fire(hvdrun, 0)
-    assert finished.returncode == 0, finished.stderr
+@pytest.mark.parametrize("exit_code", rest_nightly([7, 0]))
+def test_a_job_joins_trains_and_ends_under_fire_as_without(hvdrun: Launcher, exit_code: int) -> None:
+    finished, fire = run_under_fire(hvdrun, exit_code)
+    assert finished.returncode == exit_code, finished.stderr
     lines = [f"[{rank}] {line}" for rank in range(2) for line in (f"files {FILES}", "sum 2")]
     assert sorted(finished.stdout.splitlines()) == sorted(lines)
-    assert own_words(finished) == []
-    assert len(fire.done) == 6, fire.done
-
-
-def test_a_failure_is_told_as_ever_under_fire(hvdrun: Launcher) -> None:
-    finished, _ = run_under_fire(hvdrun, 7)
-    assert finished.returncode == 7
-    assert "rank 1 on localhost (slot 1) failed first" in finished.stderr
+    assert ("rank 1 on localhost (slot 1) failed first" in finished.stderr) == (exit_code != 0)
     assert "handshake" not in finished.stderr.lower()
+    assert len(fire.done) == 6, fire.done
 
 
 def test_strangers_do_not_keep_a_job_from_being_interrupted(hvdrun: Launcher) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from hvdrun.horovod_path import FOLDER
 from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 OURS, THEIRS = "0.28.1", "0.19.5"
 
@@ -46,11 +47,11 @@ except ImportError as error:
     told["version"] = str(error)
 print(json.dumps(told))
 """
-WAYS = [
-    pytest.param((), ("python", "train.py"), id="forked"),
-    pytest.param(("--no-prefork",), ("python", "train.py"), id="executed"),
-    pytest.param((), ("sh", "-c", "python train.py"), id="by a shell"),
-]
+WAYS = {
+    "forked": (True, ("python", "train.py")),
+    "executed": (False, ("python", "train.py")),
+    "by a shell": (True, ("sh", "-c", "python train.py")),
+}
 
 
 @pytest.fixture
@@ -68,44 +69,54 @@ def put_horovod(folder: Path) -> Path:
     return folder
 
 
-def ask(hvdrun: Launcher, *words: str | Path, own: str | None = None) -> dict[str, str | None]:
+def ask(hvdrun: Launcher, *words: str | Path, own: str | None = None, forks: bool = False) -> dict[str, str | None]:
     """What the only worker of a job tells."""
     hvdrun.write("train.py", ASKS)
-    finished = hvdrun("-np", "1", *words, environment={} if own is None else {"PYTHONPATH": own})
+    finished = hvdrun("-np", "1", *words, environment={} if own is None else {"PYTHONPATH": own}, forks=forks)
     assert (finished.returncode, finished.stderr) == (0, "")
     told: dict[str, str | None] = json.loads(finished.stdout.removeprefix("[0] "))
     return told
 
 
-@pytest.mark.parametrize(("options", "command"), WAYS)
-def test_a_script_written_for_horovod_trains(
-    hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("way", rest_nightly(WAYS))
+def test_a_script_written_for_horovod_trains(hvdrun: Launcher, way: str) -> None:
+    forks, command = WAYS[way]
     hvdrun.write("train.py", TRAINS)
-    # Torch's compiler makes a folder as soon as it is imported, and leaves it.
-    environment = {"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
-    finished = hvdrun("-np", "2", *options, *command, environment=environment)
+    finished = hvdrun("-np", "2", *command, forks=forks)
     assert (finished.returncode, finished.stderr) == (0, "")
     told = [f"[{rank}] {rank} of 2 trained True DistributedOptimizer" for rank in range(2)]
     assert sorted(finished.stdout.splitlines()) == told
 
 
-@pytest.mark.parametrize(("options", "command"), WAYS)
-@pytest.mark.parametrize("mode", ["auto", "on", "off"])
+@pytest.mark.parametrize(
+    ("mode", "way"),
+    rest_nightly(
+        [
+            ("auto", "executed"),
+            ("on", "executed"),
+            ("off", "executed"),
+            ("auto", "forked"),
+            ("on", "forked"),
+            ("on", "by a shell"),
+        ],
+        first=3,
+    ),
+)
 def test_where_horovod_is_on_the_users_path_the_option_decides(
-    hvdrun: Launcher, installed: Path, mode: str, options: tuple[str, ...], command: tuple[str, ...]
+    hvdrun: Launcher, installed: Path, mode: str, way: str
 ) -> None:
+    forks, command = WAYS[way]
     found = OURS if mode == "on" else THEIRS
     own = f"{installed}{os.pathsep}/nowhere"
-    told = ask(hvdrun, "--horovod-shim", mode, *options, *command, own=own)
+    told = ask(hvdrun, "--horovod-shim", mode, *command, own=own, forks=forks)
     assert (told["version"], told["child"]) == (found, found)
     assert told["search"] == (own if mode == "off" else f"{FOLDER}{os.pathsep}{own}")
 
 
-@pytest.mark.parametrize(("options", "command"), WAYS)
-def test_where_it_is_not_ours_stands_in(hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]) -> None:
-    told = ask(hvdrun, *options, *command)
-    assert told == {"version": OURS, "child": OURS, "search": str(FOLDER)}
+@pytest.mark.parametrize("way", rest_nightly(WAYS))
+def test_where_it_is_not_ours_stands_in(hvdrun: Launcher, way: str) -> None:
+    forks, command = WAYS[way]
+    assert ask(hvdrun, *command, forks=forks) == {"version": OURS, "child": OURS, "search": str(FOLDER)}
 
 
 def test_off_means_never(hvdrun: Launcher) -> None:
@@ -114,6 +125,7 @@ def test_off_means_never(hvdrun: Launcher) -> None:
     assert told == {"version": nothing, "child": f"ModuleNotFoundError: {nothing}", "search": None}
 
 
+@pytest.mark.nightly
 def test_what_counts_is_the_workers_python_not_hvdruns(hvdrun: Launcher) -> None:
     venv.create(hvdrun.directory / "other")
     python = hvdrun.directory / "other" / "bin" / "python"
@@ -132,7 +144,7 @@ def test_a_horovod_beside_the_script_is_the_scripts_own(hvdrun: Launcher) -> Non
     assert told["version"] == THEIRS
 
 
-@pytest.mark.parametrize(("inner", "found"), [("auto", OURS), ("off", "No module named 'horovod'")])
+@pytest.mark.parametrize(("inner", "found"), rest_nightly([("off", "No module named 'horovod'"), ("auto", OURS)]))
 def test_a_job_within_a_job_decides_for_itself(hvdrun: Launcher, inner: str, found: str) -> None:
     nested = ("hvdrun", "-np", "1", "--no-prefix", "--horovod-shim", inner, "python", "train.py")
     told = ask(hvdrun, "--horovod-shim", "on", *nested)
@@ -141,7 +153,7 @@ def test_a_job_within_a_job_decides_for_itself(hvdrun: Launcher, inner: str, fou
 
 def test_what_is_not_served_says_what_is(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", "import horovod.tensorflow as hvd\n")
-    finished = hvdrun("-np", "1", "python", "train.py")
+    finished = hvdrun("-np", "1", "python", "train.py", forks=False)
     assert finished.returncode == 1
     assert "Error: horovod.tensorflow is not served: the horovod of this process is hvdrun's" in finished.stderr
     assert "which has horovod.torch, horovod.mxnet and horovod.common" in finished.stderr

@@ -14,6 +14,8 @@ import pytest
 from tests.system.launcher import Launcher
 
 ROOT = Path(__file__).parent.parent.parent
+pytestmark = pytest.mark.nightly
+
 TRAINS = """
 import hvdrun, os, sys
 import torch
@@ -80,26 +82,3 @@ def test_it_runs_where_nothing_can_be_written(hvdrun: Launcher, home: Path) -> N
 @pytest.mark.parametrize("folder", [None, "/nonexistent"])
 def test_it_runs_for_a_user_without_a_home(hvdrun: Launcher, home: Path, folder: str | None) -> None:
     assert len(run(hvdrun, home, hvdrun.directory, HOME=folder, USER=None, LOGNAME=None)) == 2
-
-
-def test_a_folder_of_each_of_our_names_beside_the_script_is_the_user_s(hvdrun: Launcher, home: Path) -> None:
-    for name in ("protos", "rendezvous", "tests"):
-        (hvdrun.directory / name).mkdir()
-        (hvdrun.directory / name / "__init__.py").write_text("raise RuntimeError('imported by mistake')\n")
-    assert len(run(hvdrun, home, hvdrun.directory, PYTHONPATH=str(hvdrun.directory))) == 2
-
-
-@pytest.mark.parametrize("start", ["--prefork", "--no-prefork"])
-def test_modules_in_such_a_folder_without_an_init_are_found(hvdrun: Launcher, start: str) -> None:
-    for name in ("protos", "rendezvous"):
-        (hvdrun.directory / name).mkdir()
-        (hvdrun.directory / name / "own.py").write_text(f"name = {name!r}\n")
-    script = hvdrun.write(
-        "script.py",
-        "import torch\nfrom protos import own\nimport worker_runtime.torch as hvd\n"
-        "from rendezvous import own as other\nhvd.init()\nprint(own.name, other.name, hvd.size())\n",
-    )
-    options = [start] if start == "--no-prefork" else []
-    ended = hvdrun("-np", "2", "--no-prefix", *options, "python", script)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.splitlines() == ["protos rendezvous 2"] * 2

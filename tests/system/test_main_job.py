@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "torch_digits.py"
 EPOCHS = "12"  # enough for the accuracy that is promised
-
-
-@pytest.fixture
-def environment(hvdrun: Launcher) -> dict[str, str]:
-    """What keeps a run short on a busy machine, and the temporary files hvdrun's own.
-
-    Torch's compiler makes a folder as soon as it is imported, and leaves it.
-    """
-    return {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # keeps a run short on a busy machine
 
 
 def read_accuracy(line: str) -> float:
@@ -29,22 +22,21 @@ def read_accuracy(line: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_example_learns_with_two_workers_and_with_more(
-    hvdrun: Launcher, environment: dict[str, str], size: int
-) -> None:
+@pytest.mark.parametrize("size", rest_nightly([2, 4]))
+def test_the_example_learns_with_two_workers_and_with_more(hvdrun: Launcher, size: int) -> None:
     command = ("python", SCRIPT, "--epochs", EPOCHS)
-    finished = hvdrun("-np", str(size), *command, environment=environment, limit_seconds=110)
+    finished = hvdrun("-np", str(size), *command, environment=ENVIRONMENT, limit_seconds=110)
     assert (finished.returncode, finished.stderr) == (0, "")
     *epochs, last = finished.stdout.splitlines()
     assert len(epochs) == int(EPOCHS)
     assert read_accuracy(last.removeprefix("[0] ")) >= 0.95
 
 
-def test_the_example_learns_without_hvdrun(hvdrun: Launcher, environment: dict[str, str]) -> None:
+@pytest.mark.nightly
+def test_the_example_learns_without_hvdrun(hvdrun: Launcher) -> None:
     run = subprocess.run(
         [sys.executable, SCRIPT, "--epochs", EPOCHS],
-        env={**hvdrun.environment(), **environment},
+        env={**hvdrun.environment(), **ENVIRONMENT},
         capture_output=True,
         text=True,
         timeout=110,

@@ -1,6 +1,8 @@
 """Workers that are started beside others who train: one that never joins them holds nobody up, and is not kept."""
 
-from tests.system.launcher import Launcher, Running
+import pytest
+
+from tests.system.launcher import Launcher
 
 SCRIPT = """
 import os, pathlib, signal, sys, time
@@ -26,14 +28,10 @@ print("ends with", hvd.size(), flush=True)
 OPTIONS = ("-np", "2", "--min-np", "1", "--start-timeout", "6s", "python", "train.py")
 
 
-def start(hvdrun: Launcher) -> Running:
-    """Torch's compiler makes a folder as soon as it is imported, and leaves it."""
-    return hvdrun.start(*OPTIONS, environment={"TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor")})
-
-
-def test_one_that_hangs_before_it_joins_is_ended_and_another_started(hvdrun: Launcher) -> None:
+@pytest.mark.nightly
+def test_a_newcomer_that_hangs_before_it_joins_is_ended_and_another_started(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT.format(fate="time.sleep(600)"))
-    finished = start(hvdrun).wait(60)
+    finished = hvdrun(*OPTIONS)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("ends with 2\n") == 2
     again = "hvdrun: the worker in the slot localhost:1 is started again."
@@ -48,14 +46,14 @@ def test_one_that_hangs_before_it_joins_is_ended_and_another_started(hvdrun: Lau
     ]
 
 
-def test_one_that_ends_well_before_it_joins_is_told_and_not_started_again(hvdrun: Launcher) -> None:
+def test_a_newcomer_that_ends_well_before_it_joins_is_reported_and_not_started_again(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", SCRIPT.format(fate="sys.exit()"))
-    running = start(hvdrun)
+    running = hvdrun.start(*OPTIONS)
     name = r"the worker localhost:1#2, which was started beside the others,"
-    running.stderr.wait_for(rf"^hvdrun: {name} ended well before it had joined them: it is not started again\.$", 30)
-    running.stderr.wait_for(r"^hvdrun: the job goes on with 1 worker\.$", 30)
+    running.stderr.wait_for(rf"^hvdrun: {name} ended well before it had joined them: it is not started again\.$", 60)
+    running.stderr.wait_for(r"^hvdrun: the job goes on with 1 worker\.$", 60)
     hvdrun.write("go", "")
-    finished = running.wait(30)
+    finished = running.wait()
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "[0] ends with 1\n"
     assert finished.stderr.count("the worker in the slot") == 1

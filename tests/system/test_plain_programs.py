@@ -1,89 +1,108 @@
-"""Programs that know nothing of hvdrun, what they find in their environment, and an hvdrun inside a worker."""
+"""Programs that know nothing of hvdrun: what they find in their environment, what they read, and jobs inside jobs."""
 
-import socket
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.system.launcher import Launcher
 from tests.system.roles import kill
+from tests.system.scripts import WAIT_FOR
+from tests.system.tables import rest_nightly
 
 NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 SHOW = "echo " + " ".join(f"$HOROVOD_{name}" for name in (*NUMBERS, "HOSTNAME", "ELASTIC"))
+READS = "import os, sys\ndata = sys.stdin.buffer.read()\nprint(os.environ['HOROVOD_RANK'], len(data), data[:20])\n"
+DEBUGGED = "total = 0\nfor number in range(3):\n    total += number\nprint('total', total)\n"
 
 # Rank 0 ends when the inner job of rank 1 runs: they have slots of the same name.
-OUTER = """
-import os, pathlib, subprocess, sys, time
-
+OUTER = f"""{WAIT_FOR}
 if os.environ["HOROVOD_RANK"] == "0":
-    while not pathlib.Path("inner runs").exists():
-        time.sleep(0.01)
+    wait_for("inner runs")
     sys.exit(0)
-sys.exit(subprocess.run([sys.executable, "-m", "hvdrun", "-np", "2", "sh", "-c", {script!r}]).returncode)
+sys.exit(subprocess.run([sys.executable, "-m", "hvdrun", "-np", "2", "sh", "-c", {{script!r}}]).returncode)
 """
 
 
-def test_a_program_runs_as_often_as_asked(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "2", "hostname")
-    name = socket.gethostname()
+def test_a_worker_s_numbers_are_in_its_environment_and_its_host_before_its_lines(hvdrun: Launcher) -> None:
+    finished = hvdrun("-np", "3", "-H", "localhost:2,127.0.0.1:1", "sh", "-c", f"{SHOW}; echo $HOROVOD_RANK >&2")
     assert finished.returncode == 0
-    assert sorted(finished.stdout.splitlines()) == [f"[0] {name}", f"[1] {name}"]
-    assert finished.stderr == ""
-
-
-@pytest.mark.parametrize("command", [("sh", "-c", SHOW), ("python", "-c", f"import os; os.system({SHOW!r})")])
-def test_a_worker_s_numbers_are_in_its_environment(hvdrun: Launcher, command: tuple[str, ...]) -> None:
-    finished = hvdrun("-np", "2", *command)
-    assert sorted(finished.stdout.splitlines()) == ["[0] 0 2 0 2 0 1 localhost 0", "[1] 1 2 1 2 0 1 localhost 0"]
-
-
-def test_local_and_cross_numbers_on_two_hosts(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "3", "-H", "localhost:2,127.0.0.1:1", "sh", "-c", SHOW)
     assert sorted(finished.stdout.splitlines()) == [
         "[0@localhost] 0 3 0 2 0 2 localhost 0",
         "[1@localhost] 1 3 1 2 0 1 localhost 0",
         "[2@127.0.0.1] 2 3 0 1 1 2 127.0.0.1 0",
     ]
+    assert sorted(finished.stderr.splitlines()) == ["[0@localhost] 0", "[1@localhost] 1", "[2@127.0.0.1] 2"]
 
 
-def test_the_workers_have_the_caller_s_environment_and_directory(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "1", "sh", "-c", 'echo "$COLOUR"; pwd', environment={"COLOUR": "green  blue"})
-    assert finished.stdout == f"[0] green  blue\n[0] {hvdrun.directory}\n"
+def test_workers_have_the_caller_s_environment_and_directory_their_own_options_and_no_input(hvdrun: Launcher) -> None:
+    (hvdrun.directory / "input").write_text("not for workers")
+    words = ("sh", "-c", 'echo "$COLOUR"; pwd; cat; echo "$@"', "sh", "-np", "--help", "-H")
+    with Path(hvdrun.directory, "input").open("rb") as stdin:
+        finished = hvdrun("-np", "1", *words, environment={"COLOUR": "green  blue"}, stdin=stdin)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout == f"[0] green  blue\n[0] {hvdrun.directory}\n[0] -np --help -H\n"
 
 
-def test_the_workers_standard_input_is_empty(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "2", "cat")
-    assert (finished.returncode, finished.stdout) == (0, "")
+@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
+def test_stdin_of_hvdrun_is_read_by_the_worker_that_is_named_alone(hvdrun: Launcher, *, forks: bool) -> None:
+    hvdrun.write("read.py", READS)
+    data = bytes(range(256)) * 4000
+    (hvdrun.directory / "input").write_bytes(data)
+    with Path(hvdrun.directory, "input").open("rb") as stdin:
+        finished = hvdrun("-np", "3", "--stdin", "1", "python", "read.py", forks=forks, stdin=stdin)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    expected = [f"[{rank}] {rank} 0 b''" for rank in (0, 2)] + [f"[1] 1 {len(data)} {data[:20]!r}"]
+    assert sorted(finished.stdout.splitlines()) == sorted(expected)
 
 
-def test_the_command_s_own_options_are_its_own(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "1", "echo", "-np", "--help", "-H")
-    assert finished.stdout == "[0] -np --help -H\n"
+@pytest.mark.nightly
+def test_a_debugger_takes_its_commands_from_stdin(hvdrun: Launcher) -> None:
+    hvdrun.write("loop.py", DEBUGGED)
+    (hvdrun.directory / "commands").write_text("break loop.py:4\ncontinue\np 'seen', total\ncontinue\nquit\n")
+    with Path(hvdrun.directory, "commands").open("rb") as stdin:
+        finished = hvdrun("-np", "2", "--stdin", "0", "python", "-m", "pdb", "loop.py", stdin=stdin)
+    assert "[0] (Pdb) ('seen', 3)" in finished.stdout
+    assert "[0] (Pdb) total 3" in finished.stdout
 
 
-def test_an_hvdrun_inside_a_worker_is_a_job_of_its_own(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", OUTER.format(script="touch 'inner runs'; sleep 1; echo $HOROVOD_RANK of $HOROVOD_SIZE"))
+def test_a_job_ends_although_its_input_does_not(hvdrun: Launcher) -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb"):
+        finished = hvdrun("-np", "2", "--stdin", "0", "true", stdin=stdin)
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_stdin_for_a_rank_that_does_not_exist_is_wrong_use(hvdrun: Launcher) -> None:
+    finished = hvdrun("-np", "2", "--stdin", "2", "cat")
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == "hvdrun: --stdin 2 names no worker: the ranks are 0 to 1.\n"
+
+
+@pytest.mark.parametrize(
+    ("then", "code", "said"),
+    rest_nightly(
+        [
+            ("sleep 1; echo $HOROVOD_RANK of $HOROVOD_SIZE", 0, ["[1] [0] 0 of 2", "[1] [1] 1 of 2"]),
+            ("exit 5", 5, []),
+        ]
+    ),
+)
+def test_an_hvdrun_inside_a_worker_is_a_job_of_its_own(hvdrun: Launcher, then: str, code: int, said: list[str]) -> None:
+    hvdrun.write("train.py", OUTER.format(script=f"touch 'inner runs'; {then}"))
     finished = hvdrun("-np", "2", "python", "train.py")
-    assert finished.returncode == 0
-    assert sorted(finished.stdout.splitlines()) == ["[1] [0] 0 of 2", "[1] [1] 1 of 2"]
+    assert finished.returncode == code
+    assert sorted(finished.stdout.splitlines()) == said
+    assert ("[1] hvdrun: rank " in finished.stderr) == (code != 0)
 
 
-def test_an_inner_job_s_failure_is_the_outer_worker_s(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", OUTER.format(script="touch 'inner runs'; exit 5"))
-    finished = hvdrun("-np", "2", "python", "train.py")
-    assert finished.returncode == 5
-    assert "[1] hvdrun: rank " in finished.stderr
-
-
-@pytest.mark.parametrize("victim", ["outer", "inner"])
+@pytest.mark.parametrize("victim", rest_nightly(["inner", "outer"]))
 def test_kill_of_an_hvdrun_around_or_inside_another_leaves_nothing(hvdrun: Launcher, victim: str) -> None:
     script = "trap '' TERM; touch 'inner runs'; echo up; sleep 600; true"
-    hvdrun.write("train.py", OUTER.format(script=script).replace("import os,", "import signal, os,"))
+    hvdrun.write("train.py", OUTER.format(script=script))
     running = hvdrun.start("-np", "2", "python", "train.py")
     for rank in range(2):
-        running.stdout.wait_for(rf"^\[1\] \[{rank}\] up$", 20)
-    if victim == "inner":
-        (inner,) = [process for process in hvdrun.processes("-m hvdrun -np 2 sh") if process.pid != running.pid]
-        kill(inner.pid)
-    else:
-        kill(running.pid)
-    running.wait(10)
+        running.stdout.wait_for(rf"^\[1\] \[{rank}\] up$", 60)
+    (inner,) = hvdrun.processes("-m hvdrun -np 2 sh")
+    kill(inner.pid if victim == "inner" else running.pid)
+    running.wait()

@@ -1,6 +1,6 @@
 """kill -9 of a random part of a job at a random moment: nothing is left, whatever it was.
 
-Eight seeded runs belong to the suite; `make soak` makes 200 (HVDRUN_SOAK_RUNS).
+`make test` plays two seeds, `make nightly` six more, and `make soak` 200 (HVDRUN_SOAK_RUNS).
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import pytest
 
 from tests.system.launcher import Launcher
 from tests.system.roles import find_agent, find_guardian, kill
+from tests.system.tables import rest_nightly
 
 RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
 LONGEST_START_SECONDS = 2.5
@@ -39,7 +40,7 @@ def find_one(hvdrun: Launcher, words: str, chance: random.Random) -> int | None:
 
 
 PARTS: dict[str, Callable[[Launcher, random.Random], int | None]] = {
-    "hvdrun": lambda hvdrun, chance: find_one(hvdrun, "-m hvdrun -np", chance),
+    "hvdrun": lambda hvdrun, chance: find_one(hvdrun, " -np 2 --grace", chance),
     "agent": lambda hvdrun, _: find_agent(hvdrun),
     "guardian": lambda hvdrun, _: find_guardian(hvdrun),
     "forkserver": lambda hvdrun, chance: find_one(hvdrun, "worker_runtime.forkserver", chance),
@@ -48,7 +49,7 @@ PARTS: dict[str, Callable[[Launcher, random.Random], int | None]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(RUNS))
+@pytest.mark.parametrize("seed", rest_nightly(range(RUNS), first=2))
 def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int) -> None:
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     hvdrun.write("job.py", TRAINS)
@@ -56,9 +57,9 @@ def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int
     victims = chance.sample(sorted(PARTS), k=chance.choice([1, 1, 2]))
     if {"agent", "guardian"} <= set(victims):
         victims.remove("guardian")  # each stands in for the other; who kills both at once must clear up himself
-    options = chance.choice([(), ("--no-prefork",)])
+    forks = chance.choice([True, False])
     moment_seconds = chance.uniform(0, LONGEST_START_SECONDS)
-    running = hvdrun.start("-np", "2", "--grace", "1s", *options, "python", "job.py", kind)
+    running = hvdrun.start("-np", "2", "--grace", "1s", "python", "job.py", kind, forks=forks)
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
     for victim in victims:
         pid = PARTS[victim](hvdrun, chance)
@@ -66,7 +67,7 @@ def test_a_random_part_is_killed_and_nothing_is_left(hvdrun: Launcher, seed: int
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 kill(pid)
     running.wait(60)
-    story = f"seed {seed}: {kind} {' '.join(options)}, kill {victims} after {moment_seconds:.2f} s"
+    story = f"seed {seed}: {kind}{', forked' if forks else ''}, kill {victims} after {moment_seconds:.2f} s"
     own_words = [line for line in running.stderr.text().splitlines() if not line.startswith(("[", "  "))]
     assert all(line.startswith("hvdrun: ") for line in own_words), f"{story}\n{own_words}"
     left = hvdrun.watch.settle()

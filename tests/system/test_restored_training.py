@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.system.launcher import Finished, Launcher
+from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 # Each gradient is the step and the rank, averaged: the fifteen steps of three ranks make -(1 + 2 + ... + 15).
 # The optimizers are used in another order than the state holds them. FATE is what happens on rank 1, once.
@@ -49,28 +50,13 @@ print("end", [model.weight.item() for model in models], flush=True)
 TOTAL = -120.0
 
 
-def train(hvdrun: Launcher, fate: str, *, least: int, optimizers: int) -> Finished:
-    """Three workers train to the end, though there may be fewer; `least`: how few."""
+@pytest.mark.parametrize(
+    ("fate", "least", "optimizers"), rest_nightly([("killed", 3, 2), ("raises", 1, 2), ("gathers", 3, 1)])
+)
+def test_all_begin_again_and_apply_each_step_once(hvdrun: Launcher, fate: str, least: int, optimizers: int) -> None:
+    """There may be fewer of the three workers: `least` says how few."""
     hvdrun.write("train.py", SCRIPT)
-    environment = {
-        "FATE": fate,
-        "OPTIMIZERS": str(optimizers),
-        "TORCHINDUCTOR_CACHE_DIR": str(hvdrun.directory / "inductor"),
-    }
+    environment = {"FATE": fate, "OPTIMIZERS": str(optimizers)}
     finished = hvdrun("-np", "3", "--min-np", str(least), "python", "train.py", environment=environment)
     assert finished.returncode == 0, finished.stderr
-    return finished
-
-
-@pytest.mark.parametrize(("fate", "least", "optimizers"), [("raises", 1, 2), ("killed", 3, 2), ("gathers", 3, 1)])
-def test_all_begin_again_and_apply_each_step_once(hvdrun: Launcher, fate: str, least: int, optimizers: int) -> None:
-    finished = train(hvdrun, fate, least=least, optimizers=optimizers)
     assert sorted(finished.stdout.splitlines()) == [f"[{rank}] end {[TOTAL] * optimizers}" for rank in range(3)]
-
-
-def test_those_that_are_left_begin_again_without_the_lost(hvdrun: Launcher) -> None:
-    """An allgather cannot be repeated: what some had gathered of the lost would be missing elsewhere."""
-    finished = train(hvdrun, "gathers", least=1, optimizers=2)
-    ends = [line.partition(" end ")[2] for line in finished.stdout.splitlines()]
-    assert len(ends) >= 2  # the slot's next worker may come too late
-    assert len(set(ends)) == 1

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.system.tables import rest_nightly
 
 PLAIN_TORCH = """
 import torch
@@ -15,20 +16,6 @@ dist.init_process_group("gloo")
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
 print(dist.get_rank(), dist.get_world_size(), int(total))
-dist.destroy_process_group()
-"""
-BOTH = """
-import os
-import torch
-import torch.distributed as dist
-import worker_runtime.torch as hvd
-
-hvd.init()
-dist.init_process_group("gloo")
-assert dist.get_rank() == hvd.rank() == int(os.environ["RANK"]) and int(os.environ["LOCAL_RANK"]) == hvd.local_rank()
-total = hvd.allreduce(torch.ones(1), op=hvd.Sum)
-dist.all_reduce(total)
-print(int(total))
 dist.destroy_process_group()
 """
 OURS = """
@@ -52,31 +39,13 @@ hvd.shutdown()
 hvd.init()
 print(hvd.allgather_object(hvd.rank()))
 """
-LEAVES = """
-import sys
-import worker_runtime.torch as hvd
-
-hvd.init()
-hvd.barrier()
-if hvd.rank() == 1:
-    sys.exit(0)
-hvd.barrier()
-"""
 
 
-@pytest.mark.parametrize("hosts", ["localhost:2", "localhost:1,127.0.0.1:1"])
-def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher, hosts: str) -> None:
+def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", PLAIN_TORCH)
-    finished = hvdrun("-np", "2", "-H", hosts, "python", "train.py")
+    finished = hvdrun("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py")
     assert finished.returncode == 0, finished.stderr
     assert sorted(line.partition("] ")[2] for line in finished.stdout.splitlines()) == ["0 2 3", "1 2 3"]
-
-
-def test_torch_s_own_group_and_ours_live_side_by_side(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", BOTH)
-    finished = hvdrun("-np", "2", "python", "train.py")
-    assert finished.returncode == 0, finished.stderr
-    assert sorted(finished.stdout.splitlines()) == ["[0] 4", "[1] 4"]
 
 
 def test_our_script_runs_under_torchrun(hvdrun: Launcher) -> None:
@@ -92,20 +61,30 @@ def test_our_script_runs_under_torchrun(hvdrun: Launcher) -> None:
     assert sorted(run.stdout.splitlines()) == ["0 2 0 1 [0, 1]", "1 2 1 1 [0, 1]"]
 
 
-@pytest.mark.parametrize("option", [(), ("--no-prefork",)], ids=["forked", "executed"])
-def test_folders_of_our_names_beside_the_script_are_the_user_s(hvdrun: Launcher, option: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
+def test_folders_of_our_names_beside_the_script_are_the_user_s(hvdrun: Launcher, *, forks: bool) -> None:
     for name in ("protos", "rendezvous", "tests"):
         (hvdrun.directory / name).mkdir()
         (hvdrun.directory / name / "__init__.py").write_text("OWNER = 'user'\n", encoding="utf-8")
     (hvdrun.directory / "protos" / "rendezvous_pb2.py").write_text("OWNER = 'user'\n", encoding="utf-8")
     hvdrun.write("train.py", HOSTILE)
-    finished = hvdrun("-np", "2", *option, "python", "train.py", environment={"PYTHONPATH": str(hvdrun.directory)})
+    environment = {"PYTHONPATH": str(hvdrun.directory)}
+    finished = hvdrun("-np", "2", "python", "train.py", environment=environment, forks=forks)
     assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.splitlines()) == ["[0] [0, 1]", "[1] [0, 1]"]
 
 
-def test_a_worker_that_ends_early_is_named_to_those_that_still_communicate(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", LEAVES)
-    finished = hvdrun("-np", "2", "python", "train.py")
-    assert finished.returncode == 1
-    assert "Horovod has been shut down on rank 1, and barrier" in finished.stderr
+@pytest.mark.nightly
+@pytest.mark.parametrize("forks", [True, False], ids=["forked", "executed"])
+def test_modules_in_a_folder_of_our_name_without_an_init_are_found(hvdrun: Launcher, *, forks: bool) -> None:
+    for name in ("protos", "rendezvous"):
+        (hvdrun.directory / name).mkdir()
+        (hvdrun.directory / name / "own.py").write_text(f"name = {name!r}\n")
+    hvdrun.write(
+        "script.py",
+        "import torch\nfrom protos import own\nimport worker_runtime.torch as hvd\n"
+        "from rendezvous import own as other\nhvd.init()\nprint(own.name, other.name, hvd.size())\n",
+    )
+    finished = hvdrun("-np", "2", "--no-prefix", "python", "script.py", forks=forks)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert finished.stdout.splitlines() == ["protos rendezvous 2"] * 2

@@ -2,20 +2,21 @@
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from worker_runtime import wire
 from worker_runtime.accord import Accord
-from worker_runtime.bundles import Unpack
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.driver import Driver
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.operation import Operation
+from worker_runtime.waiting import USUAL, Patience
 from worker_runtime.wire import Frame
 
-LIMIT_SECONDS = 10.0
+LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
 
 
@@ -32,12 +33,13 @@ class Echo(Operation[bytes]):
         """Those it sends."""
         return self._data
 
-    def start(self, group: object, terms: Release) -> tuple[()]:  # noqa: ARG002 - the base class's signature
-        """Never called."""
-        raise AssertionError("its data travel as payload")
+    def start(self, *_: object) -> tuple[()]:
+        """Its data travel as payload."""
+        raise AssertionError("it is never called")
 
-    def finish(self, terms: Release, payload: memoryview) -> bytes:  # noqa: ARG002 - the same
+    def finish(self, terms: Release, payload: memoryview) -> bytes:
         """Those of the answer."""
+        del terms
         return bytes(payload)
 
 
@@ -93,74 +95,97 @@ class Sequencer:
 
 
 class Player:
-    """Performs what is answered, as an executor would."""
+    """Performs what is answered, as an executor would; its methods are those that a driver or a handle calls."""
 
     rank = 0
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, patience: Patience = USUAL) -> None:
         self.neutral: list[Release] = []
         self.ended: list[str] = []
-        self.asked: list[Handle[object]] = []
+        self.asked: list[Handle[bytes]] = []
         self.accord = Accord()
-        self.driver = Driver(Link(connection), self, self.accord)
+        self.driver = Driver(Link(connection), self, self.accord, patience)
+        self.await_answer = self.driver.await_answer
+        self.listen = self.driver.listen
+        self.forget = self.asked.remove
+        self.perform_neutral = self.neutral.append
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""
-        handle: Handle[bytes] = Handle(self, Echo(name), threading.get_ident())
-        self.asked.append(handle)  # type: ignore[arg-type]  # its result is not asked for
-        self.driver.ask(handle, at_once=at_once, is_awaited=is_awaited)  # type: ignore[arg-type]  # the same
+        handle = Handle(self, Echo(name), threading.get_ident())
+        self.asked.append(handle)
+        self.driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
         return handle
 
     def run(self, name: str) -> bytes:
         """Ask and wait."""
         return self.submit(name, is_awaited=True).wait()
 
-    def await_answer(self, handle: Handle[object]) -> None:
-        """As an executor's."""
-        self.driver.await_answer(handle)
-
-    def listen(self) -> None:
-        """As an executor's."""
-        self.driver.listen()
-
-    def forget(self, handle: Handle[object]) -> None:
-        """As an executor's."""
-        self.asked.remove(handle)
-
-    def settle(self, handle: Handle[object], terms: Release) -> bool:
-        """As an executor's."""
+    def settle(self, handle: Handle[bytes], terms: Release) -> bool:
+        """All is as well as it seems."""
         del terms
         self.forget(handle)
         return True
 
     def count_members(self, process_set: int) -> int:
-        """As an executor's."""
+        """Of set 0 two, of set 1 three."""
         return 2 + process_set
 
     def list_members(self, process_set: int) -> tuple[int, ...]:
-        """As an executor's."""
+        """The first ranks."""
         return tuple(range(self.count_members(process_set)))
 
-    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
-        """As an executor's."""
+    def perform(self, handle: Handle[bytes], terms: Release, payload: memoryview) -> None:
+        """Nothing communicates."""
         handle.begin(terms, (), payload)
 
-    def perform_neutral(self, terms: Release) -> None:
-        """As an executor's."""
-        self.neutral.append(terms)
-
-    def refuse(self, handle: Handle[object], reason: str) -> None:
-        """As an executor's."""
+    def refuse(self, handle: Handle[bytes], reason: str) -> None:
+        """Fail one operation."""
         handle.fail(RuntimeError(reason))
 
-    def conclude(self, handles: Sequence[Handle[Any]], terms: Sequence[Release], unpack: Unpack) -> bool:
+    def conclude(self, *_: object) -> bool:
         """Each is to be performed by itself."""
-        del handles, terms, unpack
         return False
 
     def give_up(self, reason: str) -> None:
-        """As an executor's."""
+        """Fail all that waits."""
         self.ended.append(reason)
         for handle in self.asked:
             if not handle.is_answered:
                 handle.fail(RuntimeError(reason))
+
+
+@contextmanager
+def converse(patience: Patience = USUAL) -> Iterator[tuple[Player, Sequencer]]:
+    """A rank's end and the sequencer's; both are closed in the end."""
+    ours, theirs = socket.socketpair()
+    player, sequencer = Player(ours, patience), Sequencer(theirs)
+    yield player, sequencer
+    player.driver.leave()
+    sequencer.close()
+
+
+class Errand(threading.Thread):
+    """A thread of a test, which begins at once; `finish` waits for its end."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object, daemon: bool | None = None) -> None:
+        super().__init__(daemon=daemon)
+        self._function, self._arguments = function, arguments
+        self._result: object = None
+        self._error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Keep what comes of it."""
+        try:
+            self._result = self._function(*self._arguments)
+        except BaseException as error:  # noqa: BLE001 - for `finish`
+            self._error = error
+
+    def finish(self) -> Any:  # noqa: ANN401 - of any function
+        """Wait for its end; what the function returned."""
+        self.join(LIMIT_SECONDS)
+        assert not self.is_alive(), f"{self._function} does not end"
+        if self._error is not None:
+            raise self._error
+        return self._result

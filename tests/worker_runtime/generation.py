@@ -25,9 +25,9 @@ _ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers
 class Pending:
     """A work that ends when it is told to, well or not."""
 
-    def __init__(self) -> None:
-        self.is_done = False
-        self.is_bad = False
+    def __init__(self, *, is_done: bool = False, is_bad: bool = False) -> None:
+        self.is_done = is_done
+        self.is_bad = is_bad
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
         """As torch's."""

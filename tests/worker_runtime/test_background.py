@@ -1,62 +1,75 @@
-"""The thread in the background, without a conversation."""
+"""The thread in the background, without a conversation; that it sleeps is in the driver's tests."""
 
 import os
 import select
 import threading
-import time
 
+from tests.worker_runtime.conversation import LIMIT_SECONDS
 from worker_runtime.background import Background
 
-LIMIT_SECONDS = 10.0
 
+class _Driven:
+    """Counts how often it is driven, and is held up meanwhile until `go_on` is released as often."""
 
-class Counter:
-    """Counts how often it is driven."""
-
-    def __init__(self) -> None:
-        self.asked = 0
+    def __init__(self, growing: int = 0) -> None:
+        self.looks = 0
+        self.growing = growing  # until so many looks something more was asked
         self.driven = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.count = 0
+
+    @property
+    def asked(self) -> int:
+        self.looks += 1
+        return min(self.looks, self.growing)
 
     def drive_in_background(self, poller: select.poll) -> None:
-        """Note it."""
         del poller
+        self.count += 1
         self.driven.release()
+        self.go_on.acquire(timeout=LIMIT_SECONDS)
+
+    def await_turn(self) -> bool:
+        self.go_on.release()
+        return self.driven.acquire(timeout=LIMIT_SECONDS)
 
 
-def test_it_drives_when_the_bell_rings_and_not_before() -> None:
-    counter = Counter()
-    background = Background(counter)
-    assert not counter.driven.acquire(timeout=0.05)
-    for _ in range(3):
-        counter.asked += 1
+def test_the_background_drives_when_its_bell_rings_and_not_before() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    assert not driven.driven.acquire(timeout=0.05)
+    for number in range(3):
         background.ring()
-        assert counter.driven.acquire(timeout=LIMIT_SECONDS)
+        assert driven.await_turn()
+        assert driven.count == number + 1
     background.close()
 
 
-def test_a_burst_is_driven_once_when_it_has_ended() -> None:
-    counter = Counter()
-    background = Background(counter)
+def test_rings_during_a_turn_lead_to_one_more() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.driven.acquire(timeout=LIMIT_SECONDS)
     for _ in range(50):
-        counter.asked += 1
         background.ring()
-    assert counter.driven.acquire(timeout=LIMIT_SECONDS)
+    assert driven.await_turn()
+    driven.go_on.release()
     background.close()
-    assert counter.driven._value < 5
+    assert driven.count == 2
+
+
+def test_a_burst_is_driven_when_it_has_ended() -> None:
+    driven = _Driven(growing=6)
+    background = Background(driven)
+    background.ring()
+    assert driven.await_turn()
+    assert driven.looks > 6
+    background.close()
 
 
 def test_closing_leaves_no_thread_and_no_descriptor() -> None:
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a snapshot
     for _ in range(10):
-        Background(Counter()).close()
+        Background(_Driven()).close()
     assert threading.active_count() <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= before[1]  # noqa: PTH208 - the same
-
-
-def test_it_sleeps_while_nothing_is_asked() -> None:
-    background = Background(Counter())
-    began = time.thread_time(), time.process_time()
-    time.sleep(0.2)  # what is measured
-    spent = time.process_time() - began[1]
-    background.close()
-    assert spent < 0.02

@@ -1,138 +1,41 @@
-"""The forkserver itself, asked as an agent asks it, by a test that is the subreaper in the agent's place."""
+"""The forkserver itself: when its workers run, when it ends, and what they share with it and with each other."""
 
-import ctypes
-import json
 import os
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
+from rendezvous.forking import LENGTH, Ready
+from tests.worker_runtime.forkserver_process import BOOT, serving
 from worker_runtime import forkserver
-
-BOOT = """
-import sys; del sys.path[0]
-from worker_runtime.forkserver import serve
-program = serve({descriptor}, {words}, {modules})
-program.run(*program.arguments)
-"""
-LIMIT_SECONDS = 20.0
-PR_SET_CHILD_SUBREAPER = 36
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A forkserver that runs, and the agent's end of its socket."""
-
-    process: subprocess.Popen[bytes]
-    agent: socket.socket
-    folder: Path
-
-    def hear(self) -> Message:
-        """Its next message."""
-        head = self.agent.recv(LENGTH.size, socket.MSG_WAITALL)
-        return decode(self.agent.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
-
-    def fork(self, number: int, *words: str, environment: dict[str, str] | None = None) -> "Worker":
-        """Ask for a worker that runs `python words`; it waits at its gate."""
-        out, gate = os.pipe(), os.pipe()
-        null = os.open(os.devnull, os.O_RDONLY)
-        request = ForkRequest(
-            number=number,
-            executable=sys.executable,
-            arguments=("python", *words),
-            directory=str(self.folder),
-            environment=environment or dict(os.environ),
-            threads=1,
-        )
-        data = encode(request)
-        socket.send_fds(self.agent, [data], (null, out[1], out[1], gate[0]))
-        for descriptor in (null, out[1], gate[0]):
-            os.close(descriptor)
-        answer = self.hear()
-        assert isinstance(answer, Forked)
-        assert answer.number == number
-        return Worker(answer.pid, out[0], gate[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A worker that waits at its gate."""
-
-    pid: int
-    output: int
-    gate: int
-
-    def end(self, *, run: bool = True) -> tuple[int, str]:
-        """Let it run, or give it up: its exit code and what it wrote."""
-        if run:
-            os.write(self.gate, b"!")
-        os.close(self.gate)
-        with os.fdopen(self.output, encoding="utf-8") as output:
-            text = output.read()
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), text
-
-
-@pytest.fixture(autouse=True)
-def subreaper() -> Iterator[None]:
-    """The children of a forkserver's children become this process' own."""
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    yield
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-
-
-@contextmanager
-def serving(
-    folder: Path, words: Sequence[str] = ("script.py",), modules: Sequence[str] = (), boot: str = BOOT
-) -> Iterator[Server]:
-    """A forkserver for the program of these words, with its outputs in files as they are with an agent."""
-    agent, theirs = socket.socketpair()
-    agent.settimeout(LIMIT_SECONDS)
-    text = boot.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
-    with agent, theirs, (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-c", text], cwd=folder, stdout=out, stderr=err, pass_fds=(theirs.fileno(),)
-        )
-        theirs.close()
-        try:
-            yield Server(process, agent, folder)
-        finally:
-            agent.close()
-            process.wait(LIMIT_SECONDS)
 
 
 def test_a_worker_runs_when_the_agent_knows_of_it(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import os, sys; print(os.getppid(), os.getsid(0), sys.argv); sys.exit(3)")
     with serving(tmp_path) as server:
         assert server.hear() == Ready("")
-        workers = [server.fork(number, "script.py", str(number)) for number in (7, 8)]
-        for number, worker in zip((7, 8), workers, strict=True):
-            expected = f"{os.getpid()} {worker.pid} ['script.py', '{number}']\n"
-            assert worker.end() == (3, expected)
+        workers = [server.fork(tmp_path, "script.py", word) for word in "ab"]
+        for word, worker in zip("ab", workers, strict=True):
+            assert worker.end() == (3, f"{os.getpid()} {worker.pid} ['script.py', '{word}']\n", "")
 
 
 def test_a_worker_that_is_given_up_runs_nothing(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('never')")
     with serving(tmp_path) as server:
         server.hear()
-        assert server.fork(1, "script.py").end(run=False) == (0, "")
+        assert server.fork(tmp_path, "script.py").end(run=False) == (0, "", "")
 
 
 def test_a_worker_outlives_its_forkserver(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("print('alive')")
     with serving(tmp_path) as server:
         server.hear()
-        worker = server.fork(1, "script.py")
+        worker = server.fork(tmp_path, "script.py")
         server.process.kill()
         assert server.agent.recv(1) == b"", "the waiting worker must not hold the socket"
-        assert worker.end() == (0, "alive\n")
+        assert worker.end() == (0, "alive\n", "")
 
 
 def test_the_forkserver_ends_with_its_agent(tmp_path: Path) -> None:
@@ -152,7 +55,7 @@ def test_a_program_that_changed_since_is_executed_after_all(tmp_path: Path) -> N
     with serving(tmp_path) as server:
         assert server.hear() == Ready("")
         (tmp_path / "script.py").write_text("a b")
-        code, text = server.fork(1, "script.py").end()
+        code, _, text = server.fork(tmp_path, "script.py").end()
     assert code == 1
     assert text.endswith("SyntaxError: invalid syntax\n")
     assert "worker_runtime" not in text
@@ -169,7 +72,7 @@ def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
     boot = f"print('imported')\n{BOOT}"
     with serving(tmp_path, boot=boot) as server:
         server.hear()
-        assert [server.fork(number, "script.py").end() for number in (1, 2)] == [(0, "imported\nscript\n")] * 2
+        assert [server.fork(tmp_path, "script.py").end() for _ in range(2)] == [(0, "imported\nscript\n", "")] * 2
 
 
 @pytest.mark.parametrize(
@@ -195,7 +98,7 @@ def test_no_two_workers_draw_the_same_random_numbers_or_share_a_secret(tmp_path:
     (tmp_path / "script.py").write_text(f"import numpy, random, multiprocessing; print([{drawn}])")
     with serving(tmp_path, modules=["numpy", "random", "multiprocessing"]) as server:
         server.hear()
-        texts = [server.fork(number, "script.py").end()[1] for number in range(3)]
+        texts = [server.fork(tmp_path, "script.py").end()[1] for number in range(3)]
     for values in zip(*(text.strip("[]\n").split(", ") for text in texts), strict=True):
         assert len(set(values)) == 3
 
@@ -208,7 +111,7 @@ def test_a_folder_that_was_made_since_is_searched(tmp_path: Path) -> None:
         server.hear()
         late.mkdir()
         (late / "late.py").touch()
-        assert server.fork(1, "script.py").end() == (0, f"{late / 'late.py'}\n")
+        assert server.fork(tmp_path, "script.py").end() == (0, f"{late / 'late.py'}\n", "")
 
 
 def test_collections_are_as_they_were(tmp_path: Path) -> None:
@@ -216,7 +119,7 @@ def test_collections_are_as_they_were(tmp_path: Path) -> None:
     for before, enabled in (("", True), ("import gc; gc.disable()\n", False)):
         with serving(tmp_path, boot=before + BOOT) as server:
             server.hear()
-            assert server.fork(1, "script.py").end() == (0, f"{enabled} True\n")
+            assert server.fork(tmp_path, "script.py").end() == (0, f"{enabled} True\n", "")
 
 
 def test_an_agent_that_goes_in_the_middle_of_a_word_ends_it() -> None:

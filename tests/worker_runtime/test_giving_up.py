@@ -1,6 +1,5 @@
 """One rank makes a mistake; after one refusal all go on as if nothing had happened."""
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,115 +11,60 @@ from worker_runtime.giving_up import gives_up
 
 Call = Callable[[str | None], object]
 
-MISTAKES: dict[str, tuple[Call, Call]] = {  # a wrong call and the right one
-    "rows": (
-        lambda name: hvd.alltoall(torch.zeros(3), name=name),
-        lambda name: hvd.alltoall(torch.zeros(2), name=name),
-    ),
-    "op": (
-        lambda name: hvd.allreduce(torch.zeros(2), op=99, name=name),
-        lambda name: hvd.allreduce(torch.zeros(2), name=name),
-    ),
-    "no tensor": (
-        lambda name: hvd.allreduce("text", name=name),  # type: ignore[arg-type]  # the mistake
-        lambda name: hvd.allreduce(torch.zeros(2), name=name),
-    ),
-    "too few": (
-        lambda name: hvd.allgather(name=name),  # type: ignore[call-arg]  # the mistake
-        lambda name: hvd.allgather(torch.zeros(2), name=name),
-    ),
-    "an argument too many": (
-        lambda name: hvd.allgather(torch.zeros(2), name=name, extra=1),  # type: ignore[call-arg]  # the mistake
-        lambda name: hvd.allgather(torch.zeros(2), name=name),
-    ),
-    "root": (
-        lambda name: hvd.broadcast(torch.zeros(2), 7, name=name),
-        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name),
-    ),
-    "differentiable": (
-        lambda name: hvd.alltoall(torch.zeros(3, requires_grad=True), name=name),
-        lambda name: hvd.alltoall(torch.zeros(2), name=name),
-    ),
-    "asynchronous": (
-        lambda name: hvd.reducescatter_async(torch.zeros(2), op=hvd.Max, name=name),
-        lambda name: hvd.reducescatter(torch.zeros(2), name=name),
-    ),
-    "object": (
-        lambda name: hvd.broadcast_object("x", 5, name=name),
-        lambda name: hvd.broadcast_object("x", 0, name=name),
-    ),
-    "barrier": (
-        lambda _: hvd.barrier(extra=1),  # type: ignore[call-arg]  # the mistake
-        lambda _: hvd.barrier(),
-    ),
-    "process set": (
-        lambda _: hvd.add_process_set([0, 99]),
-        lambda _: hvd.remove_process_set(hvd.add_process_set([0])),
-    ),
-    "no process set": (
-        lambda name: hvd.allreduce(torch.zeros(2), name=name, process_set=7),  # type: ignore[arg-type]  # the mistake
-        lambda name: hvd.allreduce(torch.zeros(2), name=name),
-    ),
-    "asynchronous without process set": (
-        lambda name: hvd.allgather_async(torch.zeros(2), name=name, process_set=None),  # type: ignore[arg-type]  # the same
-        lambda name: hvd.allgather(torch.zeros(2), name=name),
-    ),
-    "unregistered process set": (
-        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name, process_set=hvd.ProcessSet([1])),
-        lambda name: hvd.broadcast(torch.zeros(2), 0, name=name),
-    ),
-    "object without process set": (
-        lambda name: hvd.broadcast_object("x", 0, name=name, process_set="global"),  # type: ignore[arg-type]  # the same
-        lambda name: hvd.broadcast_object("x", 0, name=name),
-    ),
-    "no ranks": (
-        lambda _: hvd.add_process_set("text"),  # type: ignore[arg-type]  # the mistake
-        lambda _: hvd.remove_process_set(hvd.add_process_set([0])),
-    ),
+TWO, THREE = torch.zeros(2), torch.zeros(3)
+RIGHT: dict[str, Call] = {
+    "alltoall": lambda name: hvd.alltoall(TWO, name=name),
+    "allreduce": lambda name: hvd.allreduce(TWO, name=name),
+    "allgather": lambda name: hvd.allgather(TWO, name=name),
+    "broadcast": lambda name: hvd.broadcast(TWO, 0, name=name),
+    "reducescatter": lambda name: hvd.reducescatter(TWO, name=name),
+    "object": lambda name: hvd.broadcast_object("x", 0, name=name),
+    "barrier": lambda _: hvd.barrier(),
+    "process set": lambda _: hvd.remove_process_set(hvd.add_process_set([0])),
+}
+MISTAKES: dict[str, tuple[str, Call]] = {  # which call it is, and the wrong one
+    "rows": ("alltoall", lambda name: hvd.alltoall(THREE, name=name)),
+    "op": ("allreduce", lambda name: hvd.allreduce(TWO, op=99, name=name)),
+    "no tensor": ("allreduce", lambda name: hvd.allreduce("text", name=name)),
+    "too few": ("allgather", lambda name: hvd.allgather(name=name)),
+    "an argument too many": ("allgather", lambda name: hvd.allgather(TWO, name=name, extra=1)),
+    "root": ("broadcast", lambda name: hvd.broadcast(TWO, 7, name=name)),
+    "differentiable": ("alltoall", lambda name: hvd.alltoall(torch.zeros(3, requires_grad=True), name=name)),
+    "asynchronous": ("reducescatter", lambda name: hvd.reducescatter_async(TWO, op=hvd.Max, name=name)),
+    "object": ("object", lambda name: hvd.broadcast_object("x", 5, name=name)),
+    "barrier": ("barrier", lambda _: hvd.barrier(extra=1)),
+    "process set": ("process set", lambda _: hvd.add_process_set([0, 99])),
+    "no process set": ("allreduce", lambda name: hvd.allreduce(TWO, name=name, process_set=7)),
+    "asynchronous, no set": ("allgather", lambda name: hvd.allgather_async(TWO, name=name, process_set=None)),
+    "unknown set": ("broadcast", lambda name: hvd.broadcast(TWO, 0, name=name, process_set=hvd.ProcessSet([1]))),
+    "object, no set": ("object", lambda name: hvd.broadcast_object("x", 0, name=name, process_set="global")),
+    "no ranks": ("process set", lambda _: hvd.add_process_set("text")),
 }
 
 
 @pytest.mark.parametrize("name", ["a", None])
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_at_once_and_all_go_on(
+def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_go_on(
     ranks: RankPool, mistake: str, name: str | None
 ) -> None:
+    """A deadlock, which is found later and told in other words, need not come about."""
+
     def body() -> object:
-        wrong, right = MISTAKES[mistake]
-        began = time.monotonic()
+        kind, wrong = MISTAKES[mistake]
+        right = RIGHT[kind]
         try:
             (wrong if hvd.rank() == 1 else right)(name)
         except (ValueError, TypeError, RuntimeError, AttributeError) as error:
             caught: Exception = error
-        seconds = time.monotonic() - began
         for _ in range(3):
             right(name)
             hvd.allreduce(torch.ones(1), name="loss")
             hvd.allreduce(torch.ones(1))
-        return type(caught).__name__, str(caught), seconds
+        return type(caught).__name__, str(caught)
 
-    (mine, text, seconds), (theirs, cause, _) = ranks.run(body)
+    (mine, text), (theirs, cause) = ranks.run(body)
     assert mine == "OperationRefusedError"
     assert f"was given up on rank 1, before anything was sent: {theirs}: {cause}" in text
-    assert seconds < 0.9  # no deadlock had to be found
-
-
-def test_a_name_in_flight_counts_as_another_use_of_it(ranks: RankPool) -> None:
-    def body() -> object:
-        if hvd.rank() == 0:
-            handle = hvd.allreduce_async(torch.ones(1), name="x")
-            with pytest.raises(ValueError, match="same name"):
-                hvd.allreduce_async(torch.ones(1), name="x")
-            hvd.barrier()
-            hvd.synchronize(handle)
-        else:
-            hvd.barrier()
-            hvd.allreduce(torch.ones(1), name="x")
-            with pytest.raises(hvd.HorovodInternalError, match=r"given up on rank 0.*same name"):
-                hvd.allreduce(torch.ones(1), name="x")
-        return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item()
-
-    assert ranks.run(body) == [2.0] * 2
 
 
 def test_what_all_ranks_do_wrong_is_no_ranks_debt(ranks: RankPool) -> None:
@@ -149,7 +93,7 @@ def test_a_process_set_that_one_rank_cannot_remove_stays(ranks: RankPool) -> Non
     def body() -> object:
         some = hvd.add_process_set([0])
         with pytest.raises((ValueError, hvd.HorovodInternalError), match="give a ProcessSet"):
-            hvd.remove_process_set([0] if hvd.rank() == 1 else some)  # type: ignore[arg-type]  # the mistake
+            hvd.remove_process_set([0] if hvd.rank() == 1 else some)
         return some.process_set_id, hvd.remove_process_set(some), hvd.remove_process_set(some)
 
     assert ranks.run(body) == [(1, True, False)] * 2
@@ -184,7 +128,7 @@ def test_a_process_set_is_meant_by_its_number_or_ranks_though_these_are_no_argum
             if some.included():
                 try:
                     where = wrong if step == 1 and hvd.rank() == 1 else some
-                    hvd.allreduce(torch.ones(1), process_set=where)  # type: ignore[arg-type]  # the mistake
+                    hvd.allreduce(torch.ones(1), process_set=where)
                 except (ValueError, hvd.HorovodInternalError) as error:
                     assert hvd.rank() == 1 or "was given up on rank 1" in str(error)  # noqa: PT017 - either may come
                     refused += 1
@@ -201,7 +145,7 @@ def test_who_is_no_member_gives_nothing_up(ranks: RankPool) -> None:
             with pytest.raises(ValueError, match="not a member"):
                 hvd.allreduce(torch.ones(1), name="x", process_set=some)
             with pytest.raises(ValueError, match="name"):
-                hvd.allreduce(torch.ones(1), name=7)  # type: ignore[arg-type]  # the mistake
+                hvd.allreduce(torch.ones(1), name=7)
         hvd.barrier()
         return hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x", process_set=some).item() if some.included() else 2.0
 

@@ -3,7 +3,6 @@
 import os
 import socket
 import threading
-import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
@@ -19,12 +18,18 @@ from rendezvous.errors import RendezvousError, SequencerStartError
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.cancellation import Cancellation
 from worker_runtime.errors import GroupFormationError
+from worker_runtime.gloo import Gloo
 from worker_runtime.group import Group, form
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=20)
 LISTENING = "0A"  # the kernel's code in /proc/net/tcp
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, and as an IPv6 address
+
+
+def be(rank: int) -> Membership:
+    """A member of a generation of two."""
+    return Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY)
 
 
 def find_listening_addresses() -> set[str]:
@@ -34,6 +39,13 @@ def find_listening_addresses() -> set[str]:
         line.split() for table in ("tcp", "tcp6") for line in Path("/proc/self/net", table).read_text().splitlines()
     ]
     return {row[1].rpartition(":")[0] for row in rows if row[3] == LISTENING and f"socket:[{row[9]}]" in own}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
+def test_gloo_without_its_other_members_or_a_local_address_raises(address: str) -> None:
+    gloo = Gloo(HashStore(), address, 0, timedelta(hours=1))
+    with pytest.raises(RuntimeError):
+        gloo.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
 
 
 def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
@@ -60,63 +72,46 @@ def test_a_group_knows_its_connection_to_each_peer(ranks: RankPool) -> None:
 
 
 class Announcements:
-    """Takes what rank 0 says; nobody else is there."""
+    """Where ranks in one process meet.
 
-    def __init__(self) -> None:
+    sequencer: where it is, or why there is none; None where so many members never come.
+    """
+
+    def __init__(self, sequencer: Endpoint | Exception | None = None) -> None:
         self.heard: list[Endpoint] = []
-
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Remember it."""
-        assert generation == 7
-        self.heard.append(endpoint)
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Say the same to everybody."""
-        assert generation == 7
-        return self.heard[0]
-
-    def await_sequencer(self, generation: int) -> Endpoint:
-        """Nobody comes so far."""
-        raise AssertionError(generation)
-
-
-class Rendezvous(Announcements):
-    """Where two ranks in one process meet; `sequencer` is where it is, or why there is none."""
-
-    def __init__(self, sequencer: Endpoint | Exception) -> None:
-        super().__init__()
         self._has_store = threading.Event()
         self._sequencer = sequencer
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:
         """Remember it, and tell."""
-        super().open_store(generation, endpoint)
+        assert generation == 7
+        self.heard.append(endpoint)
         self._has_store.set()
 
     def await_store(self, generation: int) -> Endpoint:
         """Wait for it."""
+        assert generation == 7
         assert self._has_store.wait(LIMIT.total_seconds())
-        return super().await_store(generation)
+        return self.heard[0]
 
     def await_sequencer(self, generation: int) -> Endpoint:
         """Tell rank 0."""
         assert generation == 7
-        if isinstance(self._sequencer, Exception):
-            raise self._sequencer
-        return self._sequencer
+        if isinstance(self._sequencer, Endpoint):
+            return self._sequencer
+        raise self._sequencer or AssertionError(generation)
 
 
-def form_pair(rendezvous: Rendezvous) -> list[Group | BaseException | None]:
+def form_pair(rendezvous: Announcements) -> list[Group | BaseException | None]:
     """What each of two ranks gets."""
     with ThreadPoolExecutor() as threads:
-        memberships = [Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY) for rank in range(2)]
-        groups = [threads.submit(form, member, rendezvous, "127.0.0.1", LIMIT) for member in memberships]
+        groups = [threads.submit(form, be(rank), rendezvous, "127.0.0.1", LIMIT) for rank in range(2)]
         return [group.exception(2 * LIMIT.total_seconds()) or group.result() for group in groups]
 
 
 def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
     sequencer = Endpoint("fe80::1", 4712)
-    for rank, group in enumerate(form_pair(Rendezvous(sequencer))):
+    for rank, group in enumerate(form_pair(Announcements(sequencer))):
         assert isinstance(group, Group)
         assert (group.generation, group.rank, group.size) == (7, rank, 2)
         assert (group.sequencer, group.key) == (sequencer, KEY)
@@ -126,7 +121,7 @@ def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
 
 
 def test_all_members_are_told_why_there_is_no_sequencer() -> None:
-    failures = form_pair(Rendezvous(SequencerStartError("on a, it ended with signal 9")))
+    failures = form_pair(Announcements(SequencerStartError("on a, it ended with signal 9")))
     for failure in failures:
         assert isinstance(failure, RendezvousError)
         assert str(failure).endswith(
@@ -136,12 +131,11 @@ def test_all_members_are_told_why_there_is_no_sequencer() -> None:
 
 
 def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
-    membership = Membership(7, Assignment(0, 2, 0, 2, 0, 1), KEY)
     descriptors = []
     for _ in range(4):
         announcements = Announcements()
         with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"):
-            form(membership, announcements, "127.0.0.1", timedelta(seconds=0.6))
+            form(be(0), announcements, "127.0.0.1", timedelta(seconds=0.6))
         assert announcements.heard[0].address == "127.0.0.1"
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
     assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
@@ -151,29 +145,25 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
 def test_a_member_that_waits_for_others_can_be_told_to_stop(rank: int) -> None:
     """Long before the limit; gloo itself has no such way."""
     announcements, cancellation = Announcements(), Cancellation()
-    membership = Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY)
     with ThreadPoolExecutor() as threads:
         store = None
         if rank == 1:
             store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            announcements.heard.append(Endpoint("127.0.0.1", store.port))
-        forming = threads.submit(form, membership, announcements, "127.0.0.1", LIMIT, cancellation=cancellation)
+            announcements.open_store(7, Endpoint("127.0.0.1", store.port))
+        forming = threads.submit(form, be(rank), announcements, "127.0.0.1", 9 * LIMIT, cancellation=cancellation)
         with pytest.raises(TimeoutError):
             forming.exception(0.5)
-        began = time.monotonic()
         cancellation.cancel()
         assert isinstance(forming.exception(LIMIT.total_seconds()), GroupFormationError)
-        assert time.monotonic() - began < LIMIT.total_seconds() / 2
         del store
 
 
 def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:
     announcements = Announcements()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        announcements.heard.append(Endpoint(*listener.getsockname()[:2]))
-    membership = Membership(7, Assignment(1, 2, 1, 2, 0, 1), KEY)
+        announcements.open_store(7, Endpoint(*listener.getsockname()[:2]))
     with pytest.raises(GroupFormationError, match=r"rank 1 on 127\.0\.0\.1"):
-        form(membership, announcements, "127.0.0.1", timedelta(seconds=1))
+        form(be(1), announcements, "127.0.0.1", timedelta(seconds=1))
 
 
 def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
-"""News about hosts reach those who listen, once each."""
+"""News about hosts reach those who listen, once each; a cancellation reaches what it covers."""
 
+from worker_runtime.cancellation import Cancellation
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 
 
@@ -36,3 +37,13 @@ def test_the_newest_is_repeated_until_it_is_forgotten() -> None:
     manager.forget()
     manager.repeat_to(listener)
     assert listener.heard == [(2.0, HOSTS_REMOVED)]
+
+
+def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
+    cancellation, ended = Cancellation(), list[str]()
+    for name in ("first", "second"):
+        cancellation.cover(lambda name=name: ended.append(name))
+    assert ended == []
+    cancellation.cancel()
+    cancellation.cover(lambda: ended.append("late"))
+    assert ended == ["first", "second", "late"]

@@ -1,66 +1,75 @@
-"""Objects on all ranks, and nothing unpickled that a worker has not sent."""
+"""Python objects on all ranks, and nothing unpickled that a worker has not sent."""
 
 import pytest
 import torch
 
+import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime import objects, runtime
 from worker_runtime.errors import ForgedObjectError, HorovodInternalError
+from worker_runtime.executor import Executor
+from worker_runtime.object_calls import allgather_object, broadcast_object
 
 
-def test_the_roots_object_comes_to_all_and_is_itself_on_the_root(ranks: RankPool) -> None:
-    def body(root: int) -> object:
-        mine = {"rank": runtime.RUNTIME.executor.rank, "tensor": torch.arange(3), "function": lambda x: x + 1}
-        got = objects.broadcast_object(runtime.RUNTIME.executor, mine, root)
+@pytest.mark.parametrize("root", [0, 1])
+def test_the_roots_object_comes_to_all_and_is_itself_on_the_root(ranks: RankPool, root: int) -> None:
+    def body() -> object:
+        mine = {"rank": hvd.rank(), "tensor": torch.arange(3), "function": lambda x: x + 1}
+        got = broadcast_object(mine, root)
         return got["rank"], got["tensor"].tolist(), got["function"](1), got is mine
 
-    for root in (0, 1):
-        assert ranks.run(body, root) == [(root, [0, 1, 2], 2, rank == root) for rank in range(2)]
+    assert ranks.run(body) == [(root, [0, 1, 2], 2, rank == root) for rank in range(2)]
 
 
-def test_names_need_not_come_from_the_objects(ranks: RankPool) -> None:
+def test_a_broadcast_takes_objects_of_another_type_on_each_rank(ranks: RankPool) -> None:
     """Horovod names the operation after the object's type, and hangs where ranks pass None."""
 
     def body() -> object:
-        return objects.broadcast_object(
-            runtime.RUNTIME.executor, "text" if runtime.RUNTIME.executor.rank == 0 else None, 0
-        )
+        return broadcast_object("text" if hvd.rank() == 0 else None, root_rank=0)
 
     assert ranks.run(body) == ["text"] * 2
 
 
-def test_objects_of_all_ranks_are_in_their_order_and_of_any_size(ranks: RankPool) -> None:
+def test_gathered_objects_are_in_the_order_of_their_ranks_and_of_any_size(ranks: RankPool) -> None:
     def body() -> object:
-        mine = ["x" * 300_000 * runtime.RUNTIME.executor.rank]
-        got = objects.allgather_object(runtime.RUNTIME.executor, mine, "all")
-        return [len(each[0]) for each in got], got[runtime.RUNTIME.executor.rank] is mine
+        mine = ["x" * 300_000 * hvd.rank()]
+        got = allgather_object(mine, name="all")
+        return [len(each[0]) for each in got], got[hvd.rank()] is mine
 
     assert ranks.run(body, size=3) == [([0, 300_000, 600_000], False)] * 3
 
 
-def test_a_world_of_one_has_its_own_objects(ranks: RankPool) -> None:
+def test_in_a_set_the_root_is_a_rank_of_the_job(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([1, 2])
+        if some.included():
+            return broadcast_object(hvd.rank(), 2, "o", some), allgather_object(hvd.rank(), "all", some)
+        with pytest.raises(ValueError, match="Rank 0 is not a member"):
+            broadcast_object(1, 1, process_set=some)
+        with pytest.raises(ValueError, match="Rank 0 is not a member"):
+            allgather_object(1, process_set=some)
+        return None
+
+    assert ranks.run(body, size=3) == [None, (2, [1, 2]), (2, [1, 2])]
+
+
+def test_a_world_of_one_broadcasts_its_own_object_and_gathers_a_copy(ranks: RankPool) -> None:
     def body() -> object:
         mine = [1]
-        (copied,) = objects.allgather_object(runtime.RUNTIME.executor, mine)
-        return objects.broadcast_object(runtime.RUNTIME.executor, mine, 0) is mine, copied == mine, copied is mine
+        (copied,) = allgather_object(mine)
+        return broadcast_object(mine, 0) is mine, copied == mine, copied is mine
 
     assert ranks.run(body, size=1) == [(True, True, False)]
 
 
-@pytest.mark.parametrize("root", [-1, 2])
-def test_a_root_that_is_not_there_is_an_error(ranks: RankPool, root: int) -> None:
+def test_wrong_and_different_roots_are_refused(ranks: RankPool) -> None:
     def body() -> object:
-        with pytest.raises(ValueError, match=f"broadcast received invalid root rank {root}"):
-            objects.broadcast_object(runtime.RUNTIME.executor, 1, root)
-
-    ranks.run(body)
-
-
-def test_ranks_that_name_other_roots_are_told_so(ranks: RankPool) -> None:
-    def body() -> object:
+        for root in (-1, 2):
+            with pytest.raises(ValueError, match=rf"received invalid root rank {root} \(broadcast_object\)"):
+                broadcast_object(1, root)
         with pytest.raises(HorovodInternalError, match=r"(?s)root rank 0.*root rank 1"):
-            objects.broadcast_object(runtime.RUNTIME.executor, 1, runtime.RUNTIME.executor.rank)
-        return objects.broadcast_object(runtime.RUNTIME.executor, 2, 1)
+            broadcast_object(1, hvd.rank())
+        return broadcast_object(2, 1)
 
     assert ranks.run(body) == [2, 2]
 
@@ -75,42 +84,34 @@ def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what:
         executor = runtime.RUNTIME.executor
         own, executor.key = executor.key, b"another key" if executor.rank == 1 else executor.key
         share = Harm() if executor.rank == 1 else None
-        if what == "broadcast":
-            if executor.rank == 0:
-                with pytest.raises(ForgedObjectError, match=r"of rank 1 does not carry this job's signature"):
-                    objects.broadcast_object(executor, share, 1, "x")
-            else:
-                objects.broadcast_object(executor, share, 1, "x")
-        else:
+        if what == "allgather":
             with pytest.raises(ForgedObjectError):
                 objects.allgather_object(executor, share, "x")
+        elif executor.rank == 0:
+            with pytest.raises(ForgedObjectError, match=r"of rank 1 does not carry this job's signature"):
+                objects.broadcast_object(executor, share, 1, "x")
+        else:
+            objects.broadcast_object(executor, share, 1, "x")
         executor.key = own
-        return hasattr(torch, "harmed") and executor.rank == 0, objects.allgather_object(executor, executor.rank)
+        return hasattr(torch, "harmed") and executor.rank == 0, allgather_object(executor.rank), len(own) >= 32
 
-    assert ranks.run(body) == [(False, [0, 1])] * 2
-
-
-def test_workers_of_a_job_have_a_key(ranks: RankPool) -> None:
-    def body() -> object:
-        return len(runtime.RUNTIME.executor.key)
-
-    assert min(ranks.run(body)) >= 32
+    assert ranks.run(body) == [(False, [0, 1], True)] * 2
 
 
-def test_what_was_said_under_another_name_or_by_another_rank_is_refused() -> None:
-    from worker_runtime.executor import Executor  # noqa: PLC0415 - in a world of one
-
-    executor = Executor()
+def test_what_was_sent_under_another_name_or_by_another_rank_is_refused() -> None:
+    executor = Executor()  # of a world of one
     message, _ = objects._pack(executor, "broadcast_object.a", "said", 0)
     assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
-    for title, rank in (("broadcast_object.b", 0), ("broadcast_object.a", 1)):
+    changed = message.clone()
+    changed[-1] ^= 1
+    for title, data, rank in (
+        ("broadcast_object.b", message, 0),
+        ("broadcast_object.a", message, 1),
+        ("broadcast_object.a", changed, 0),
+        ("broadcast_object.a", message[:5], 0),
+    ):
         with pytest.raises(ForgedObjectError):
-            objects._unpack(executor, title, message, rank)
-    message[-1] ^= 1
-    with pytest.raises(ForgedObjectError):
-        objects._unpack(executor, "broadcast_object.a", message, 0)
-    with pytest.raises(ForgedObjectError):
-        objects._unpack(executor, "broadcast_object.a", message[:5], 0)
+            objects._unpack(executor, title, data, rank)
 
 
 class Unpicklable:
@@ -120,25 +121,19 @@ class Unpicklable:
         raise LookupError("not this one")
 
 
-def test_who_waits_for_an_object_that_cannot_be_pickled_is_told_why(ranks: RankPool) -> None:
+def test_an_object_that_cannot_be_pickled_is_reported_to_the_ranks_that_wait(ranks: RankPool) -> None:
     def body() -> object:
-        executor = runtime.RUNTIME.executor
-        value = Unpicklable() if executor.rank == 1 else 5
-        told: list[str] = []
-        for send in (
-            lambda: objects.broadcast_object(executor, value, 1),
-            lambda: objects.allgather_object(executor, value),
-        ):
-            try:
+        value = Unpicklable() if hvd.rank() == 1 else 5
+        told = []
+        for send in (lambda: broadcast_object(value, 1), lambda: allgather_object(value)):
+            with pytest.raises((LookupError, HorovodInternalError)) as caught:
                 send()
-            except LookupError as error:
-                told.append(f"own: {error}")
-            except HorovodInternalError as error:
-                told.append(str(error))
-        return told, objects.allgather_object(executor, executor.rank)
+            told.append(f"{type(caught.value).__name__}: {caught.value}")
+        return told, allgather_object(hvd.rank())
 
+    (told, objects_of_0), (own, objects_of_1) = ranks.run(body)
+    assert objects_of_0 == objects_of_1 == [0, 1]
+    assert own == ["LookupError: not this one"] * 2
     cause = "rank 1 could not pickle its object (LookupError: not this one)"
-    assert ranks.run(body) == [
-        ([f"broadcast_object 'noname.1': {cause}", f"allgather_object 'noname.1': {cause}"], [0, 1]),
-        (["own: not this one"] * 2, [0, 1]),
-    ]
+    kinds = "broadcast_object", "allgather_object"
+    assert told == [f"UnpicklableError: {kind} 'noname.1': {cause}" for kind in kinds]

@@ -1,4 +1,4 @@
-"""Process sets as programs see them."""
+"""Process sets as programs and executors see them, and the names that are counted in each."""
 
 import copy
 import pickle
@@ -8,18 +8,16 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.names import Names
+from worker_runtime.operation import Members
 from worker_runtime.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from worker_runtime.process_sets import ProcessSets
 
 
 def test_a_set_that_is_not_registered_knows_its_ranks_alone() -> None:
     some = ProcessSet(torch.tensor([3, 1]))
-    assert (some.ranks, some.process_set_id, some.size(), some.rank(), some.mpi_comm) == (
-        [1, 3],
-        None,
-        None,
-        None,
-        None,
-    )
+    assert some.ranks == [1, 3]
+    assert {some.process_set_id, some.size(), some.rank(), some.mpi_comm} == {None}
     assert str(some) == "ProcessSet(process_set_id=None, ranks=[1, 3], mpi_comm=None)"
 
 
@@ -42,20 +40,10 @@ def test_the_global_set_fills_with_init() -> None:
     assert global_process_set.ranks is None
 
 
-@pytest.mark.parametrize("ranks", [["a"], [1.5], 3, None, [...]], ids=str)
-def test_something_else_than_ranks_is_refused(ranks: object) -> None:
-    with pytest.raises(ValueError, match="give ranks as integers"):
-        ProcessSet(ranks)  # type: ignore[arg-type]  # that is the test
-
-
-def test_a_rank_that_stands_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a rank stands twice in \[0, 1, 1\]"):
-        ProcessSet([1, 0, 1])
-
-
-def test_whether_a_rank_is_in_a_set_cannot_be_told_before_init() -> None:
-    with pytest.raises(ValueError, match="has not been initialized"):
-        ProcessSet([0]).included()
+@pytest.mark.parametrize("ranks", [["a"], [1.5], 3, None, [...], [1, 0, 1]], ids=str)
+def test_something_else_than_different_ranks_is_refused(ranks: object) -> None:
+    with pytest.raises(ValueError, match=r"give ranks as integers|a rank stands twice in \[0, 1, 1\]"):
+        ProcessSet(ranks)
 
 
 def test_sets_are_added_used_removed_and_their_numbers_used_again(ranks: RankPool) -> None:
@@ -136,18 +124,54 @@ def test_shutdown_drops_the_sets(ranks: RankPool) -> None:
     assert ranks.run(body) == [(None, None, True, 1)] * 2
 
 
-def test_a_set_that_never_was_registered_or_was_removed_is_told_in_horovods_words(ranks: RankPool) -> None:
-    def body() -> None:
-        removed = add_process_set([0])
-        hvd.remove_process_set(removed)
-        for process_set in (removed, ProcessSet([0])):
-            with pytest.raises(ValueError, match=r"does not exist, or has not been registered\.$"):
-                hvd.barrier(process_set)
-
-    ranks.run(body)
+def test_all_ranks_are_in_set_0() -> None:
+    sets = ProcessSets(2, 4)
+    members = sets.find(0, "allreduce 'x'")
+    assert members == Members(0, (0, 1, 2, 3), 2)
+    assert (sets.numbers, sets.count(0), sets.list_ranks(0), sets.version(0)) == ((0,), 4, (0, 1, 2, 3), -1)
 
 
-def test_before_init_no_set_can_be_added_or_used() -> None:
-    for call in (lambda: add_process_set([0]), lambda: hvd.barrier(ProcessSet([0]))):
-        with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
-            call()
+def test_a_set_is_found_by_its_members_alone_and_while_it_is_there() -> None:
+    sets = ProcessSets(2, 4)
+    sets.add(1, (1, 2), 7)
+    sets.add(2, (0, 3), 8)
+    members = sets.find(1, "allreduce 'x'")
+    assert (members, members.size, members.position) == (Members(1, (1, 2), 2), 2, 1)
+    assert sets.list_ranks(2) == (0, 3)
+    with pytest.raises(ValueError, match=r"^allreduce 'x': Rank 2 is not a member of the provided process set\.$"):
+        sets.find(2, "allreduce 'x'")
+    sets.remove(1)
+    for number in (1, 5):
+        with pytest.raises(ValueError, match=rf"^barrier: process set {number} does not exist, or has not been regist"):
+            sets.find(number, "barrier")
+
+
+def test_a_number_is_used_again_but_its_version_tells_the_sets_apart() -> None:
+    sets = ProcessSets(0, 3)
+    assert sets.find_free() == 1
+    sets.add(1, (0, 1), 4)
+    sets.add(2, (0, 2), 5)
+    assert sets.find_free() == 3
+    sets.remove(1)
+    assert sets.find_free() == 1
+    sets.add(1, (0, 2), 9)
+    assert (sets.numbers, sets.version(1), sets.version(2)) == ((0, 1, 2), 9, 5)
+
+
+def test_unnamed_operations_are_counted_for_each_kind_and_set_and_anew_in_a_new_one() -> None:
+    """Horovod numbers all by one counter of the process, so that ranks in several sets drift apart."""
+    names = Names()
+    made = [names.make(kind, None, number) for kind, number in [("a", 0), ("b", 0), ("a", 1), ("a", 0)]]
+    assert made == ["a.noname.1", "b.noname.1", "a.noname.1", "a.noname.2"]
+    assert names.make("a", "mine", 0) == "a.mine"
+    names.forget(1)
+    assert [names.make("a", None, number) for number in (0, 1)] == ["a.noname.3", "a.noname.1"]
+
+
+def test_after_a_join_all_are_counted_anew_under_names_that_are_new() -> None:
+    names = Names()
+    names.make("a", None, 0)
+    names.count_join()
+    assert [names.make("a", None, number) for number in (0, 0, 1)] == ["a.noname.1.1", "a.noname.1.2", "a.noname.1.1"]
+    names.count_join()
+    assert names.make("a", None, 0) == "a.noname.2.1"

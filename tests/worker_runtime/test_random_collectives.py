@@ -10,7 +10,13 @@ from collections import Counter
 import pytest
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.random_collectives.calls import Kind
+from tests.worker_runtime.random_collectives.calls import (
+    ALLREDUCES,
+    DTYPES,
+    LAYOUTS,
+    Kind,
+    Maker,
+)
 from tests.worker_runtime.random_collectives.player import UserError, play
 from tests.worker_runtime.ranks import RankPool, Ranks
 
@@ -19,13 +25,34 @@ SEGMENTS = 10
 SOAK_SIZE = 4
 LEAST = 300  # of each kind of call, in a soak
 TOLD = (*Kind, "synchronous", "asynchronous", "refused", "while others have joined", "join", "threads")
+SEEDS = range(16)  # of each commit
+NIGHTLY = [pytest.param(seed, marks=pytest.mark.nightly) for seed in range(len(SEEDS), 80)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+def find_size(seed: int) -> int:
+    """How many ranks play a program."""
+    return (3, 2)[seed % 2]
+
+
+def test_the_programs_of_each_commit_reduce_every_dtype_in_every_layout() -> None:
+    """The tests of single collectives rely on it: they try corner cases only."""
+    programs = [Maker(seed, find_size(seed)).make(SEGMENTS) for seed in SEEDS]
+    calls = [call for segments in programs for segment in segments for call in segment.calls if not call.is_refused]
+    reduced = [call for call in calls if call.kind in ALLREDUCES]
+    assert {call.kind for call in calls} == set(Kind)
+    assert {(call.op, dtype) for call in reduced for dtype in call.dtypes} == {
+        (op, dtype) for op, dtypes in DTYPES.items() for dtype in dtypes
+    }
+    assert {(call.is_in_place, call.layout) for call in reduced} == {
+        *((False, layout) for layout in LAYOUTS),
+        *((True, layout) for layout in LAYOUTS if layout != "expanded"),
+    }
+
+
+@pytest.mark.parametrize("seed", [*SEEDS, *NIGHTLY])
 def test_random_programs_give_what_one_process_computes(ranks: RankPool, seed: int) -> None:
-    """Two seeds of each size; all ranks have made the same calls unless they were left out of sets or have joined."""
-    size = (3, 2)[seed % 2]
-    counts = ranks.run(play, seed, SEGMENTS, size=size)
+    """All ranks have made the same calls unless they were left out of sets or have joined."""
+    counts = ranks.run(play, seed, SEGMENTS, size=find_size(seed))
     assert all(each["asynchronous"] and each["synchronous"] for each in counts)
 
 

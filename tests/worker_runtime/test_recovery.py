@@ -1,14 +1,12 @@
 """Between a loss and the next generation: the rendezvous is played by the test, and so are the other members.
 
-(Long because a worker can be in many places when something happens, and each is a story of its own.)
+Long because a worker can be in many places when something happens, and each is a story of its own.
 """
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -45,23 +43,38 @@ from worker_runtime.recovery import Entry, Recovery
 from worker_runtime.wire import Frame, encode_number
 
 LOST = "rank 1 was lost"
+ALONE = Assignment(0, 1, 0, 1, 0, 1)
 
 
-@dataclass
+def make_offer(generation: int, number: int = 1) -> ResizeOffered:
+    return ResizeOffered(generation, number, adds=True, removes=False)
+
+
 class Stage:
-    """A worker that has begun, as rank 0 of the generation 5.
+    """A worker as rank 0 of the generation 5, once it has begun.
 
+    generations: those of more than one member, by number; each is connected when its gate is open.
     heard: of new numbers and of offers, in order.
+    may_hear: cleared while the worker is held up in hearing of them: what must wait for it, and does not, shows.
     """
 
-    registrar: Registrar
-    pool: ThreadPoolExecutor
-    late: bool = False
-    heard: "SimpleQueue[Assignment | ResizeOffered]" = field(default_factory=SimpleQueue)
+    def __init__(self, pool: ThreadPoolExecutor, *, late: bool = False) -> None:
+        self.registrar = Registrar()
+        self.generations = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
+        self.heard = SimpleQueue[Assignment | ResizeOffered]()
+        self.may_hear = threading.Event()
+        self.may_hear.set()
+        self.pool = pool
+        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
+        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
-    def __post_init__(self) -> None:
-        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, self.late)
-        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self.hear, self.hear)
+    def form(self, membership: Membership, *_: object, **__: object) -> Group | None:
+        """In gloo's place."""
+        if membership.assignment.size == 1:
+            return None
+        generation = self.generations[membership.generation]
+        assert generation.gate.wait(LIMIT_SECONDS)
+        return generation.group
 
     def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
         """In a thread of its own, as the program does."""
@@ -69,6 +82,7 @@ class Stage:
 
     def begin(self, size: int = 1) -> ElasticExecutor:
         """Its executor, in the first generation."""
+        self.generations[5].gate.set()
         entering = self.enter(Wish.BEGIN)
         call = self.registrar.read()
         assert (call.after, call.report.wish) == (0, Wish.BEGIN)
@@ -80,31 +94,41 @@ class Stage:
         self.registrar.tell(Interrupted(generation, reason))
         return self.registrar.read()
 
-    def hear(self, news: Assignment | ResizeOffered) -> None:
-        """Take it in slowly: what must wait for it, and does not, shows."""
-        time.sleep(0.2)
-        self.heard.put(news)
-
     def read_heard(self) -> Assignment | ResizeOffered:
         """What it is told next."""
         return self.heard.get(timeout=LIMIT_SECONDS)
 
+    def close(self) -> None:
+        """End the worker, which leaves nothing open and no thread."""
+        self.may_hear.set()
+        for generation in self.generations.values():
+            generation.gate.set()
+        self.recovery.close()
+        assert self.registrar.is_closed
+        assert not any(thread.is_alive() for thread in self.recovery._threads)
+        for generation in self.generations.values():
+            generation.close()
+            generation.link.close()
+
+    def _hear(self, news: Assignment | ResizeOffered) -> None:
+        assert self.may_hear.wait(LIMIT_SECONDS)
+        self.heard.put(news)
+
 
 @pytest.fixture
-def make_stage() -> Iterator[Callable[..., Stage]]:
-    """Makes workers, whose threads have ended in the end."""
+def make_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+    """Makes a worker that has not begun."""
     made: list[Stage] = []
     with ThreadPoolExecutor() as pool:
 
         def make(*, late: bool = False) -> Stage:
-            made.append(Stage(Registrar(), pool, late))
+            made.append(Stage(pool, late=late))
+            monkeypatch.setattr(formation_module, "form", made[-1].form)
             return made[-1]
 
         yield make
         for stage in made:
-            stage.recovery.close()
-            assert stage.registrar.is_closed
-            assert not any(thread.is_alive() for thread in stage.recovery._threads)
+            stage.close()
 
 
 @pytest.fixture
@@ -113,79 +137,57 @@ def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage()
 
 
-@pytest.fixture
-def generations(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, Generation]]:
-    """Those of more than one member, by number; each is connected when its gate is open."""
-    made = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
-
-    def form(membership: Membership, *_: object, **__: object) -> Group | None:
-        if membership.assignment.size == 1:
-            return None
-        generation = made[membership.generation]
-        assert generation.gate.wait(LIMIT_SECONDS)
-        return generation.group
-
-    monkeypatch.setattr(formation_module, "form", form)
-    yield made
-    for generation in made.values():
-        generation.gate.set()
-        generation.close()
-        generation.link.close()
-
-
 def submit(executor: ElasticExecutor, name: str = "x") -> Handle[list[torch.Tensor]]:
     members = executor.find_members(GLOBAL_SET, name)
     return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
 
-def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage, generations: dict[int, Generation]) -> None:
-    generations[5].gate.set()
+def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     executor = stage.begin(size=3)
     handle = submit(executor)
-    generations[5].lose()
+    stage.generations[5].lose()
     call = stage.interrupt()
     assert (call.after, call.report.wish) == (5, Wish.CONTINUE)
     assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
     assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
     assert not call.report.has_state
+    stage.may_hear.clear()
     call.answer(publish(6, Decision.RETRY, (0,)))
-    assert handle.wait()[0].tolist() == [1.0]
-    # whoever asks for its size now is told the one that this was made with
-    assert stage.heard.get_nowait() == Assignment(0, 1, 0, 1, 0, 1)
+    waiting = stage.pool.submit(handle.wait)
+    with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
+        waiting.result(0.1)
+    stage.may_hear.set()
+    assert waiting.result(LIMIT_SECONDS)[0].tolist() == [1.0]
+    assert stage.heard.get_nowait() == ALONE
     assert (stage.recovery.generation, executor.generation) == (6, 6)
     executor.close()
 
 
 def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
-    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generations[5].gate.set()
     executor = stage.begin(size=3)
     is_over = threading.Event()
     monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
-    call = stage.interrupt()
-    call.answer(publish(6, Decision.RETRY, (0,)))
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     is_over.set()
-    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    assert stage.read_heard() == ALONE
     executor.close()
 
 
 @pytest.mark.parametrize("is_early", [True, False])
-def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(
-    stage: Stage, generations: dict[int, Generation], *, is_early: bool
-) -> None:
-    generations[5].gate.set()
+def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
     departed = Departed(5, Worker(Slot("localhost", 1), 1), 1)
     if is_early:  # before the program has taken the generation, or after
         stage.registrar.tell(departed)
     executor = stage.begin(size=3)
     if not is_early:
         stage.registrar.tell(departed)
-    assert generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
+    assert stage.generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
     executor.close()
 
 
-def test_trouble_is_told_once_however_often_it_is_noticed(stage: Stage) -> None:
+def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> None:
     executor = stage.begin()
     stage.recovery.note_trouble(5, "the sequencer has ended")
     stage.recovery.note_trouble(5, "allreduce 'x' failed")
@@ -193,90 +195,72 @@ def test_trouble_is_told_once_however_often_it_is_noticed(stage: Stage) -> None:
     assert (call.after, call.report.trouble) == (5, "the sequencer has ended")
     stage.registrar.tell(Interrupted(5, "the sequencer has ended"))
     call.answer(publish(6, Decision.RETRY, (0,)))
-    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
+    assert stage.read_heard() == ALONE
     assert stage.registrar.calls.empty()
     executor.close()
 
 
-def test_what_is_old_is_not_heeded(stage: Stage) -> None:
+def test_news_of_an_earlier_generation_are_not_heeded(stage: Stage) -> None:
     executor = stage.begin()
     stage.registrar.tell(Interrupted(4, "long ago"))
     stage.recovery.note_trouble(4, "long ago")
-    stage.registrar.tell(ResizeOffered(5, 1, adds=True, removes=False))
-    assert stage.read_heard() == ResizeOffered(5, 1, adds=True, removes=False)
+    stage.registrar.tell(make_offer(5))
+    assert stage.read_heard() == make_offer(5)
+    call = stage.interrupt()
+    stage.registrar.tell(make_offer(5, 2))  # to ranks that are not there any more
+    stage.registrar.tell(Interrupted(5, LOST))
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    stage.registrar.tell(make_offer(6, 3))
+    assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
     assert stage.registrar.calls.empty()
     executor.close()
 
 
-def test_an_offer_to_those_who_are_there_no_more_is_not_heeded(stage: Stage) -> None:
-    executor = stage.begin()
-    call = stage.interrupt()
-    stage.registrar.tell(ResizeOffered(5, 1, adds=True, removes=False))
-    stage.registrar.tell(Interrupted(5, LOST))
-    call.answer(publish(6, Decision.RETRY, (0,)))
-    stage.registrar.tell(ResizeOffered(6, 2, adds=True, removes=False))
-    assert stage.read_heard() in {Assignment(0, 1, 0, 1, 0, 1), ResizeOffered(6, 2, adds=True, removes=False)}
-    executor.close()
-
-
-def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it_at_once(
-    stage: Stage, generations: dict[int, Generation]
-) -> None:
-    generations[5].gate.set()
+def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
     executor = stage.begin(size=3)
     call = stage.interrupt()
     stage.registrar.tell(Interrupted(6, "rank 2 was lost"))  # by another way, and so too early
-    stage.registrar.tell(ResizeOffered(9, 1, adds=True, removes=False))
+    stage.registrar.tell(make_offer(9))
     stage.read_heard()  # it has been heard
     call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
     again = stage.registrar.read()
     assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
     again.answer(publish(7, Decision.RETRY, (0,)))
-    assert stage.read_heard() == Assignment(0, 1, 0, 1, 0, 1)
-    generations[6].gate.set()
-    executor.close()
-
-
-def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_first(
-    stage: Stage, generations: dict[int, Generation]
-) -> None:
-    generations[5].gate.set()
-    executor = stage.begin(size=3)
-    handle = submit(executor)
-    generations[5].lose()
-    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
-    again = stage.interrupt(6, "rank 2 was lost")
-    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
-    assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
-    former = stage.recovery._formation
-    generations[6].gate.set()
-    again.answer(publish(7, Decision.RETRY, (0,)))
-    assert handle.wait()[0].tolist() == [1.0]
-    assert former is not None
-    former.join_thread(LIMIT_SECONDS)
-    wait_until_closed(generations[6])
+    assert stage.read_heard() == ALONE
     executor.close()
 
 
 def wait_until_closed(generation: Generation) -> None:
     """Of a formation that was abandoned, whose thread nobody has any more."""
+    generation.gate.set()
     for thread in threading.enumerate():
         if thread.name == "hvd-formation":
             thread.join(LIMIT_SECONDS)
     assert generation.is_closed
 
 
-def test_who_is_interrupted_before_it_was_connected_forms_anew(
-    stage: Stage, generations: dict[int, Generation]
-) -> None:
+def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_first(stage: Stage) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    stage.generations[5].lose()
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    again = stage.interrupt(6, "rank 2 was lost")
+    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
+    again.answer(publish(7, Decision.RETRY, (0,)))
+    assert handle.wait()[0].tolist() == [1.0]
+    wait_until_closed(stage.generations[6])
+    executor.close()
+
+
+def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
     entering = stage.enter(Wish.BEGIN)
     stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
     again = stage.interrupt()
     assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
     again.answer(publish(6, Decision.BEGIN))
     assert entering.result(LIMIT_SECONDS).executor.generation == 6
-    generations[5].gate.set()
-    wait_until_closed(generations[5])
+    wait_until_closed(stage.generations[5])
 
 
 @pytest.mark.parametrize(
@@ -287,12 +271,11 @@ def test_who_is_interrupted_before_it_was_connected_forms_anew(
     ],
 )
 def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generation(
-    stage: Stage, generations: dict[int, Generation], decision: Decision, raised: type[Exception], words: str
+    stage: Stage, decision: Decision, raised: type[Exception], words: str
 ) -> None:
-    generations[5].gate.set()
     executor = stage.begin(size=3)
     handle = submit(executor)
-    generations[5].lose()
+    stage.generations[5].lose()
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
         handle.wait()
@@ -315,27 +298,21 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
         submit(executor)
 
 
-def test_who_begins_again_by_itself_tells_what_it_has_done(stage: Stage, generations: dict[int, Generation]) -> None:
+def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: Stage) -> None:
     """Else the others, who have done it with this rank, would seem to be wrong."""
-    generations[5].gate.set()
-    executor = stage.begin(size=3)
+    executor, generation = stage.begin(size=3), stage.generations[5]
     handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
-    generations[5].sequencer.read_names(1)
-    generations[5].release(0, index=7)
+    generation.sequencer.read_names(1)
+    generation.release(0, index=7)
     handle.wait()
     stage.recovery.note_commit()
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
     call.answer(publish(6, Decision.RESTORE))
     entering.result(LIMIT_SECONDS).executor.close()
-    assert call.report == Report(
-        Wish.RESTORE,
-        "it broke",
-        completed=(CompletedOperation((0, 1, 2), "commit", 7, 1),),
-        seen=7,
-        commits=1,
-    )
-    assert generations[5].is_closed
+    completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
+    assert call.report == Report(Wish.RESTORE, "it broke", completed=completed, seen=7, commits=1)
+    assert generation.is_closed
 
 
 def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:
@@ -350,7 +327,7 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
     assert entering.result(LIMIT_SECONDS).executor.generation == 7
 
 
-def test_who_is_refused_raises_wherever_it_is(stage: Stage) -> None:
+def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     executor = stage.begin()
     call = stage.interrupt()
     handle = submit(executor)
@@ -362,43 +339,32 @@ def test_who_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     executor.close()
 
 
-def test_who_cannot_stop_what_is_under_way_ends_at_once_to_be_replaced(
-    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_own: bool
 ) -> None:
     """As a communicator of NCCL whose abort does not return: the program may wait for its GPU for ever."""
-    generations[5].gate.set()
-    generations[5].played.is_stuck = True
-    executor = stage.begin(size=3)
-    codes = SimpleQueue[int]()
+    executor, codes = stage.begin(size=3), SimpleQueue[int]()
+    stage.generations[5].played.is_stuck = True
     monkeypatch.setattr(os, "_exit", codes.put)
-    stage.registrar.tell(Interrupted(5, LOST))
+    if is_own:
+        entering = stage.enter(Wish.RESTORE, "it broke")
+    else:
+        stage.registrar.tell(Interrupted(5, LOST))
     assert codes.get(timeout=LIMIT_SECONDS) == 1
     assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
-    assert stage.registrar.calls.empty()
+    if is_own:  # the test goes on where the process would not
+        stage.registrar.read().answer(publish(6, Decision.RESTORE))
+        entering.result(LIMIT_SECONDS).executor.close()
+    else:
+        assert stage.registrar.calls.empty()
     executor.close()
 
 
-def test_a_program_that_begins_again_but_cannot_stop_what_is_under_way_ends_as_well(
-    stage: Stage, generations: dict[int, Generation], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generations[5].gate.set()
-    generations[5].played.is_stuck = True
-    stage.begin(size=3)
-    codes = SimpleQueue[int]()
-    monkeypatch.setattr(os, "_exit", codes.put)
-    entering = stage.enter(Wish.RESTORE, "it broke")
-    assert codes.get(timeout=LIMIT_SECONDS) == 1
-    stage.registrar.read().answer(publish(6, Decision.RESTORE))  # the test goes on where the process would not
-    entering.result(LIMIT_SECONDS).executor.close()
-
-
-def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(
-    stage: Stage, generations: dict[int, Generation]
-) -> None:
+def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: Stage) -> None:
     """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
-    generations[5].gate.set()
     executor = stage.begin(size=3)
-    generations[5].lose()
+    stage.generations[5].lose()
     stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
     stage.interrupt(6).answer(publish(7, Decision.RETRY, (0, 1), size=2))
     executor.close()
@@ -406,9 +372,9 @@ def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(
     for number in (7, 6):
         with pytest.raises(TimeoutError):
             closing.result(0.3)
-        generations[number].gate.set()
+        stage.generations[number].gate.set()
     closing.result(LIMIT_SECONDS)
-    assert all(generation.is_closed for generation in generations.values())
+    assert all(generation.is_closed for generation in stage.generations.values())
 
 
 def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> None:
@@ -432,7 +398,7 @@ def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., St
     assert stage.registrar.declared == [True, False]
 
 
-def test_a_rendezvous_that_is_gone_is_told_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     executor = stage.begin()
     stage.registrar.tell(RendezvousError("the agent has ended"))
     stage.recovery._threads[1].join(LIMIT_SECONDS)
@@ -440,7 +406,7 @@ def test_a_rendezvous_that_is_gone_is_told_once(stage: Stage, caplog: pytest.Log
     executor.close()
 
 
-def test_a_fault_of_its_own_ends_who_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     monkeypatch.setattr(ElasticExecutor, "adopt", lambda *_: 1 / 0)

@@ -1,7 +1,4 @@
-"""Which samples a worker gets, and which count as processed when workers are lost and come.
-
-(Long because losses, commits and deals meet in many ways, each a story of a few lines.)
-"""
+"""Which samples a worker gets, and which count as processed when workers are lost and come."""
 
 import pickle
 import random
@@ -10,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
 
 from tests.worker_runtime.ranks import RankPool
 from tests.worker_runtime.sampled_job import Job, Seat, play_job
@@ -23,7 +18,6 @@ EVENTS = (
     *("lost before", "lost between", "left alone between", "lost after", "alone"),
     *("joined", "restored", "unsynced", "padding", "looked"),
 )
-chances = st.randoms(use_true_random=False, note_method_calls=False)
 
 
 @pytest.fixture
@@ -103,101 +97,106 @@ def test_a_state_of_horovods_means_the_first_samples(seat: SimpleNamespace) -> N
     assert (sampler.processed_num, sampler.remaining_indices) == (7, [7, 8, 9])
 
 
-@pytest.mark.parametrize("commits", [False, True])
-def test_the_last_batch_is_not_counted_beyond_the_end(seat: SimpleNamespace, commits: bool) -> None:  # noqa: FBT001 - a parameter of pytest
-    """Horovod counts batches of full size, also beyond the data set."""
-    seat.executor = Seat.take(0, 2)
-    sampler = ElasticSampler(range(5), shuffle=False)
-    for batch, processed in enumerate((4, 5, 5)):
-        if commits:
-            seat.executor.commit()
-        sampler.record_batch(batch, 2)
-        assert sampler.processed_num == sampler.state_dict()["processed_num"] == processed
-    assert sampler.state_dict()["ledger"] == ((2, ((3, ()),)),)
+def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) -> ElasticSampler:
+    """A sampler of that rank, after acts that each are a letter and numbers.
+
+    c: a step is committed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
+    s: its state is asked for.
+    """
+    seat = runtime.executor = Seat.take(rank, size)
+    sampler = ElasticSampler(range(count), shuffle=False)
+    for act, *numbers in acts.split():
+        ranks = tuple(map(int, numbers))
+        if act == "c":
+            seat.commit(*ranks)
+        elif act == "l":
+            seat.lineage = tuple(member for member in seat.lineage if member not in ranks)
+        elif act == "b":
+            sampler.record_batch(0, ranks[0])
+        else:
+            sampler.state_dict()
+    return sampler
+
+
+# Rank, size, samples and acts; the ledger, how many are processed, and those of the next deal.
+STORIES: dict[str, tuple[int, int, int, str, tuple[object, ...], int, list[int]]] = {
+    "the last batch is not counted beyond the end": (0, 2, 5, "b2 b2 b2", ((2, ((3, ()),)),), 5, []),
+    "nor with steps": (0, 2, 5, "c b2 c b2 c b2", ((2, ((3, ()),)),), 5, []),
+    "a batch counts for the ranks of its step": (
+        *(1, 3, 12, "c b1 c0 b1 c l2 b1"),  # 8 is processed: rank 2 was lost when the step had been committed
+        *(((3, ((1, ()), (2, (0,)))),), 7, [3, 6, 9, 10, 11]),
+    ),
+    "a batch without a step waits": (0, 2, 20, "b1 c b1 b1 c b1 b1", ((2, ((4, ()),)),), 8, [*range(8, 20)]),
+    "and a rank that is lost before the step takes it along": (
+        *(0, 2, 20, "b1 c b1 b1 c b1 b1 c1"),
+        *(((2, ((4, ()), (1, (1,)))),), 9, [*range(9, 20)]),
+    ),
+    "also a last rank's": (
+        *(0, 2, 20, "b1 c b1 b1 c b1 b1 c1 s b1 l1 b1"),
+        *(((2, ((4, ()), (1, (1,)))),), 9, [*range(9, 20)]),
+    ),
+    "until it steps": (
+        *(0, 2, 20, "b1 c b1 b1 c b1 b1 c1 s b1 l1 b1 c"),
+        *(((2, ((4, ()), (3, (1,)))),), 11, [9, 11, 13, *range(14, 20)]),
+    ),
+    "of several steps the last one decides": (0, 3, 9, "c c1 c b1", ((3, ((1, (1,)),)),), 2, [1, *range(3, 9)]),
+    "however few are left": (0, 3, 9, "c c12 c b1", ((3, ((1, (1, 2)),)),), 1, [*range(1, 9)]),
+    "or who": (2, 3, 9, "c c01 c b1", ((3, ((1, (0, 1)),)),), 1, [0, 1, *range(3, 9)]),
+    "where nothing commits a batch counts for the present": (
+        *(0, 3, 12, "b2 l1 b1", ((3, ((2, ()), (1, (1,)))),), 8, [7, 9, 10, 11]),
+    ),
+    "steps between trainings are not a validation's": (
+        0,
+        2,
+        10,
+        "c c c c c b1 b1 b1",
+        ((2, ((3, ()),)),),
+        6,
+        [6, 7, 8, 9],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_a_batch_counts_for_the_ranks_that_committed_its_step(seat: SimpleNamespace, name: str) -> None:
+    rank, size, count, acts, ledger, processed, left = STORIES[name]
+    sampler = play(seat, rank, size, count, acts)
+    assert sampler.state_dict() == {"epoch": 0, "processed_num": processed, "ledger": ledger}
     sampler.reset()
-    assert (sampler.processed_num, list(sampler), len(sampler)) == (5, [], 0)
+    assert (sampler.remaining_indices, sampler.processed_num) == (left, processed)
 
 
-def test_a_batch_counts_for_those_who_took_part_in_its_step(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(1, 3)
-    sampler = ElasticSampler(range(12), shuffle=False)
-    executor.commit()
-    sampler.record_batch(0, 1)
-    executor.commit(0)  # its batch, 3, is left, and so is what it still had: 6 and 9
-    sampler.record_batch(1, 1)
-    executor.commit()
-    executor.lineage = (1,)  # it was lost when the step had been committed: 8 is processed
-    sampler.record_batch(2, 1)
-    assert (sampler.processed_num, sampler.rank, sampler.num_replicas) == (7, 1, 3)
-    assert sampler.state_dict()["ledger"] == ((3, ((1, ()), (2, (0,)))),)
-    seat.executor = Seat.take(0, 1)
-    sampler.reset()
-    assert list(sampler) == [3, 6, 9, 10, 11]
-
-
-def test_a_batch_without_a_step_of_its_own_waits_for_the_next_one(seat: SimpleNamespace) -> None:
-    """Its gradient is accumulated: a worker that is lost before the step takes it along."""
-    executor = seat.executor = Seat.take(0, 2)
-    sampler = ElasticSampler(range(20), shuffle=False)
-    for batch in range(4):
-        if batch % 2:
-            executor.commit()
-        sampler.record_batch(batch, 1)
-    assert not sampler.may_differ
-    sampler.record_batch(4, 1)
-    assert sampler.processed_num == 10
-    assert sampler.state_dict() == {"epoch": 0, "processed_num": 8, "ledger": ((2, ((4, ()),)),)}
-    executor.commit(1)
-    assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (1, (1,)))),)
-    sampler.record_batch(5, 1)
-    executor.lineage = (0,)
-    sampler.record_batch(6, 1)  # also alone: the step is still to come
-    assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (1, (1,)))),)
-    executor.commit()
-    assert sampler.state_dict()["ledger"] == ((2, ((4, ()), (3, (1,)))),)
-
-
-@pytest.mark.parametrize("lost", [(1,), (1, 2), (0, 1)])
-def test_of_several_steps_with_a_batch_the_last_one_decides_however_few_are_left(
-    seat: SimpleNamespace, lost: tuple[int, ...]
-) -> None:
-    executor = seat.executor = Seat.take(2 if 0 in lost else 0, 3)
-    sampler = ElasticSampler(range(9), shuffle=False)
-    executor.commit()
-    executor.commit(*lost)  # their share is in the step before
-    executor.commit()
-    sampler.record_batch(0, 1)
-    assert sampler.state_dict()["ledger"] == ((3, ((1, lost),)),)
-    assert sampler.is_outdated
-    sampler.reset()
-    assert sampler.remaining_indices == [*lost, 3, 4, 5, 6, 7, 8]
-
-
-def test_a_batch_that_waits_is_dealt_out_again(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(0, 2)
-    sampler = ElasticSampler(range(8), shuffle=False)
-    for batch in range(2):
-        executor.commit()
-        sampler.record_batch(batch, 1)
-    sampler.record_batch(2, 1)
-    seat.executor = Seat.take(0, 2)
+def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(seat: SimpleNamespace) -> None:
+    sampler = play(seat, 0, 2, 8, "c b1 c b1 b1")
+    assert (sampler.processed_num, sampler.may_differ) == (6, False)
     sampler.reset()
     assert (sampler.remaining_indices, sampler.processed_num) == ([4, 5, 6, 7], 4)
 
 
-def test_where_nothing_commits_a_batch_counts_for_those_who_are_there(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(0, 3)
-    sampler = ElasticSampler(range(12), shuffle=False)
-    assert not sampler.may_differ
-    sampler.record_batch(0, 2)
-    executor.lineage = (0, 2)
-    sampler.record_batch(1, 1)
+def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(seat: SimpleNamespace) -> None:
+    assert not play(seat, 0, 3, 12, "").may_differ
+    sampler = play(seat, 0, 3, 12, "b2 l1 b1")
     assert sampler.may_differ
-    assert sampler.processed_num == 8
-    assert sampler.state_dict()["ledger"] == ((3, ((2, ()), (1, (1,)))),)
-    seat.executor = Seat.take(0, 2)
     sampler.reset()
-    assert (sampler.remaining_indices, sampler.may_differ) == ([7, 9, 10, 11], False)
+    assert not sampler.may_differ
+
+
+@pytest.mark.parametrize(
+    ("count", "acts", "is_outdated"),
+    [
+        (9, "c b1 l1", False),  # what the lost one had up to now is processed
+        (9, "c b1 l1 c1 b1", True),
+        (9, "c c1 c b1", True),
+        (6, "c b2 c1", False),  # the lost one has left nothing: the step is of the next epoch, or of another sampler's
+    ],
+)
+def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
+    seat: SimpleNamespace, count: int, acts: str, *, is_outdated: bool
+) -> None:
+    sampler = play(seat, 0, 3, count, acts)
+    assert sampler.is_outdated is is_outdated
+    sampler.reset()
+    assert not sampler.is_outdated
 
 
 def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
@@ -210,17 +209,6 @@ def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
     sampler.record_batch(0, 1)
     sampler.set_epoch(1)
     assert (sampler.remaining_indices, sampler.processed_num) == (list(range(8)), 0)
-
-
-def test_batches_of_a_validation_between_trainings_count_too(seat: SimpleNamespace) -> None:
-    """Steps have been committed meanwhile, but not between its batches."""
-    executor = seat.executor = Seat.take(0, 2)
-    sampler = ElasticSampler(range(10), shuffle=False)
-    for _ in range(5):
-        executor.commit()
-    for batch in range(3):
-        sampler.record_batch(batch, 1)
-    assert sampler.state_dict()["processed_num"] == 6
 
 
 def test_a_deal_does_not_depend_on_who_has_heard_of_a_loss(seat: SimpleNamespace) -> None:
@@ -237,29 +225,6 @@ def test_a_deal_does_not_depend_on_who_has_heard_of_a_loss(seat: SimpleNamespace
         sampler.set_epoch(2)
         dealt.append((sampler.rank, list(sampler)))
     assert dealt[:2] == dealt[2:] == [(2, [2, 5, 8]), (1, [1, 3, 5, 7, 0])]
-
-
-def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(0, 3)
-    sampler = ElasticSampler(range(9), shuffle=False)
-    executor.commit()
-    sampler.record_batch(0, 1)
-    executor.lineage = (0, 2)  # what the lost one had up to now is processed
-    assert not sampler.is_outdated
-    executor.commit()
-    sampler.record_batch(1, 1)
-    assert sampler.is_outdated
-    sampler.reset()
-    assert (sampler.is_outdated, sampler.remaining_indices) == (False, [4, 6, 7, 8])
-
-
-def test_a_deal_is_not_outdated_where_the_lost_have_left_nothing(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(0, 3)
-    sampler = ElasticSampler(range(6), shuffle=False)
-    executor.commit()
-    sampler.record_batch(0, 2)
-    executor.commit(1)  # of the next epoch, or of another sampler's
-    assert not sampler.is_outdated
 
 
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
@@ -303,16 +268,7 @@ def test_ranks_of_a_job_share_the_samples(ranks: RankPool) -> None:
     assert len(first) == len(second) == 4
 
 
-@settings(max_examples=150)
-@given(chance=chances)
-def test_each_sample_counts_once_per_epoch_over_losses_growth_and_restores(chance: random.Random) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        runtime = SimpleNamespace(executor=None)
-        patch.setattr(samplers, "RUNTIME", runtime)
-        play_job(Job(chance, runtime), epochs=2)
-
-
-def test_so_it_is_in_many_seeds() -> None:
+def test_each_sample_counts_once_per_epoch_over_losses_growth_and_restores() -> None:
     counts = Counter[str]()
     with pytest.MonkeyPatch.context() as patch:
         for seed in range(300):

@@ -3,69 +3,21 @@
 import asyncio
 import fcntl
 import os
-import pty
 import re
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 
 from hvdrun.console import Console, Marks, Page
 from hvdrun.console.start_line import StartProgress
-from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
+from tests.hvdrun.console.screens import Screen, at
+from tests.hvdrun.interpreter import run_python
 from tests.waiting import in_loop
 
-ROOT = Path(__file__).parents[3]
 LIMIT_SECONDS = 10.0
 PAGE = Page(rank=0, host="a", returncode=3)
-
-
-def at(rank: int, host: str) -> Worker:
-    """The worker of this rank."""
-    return Worker(Slot(host, rank), 1)
-
-
-class Screen:
-    """Two descriptors for a console to write to, and what was written there."""
-
-    def __init__(self, reading: int, writing: int) -> None:
-        self._reading = os.fdopen(reading, "rb", buffering=0)
-        self._writing = os.fdopen(writing, "wb", buffering=0)
-        self.writing = writing
-        self.descriptors = dict.fromkeys(OutputStream, writing)
-
-    def read(self) -> str:
-        """Everything that was written; nothing more can be."""
-        self._writing.close()
-        chunks = []
-        with suppress(OSError):  # the end of a terminal, which may give what was written in pieces
-            while chunk := self._reading.read(100_000):
-                chunks.append(chunk)
-        return b"".join(chunks).decode()
-
-    def close(self) -> None:
-        """Give both ends back."""
-        self._writing.close()
-        self._reading.close()
-
-
-@pytest.fixture
-def pipe() -> Iterator[Screen]:
-    screen = Screen(*os.pipe())
-    yield screen
-    screen.close()
-
-
-@pytest.fixture
-def terminal() -> Iterator[Screen]:
-    screen = Screen(*pty.openpty())
-    yield screen
-    screen.close()
 
 
 def make_console(screen: Screen, environment: Mapping[str, str] = os.environ, *, verbose: bool = False) -> Console:
@@ -91,9 +43,9 @@ def test_details_are_for_those_who_ask(pipe: Screen, verbose: bool, expected: st
 @in_loop
 async def test_output_notices_and_page_come_in_the_order_in_which_they_were_said(pipe: Screen) -> None:
     console = make_console(pipe)
-    await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"one\ntwo")
+    await console.output.write(at(0), 0, OutputStream.STDOUT, b"one\ntwo")
     console.notice("between")
-    console.output.finish(at(0, "a"))
+    console.output.finish(at(0))
     console.page(PAGE)
     await console.output.close(LIMIT_SECONDS)
     assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a failed first: exit code 3\n"
@@ -148,7 +100,7 @@ def test_a_pipe_gets_no_colours(pipe: Screen) -> None:
 @in_loop
 async def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Screen) -> None:
     console = make_console(terminal, {"NO_COLOR": "1"})
-    await console.output.write(at(0, "a"), 0, OutputStream.STDERR, b"50%\rx")
+    await console.output.write(at(0), 0, OutputStream.STDERR, b"50%\rx")
     console.notice("stop")
     await console.output.close(LIMIT_SECONDS)
     assert terminal.read() == "[0] 50%\r\x1b[Khvdrun: stop\r\n"
@@ -163,7 +115,7 @@ def test_the_marks_have_colours_where_the_page_has(
 ) -> None:
     async def show(screen: Screen) -> str:
         console = make_console(screen, environment)
-        await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
+        await console.output.write(at(0), 0, OutputStream.STDOUT, b"text\n")
         await console.output.close(LIMIT_SECONDS)
         return screen.read()
 
@@ -188,7 +140,7 @@ async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Con
     return console
 
 
-DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, 2\.\d s(\x1b\[0m)?\r\x1b\[K"
+DRAWN = r"\r\x1b\[K(\x1b\[36m)?hvdrun: hosts connected 1/1, workers joined 0/2, \d+\.\d s(\x1b\[0m)?\r\x1b\[K"
 
 
 @pytest.mark.parametrize("environment", [{"TERM": "xterm"}, {"NO_COLOR": "1"}])
@@ -197,7 +149,7 @@ async def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
     terminal: Screen, environment: dict[str, str]
 ) -> None:
     console = await show_long_start(terminal, environment)
-    await console.output.write(at(0, "a"), 0, OutputStream.STDOUT, b"text\n")
+    await console.output.write(at(0), 0, OutputStream.STDOUT, b"text\n")
     console.notice("words")
     await console.output.close(LIMIT_SECONDS)
     shown = re.fullmatch(DRAWN + r"(\x1b\[36m)?\[0\](\x1b\[39m)? text\r\nhvdrun: words\r\n", terminal.read())
@@ -237,5 +189,4 @@ def test_a_console_that_shows_no_colours_does_not_import_rich() -> None:
         "import sys; from hvdrun.console import Console, Marks, Page; console = Console(verbose=True, marks=Marks()); "
         "console.page(Page(rank=0)); console.end(5); print('rich' in sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT, timeout=30)
-    assert result.stdout == b"False\n"
+    assert run_python("-c", program).stdout == "False\n"

@@ -1,12 +1,11 @@
 """The workers' output: marked, whole, in order; and the last lines that are remembered."""
 
 import asyncio
-import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,24 +14,19 @@ from hypothesis import strategies as st
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import TAIL_LINES, OutputMarker, OutputPrinter
 from hvdrun.console.writer import Writer
-from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import OutputStream
+from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
 BOTH = (STDOUT, STDERR)
 
 
-def at(rank: int, host: str) -> Worker:
-    """The worker that had this rank first."""
-    return Worker(Slot(host, rank), 1)
-
-
 def test_each_line_carries_its_rank() -> None:
     marker = OutputMarker(Marks())
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"one\ntwo\n\nthr") == b"[0] one\n[0] two\n[0] \n"
-    assert marker.feed(at(12, "a"), 12, STDOUT, b"x\n") == b"[12] x\n"
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"ee\n") == b"[0] three\n"
+    assert marker.feed(at(0), 0, STDOUT, b"one\ntwo\n\nthr") == b"[0] one\n[0] two\n[0] \n"
+    assert marker.feed(at(12), 12, STDOUT, b"x\n") == b"[12] x\n"
+    assert marker.feed(at(0), 0, STDOUT, b"ee\n") == b"[0] three\n"
 
 
 def test_with_several_hosts_each_line_carries_its_host() -> None:
@@ -43,83 +37,83 @@ def test_with_several_hosts_each_line_carries_its_host() -> None:
 def test_a_line_carries_the_time_at_which_it_came_and_not_that_of_its_beginning() -> None:
     times = [datetime(2026, 1, 31, 12, 0, second) for second in (2, 1)]  # noqa: DTZ001 - local time is what is shown
     marker = OutputMarker(Marks(times=True), clock=times.pop)
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"one\ntw") == b"2026-01-31T12:00:01.000 [0] one\n"
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"o\nthree\n") == (
+    assert marker.feed(at(0), 0, STDOUT, b"one\ntw") == b"2026-01-31T12:00:01.000 [0] one\n"
+    assert marker.feed(at(0), 0, STDOUT, b"o\nthree\n") == (
         b"2026-01-31T12:00:02.000 [0] two\n2026-01-31T12:00:02.000 [0] three\n"
     )
 
 
 def test_the_clock_shows_this_machines_local_time() -> None:
     before = datetime.now().astimezone().replace(tzinfo=None, microsecond=0)
-    shown = OutputMarker(Marks(times=True)).feed(at(0, "a"), 0, STDOUT, b"x\n").decode().partition(" ")[0]
+    shown = OutputMarker(Marks(times=True)).feed(at(0), 0, STDOUT, b"x\n").decode().partition(" ")[0]
     assert before <= datetime.fromisoformat(shown) <= datetime.now().astimezone().replace(tzinfo=None)
 
 
 def test_without_marks_lines_of_workers_still_do_not_mix() -> None:
     marker = OutputMarker(Marks(ranks=False))
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"on") == b""
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"two\n") == b"two\n"
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"e\n") == b"one\n"
+    assert marker.feed(at(0), 0, STDOUT, b"on") == b""
+    assert marker.feed(at(1), 1, STDOUT, b"two\n") == b"two\n"
+    assert marker.feed(at(0), 0, STDOUT, b"e\n") == b"one\n"
 
 
 def test_only_the_marks_of_coloured_streams_have_colours() -> None:
     marker = OutputMarker(Marks(), terminals=BOTH, coloured=[STDERR])
-    assert marker.feed(at(1, "a"), 1, STDERR, b"x\n") == b"\x1b[32m[1]\x1b[39m x\n"
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"x\n") == b"[1] x\n"
+    assert marker.feed(at(1), 1, STDERR, b"x\n") == b"\x1b[32m[1]\x1b[39m x\n"
+    assert marker.feed(at(1), 1, STDOUT, b"x\n") == b"[1] x\n"
 
 
 def test_the_two_streams_of_a_worker_do_not_mix_within_a_line() -> None:
     marker = OutputMarker(Marks())
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"out") == b""
-    assert marker.feed(at(0, "a"), 0, STDERR, b"err\n") == b"[0] err\n"
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"put\n") == b"[0] output\n"
+    assert marker.feed(at(0), 0, STDOUT, b"out") == b""
+    assert marker.feed(at(0), 0, STDERR, b"err\n") == b"[0] err\n"
+    assert marker.feed(at(0), 0, STDOUT, b"put\n") == b"[0] output\n"
 
 
 def test_a_last_line_without_newline_is_shown_when_the_worker_has_ended() -> None:
     marker = OutputMarker(Marks())
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"Segmentation fault") == b""
-    assert marker.finish(at(0, "a"), STDOUT) == b"[0] Segmentation fault\n"
-    assert marker.finish(at(0, "a"), STDOUT) == b""
+    assert marker.feed(at(0), 0, STDOUT, b"Segmentation fault") == b""
+    assert marker.finish(at(0), STDOUT) == b"[0] Segmentation fault\n"
+    assert marker.finish(at(0), STDOUT) == b""
     assert marker.finish(at(7, "never heard of"), STDOUT) == b""
 
 
 def test_a_line_has_the_rank_that_its_worker_had_when_it_was_completed() -> None:
     marker = OutputMarker(Marks())
-    assert marker.feed(at(0, "a"), 0, STDOUT, b"zero") == b""
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"one\nha") == b"[1] one\n"
-    assert marker.feed(at(1, "a"), 0, STDOUT, b"lf\n") == b"[0] half\n"
-    assert marker.finish(at(0, "a"), STDOUT) == b"[0] zero\n"
-    assert marker.tail(at(1, "a")) == ("one", "half")
+    assert marker.feed(at(0), 0, STDOUT, b"zero") == b""
+    assert marker.feed(at(1), 1, STDOUT, b"one\nha") == b"[1] one\n"
+    assert marker.feed(at(1), 0, STDOUT, b"lf\n") == b"[0] half\n"
+    assert marker.finish(at(0), STDOUT) == b"[0] zero\n"
+    assert marker.tail(at(1)) == ("one", "half")
 
 
 def test_a_worker_whose_place_was_taken_is_forgotten() -> None:
     marker = OutputMarker(Marks())
-    marker.feed(at(1, "a"), 1, STDOUT, b"x\ny")
+    marker.feed(at(1), 1, STDOUT, b"x\ny")
     marker.feed(at(0, "b"), 0, STDERR, b"z")
-    assert marker.list_unfinished() == (at(0, "b"), at(1, "a"))
-    marker.forget(at(1, "a"))
+    assert marker.list_unfinished() == (at(0, "b"), at(1))
+    marker.forget(at(1))
     assert marker.list_unfinished() == (at(0, "b"),)
-    assert (marker.tail(at(1, "a")), marker.finish(at(1, "a"), STDOUT)) == ((), b"")
+    assert (marker.tail(at(1)), marker.finish(at(1), STDOUT)) == ((), b"")
 
 
 def test_each_step_of_a_progress_bar_is_marked() -> None:
     marker = OutputMarker(Marks())
-    assert marker.feed(at(0, "a"), 0, STDERR, b"\r 10%\r 20%\r") == b"[0] \r[0]  10%\r"
-    assert marker.feed(at(0, "a"), 0, STDERR, b" 30%\n") == b"[0]  20%\r[0]  30%\n"
+    assert marker.feed(at(0), 0, STDERR, b"\r 10%\r 20%\r") == b"[0] \r[0]  10%\r"
+    assert marker.feed(at(0), 0, STDERR, b" 30%\n") == b"[0]  20%\r[0]  30%\n"
 
 
 def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> None:
     marker = OutputMarker(Marks(), terminals=BOTH)
-    assert marker.feed(at(0, "a"), 0, STDERR, b"50%\rx") == b"[0] 50%\r"
-    assert marker.feed(at(0, "a"), 0, STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"again\n") == b"[1] again\n"
+    assert marker.feed(at(0), 0, STDERR, b"50%\rx") == b"[0] 50%\r"
+    assert marker.feed(at(0), 0, STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
+    assert marker.feed(at(1), 1, STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
+    assert marker.feed(at(1), 1, STDOUT, b"again\n") == b"[1] again\n"
 
 
 def test_in_a_file_nothing_is_erased() -> None:
     marker = OutputMarker(Marks())
-    marker.feed(at(0, "a"), 0, STDERR, b"50%\rx")
-    assert marker.feed(at(1, "a"), 1, STDOUT, b"hello\n") == b"[1] hello\n"
+    marker.feed(at(0), 0, STDERR, b"50%\rx")
+    assert marker.feed(at(1), 1, STDOUT, b"hello\n") == b"[1] hello\n"
 
 
 class Piece(NamedTuple):
@@ -145,9 +139,9 @@ def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(
     marker = OutputMarker(marks, coloured=coloured)
     shown: dict[tuple[int, OutputStream], bytes] = {}
     for rank, stream, data in written:
-        shown[rank, stream] = shown.get((rank, stream), b"") + marker.feed(at(rank, "a"), rank, stream, data)
+        shown[rank, stream] = shown.get((rank, stream), b"") + marker.feed(at(rank), rank, stream, data)
     for (rank, stream), before in shown.items():
-        output = before + marker.finish(at(rank, "a"), stream)
+        output = before + marker.finish(at(rank), stream)
         original = b"".join(piece.data for piece in written if (piece.rank, piece.stream) == (rank, stream))
         assert MARK.sub(b"", output) in (original, original + b"\n")
 
@@ -156,7 +150,7 @@ def test_without_its_marks_each_streams_output_is_what_the_worker_wrote(
 def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]) -> None:
     marker = OutputMarker(Marks())
     for rank, stream, data in written:
-        shown = marker.feed(at(rank, "a"), rank, stream, data)
+        shown = marker.feed(at(rank), rank, stream, data)
         assert all(line.startswith(f"[{rank}] ".encode()) for line in shown.splitlines())
         assert not shown or shown.endswith((b"\n", b"\r"))
 
@@ -164,77 +158,64 @@ def test_what_is_shown_at_once_is_whole_lines_of_one_worker(written: list[Piece]
 def test_the_last_lines_of_both_streams_are_kept_in_the_order_in_which_they_came() -> None:
     marker = OutputMarker(Marks())
     for number in range(100):
-        marker.feed(at(0, "a"), 0, STDOUT, b"step %d\n" % number)
-        marker.feed(at(1, "a"), 1, STDOUT, b"other\n")
-    marker.feed(at(0, "a"), 0, STDERR, b"Traceback\n  caf\xc3\xa9 \xff\n")
-    marker.feed(at(0, "a"), 0, STDOUT, b"bye\n")
+        marker.feed(at(0), 0, STDOUT, b"step %d\n" % number)
+        marker.feed(at(1), 1, STDOUT, b"other\n")
+    marker.feed(at(0), 0, STDERR, b"Traceback\n  caf\xc3\xa9 \xff\n")
+    marker.feed(at(0), 0, STDOUT, b"bye\n")
     steps = tuple(f"step {number}" for number in range(101 - TAIL_LINES, 100))
-    assert marker.tail(at(0, "a")) == (*steps, "Traceback", "  café \ufffd", "bye")
-    assert marker.tail(at(5, "a")) == ()
+    assert marker.tail(at(0)) == (*steps, "Traceback", "  café \ufffd", "bye")
+    assert marker.tail(at(5)) == ()
 
 
 def test_of_a_progress_bar_only_the_last_form_is_kept() -> None:
     marker = OutputMarker(Marks())
-    marker.feed(at(0, "a"), 0, STDERR, b"start\n" + b"".join(b"%d%%\r" % percent for percent in range(50)) + b"x")
-    assert marker.tail(at(0, "a")) == ("start", "49%")
+    marker.feed(at(0), 0, STDERR, b"start\n" + b"".join(b"%d%%\r" % percent for percent in range(50)) + b"x")
+    assert marker.tail(at(0)) == ("start", "49%")
 
 
 @given(st.lists(st.lists(st.sampled_from([b"a\n", b"b\r\n", b"c\r", b"\n", b"d"]), max_size=30), max_size=5))
 def test_the_same_last_lines_are_kept_however_many_come_at_once(written: list[list[bytes]]) -> None:
     at_once, one_by_one = OutputMarker(Marks()), OutputMarker(Marks())
     for texts in written:
-        at_once.feed(at(0, "a"), 0, STDOUT, b"".join(texts))
+        at_once.feed(at(0), 0, STDOUT, b"".join(texts))
         for text in texts:
-            one_by_one.feed(at(0, "a"), 0, STDOUT, text)
-    assert at_once.tail(at(0, "a")) == one_by_one.tail(at(0, "a"))
+            one_by_one.feed(at(0), 0, STDOUT, text)
+    assert at_once.tail(at(0)) == one_by_one.tail(at(0))
 
 
 def test_very_long_last_lines_are_kept_in_part() -> None:
     marker = OutputMarker(Marks())
-    marker.feed(at(0, "a"), 0, STDERR, b"x" * 100_000 + b"\ny\n")
-    first, last = marker.tail(at(0, "a"))
+    marker.feed(at(0), 0, STDERR, b"x" * 100_000 + b"\ny\n")
+    first, last = marker.tail(at(0))
     assert len(first) == 2000
     assert last == "y"
 
 
-class Pipe(NamedTuple):
-    """Both ends; files, since a bare descriptor closed twice may be somebody else's by then."""
-
-    reader: BinaryIO
-    writer: BinaryIO
-
-
 @pytest.fixture
-def pipes() -> Iterator[dict[OutputStream, Pipe]]:
+def pipes() -> Iterator[dict[OutputStream, Screen]]:
     with ExitStack() as stack:
-        ends = {}
-        for stream in OutputStream:
-            reading, writing = os.pipe()
-            reader = cast("BinaryIO", stack.enter_context(os.fdopen(reading, "rb", buffering=0)))
-            writer = cast("BinaryIO", stack.enter_context(os.fdopen(writing, "wb", buffering=0)))
-            ends[stream] = Pipe(reader, writer)
-        yield ends
+        yield {stream: stack.enter_context(closing(Screen.pipe())) for stream in OutputStream}
 
 
-def make_printer(pipes: dict[OutputStream, Pipe]) -> OutputPrinter:
-    descriptors = {stream: pipe.writer.fileno() for stream, pipe in pipes.items()}
+def make_printer(pipes: dict[OutputStream, Screen]) -> OutputPrinter:
+    descriptors = {stream: pipe.writing for stream, pipe in pipes.items()}
     return OutputPrinter(OutputMarker(Marks()), Writer(), descriptors)
 
 
 @in_loop
-async def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Pipe]) -> None:
+async def test_the_printer_keeps_the_streams_apart(pipes: dict[OutputStream, Screen]) -> None:
     printer = make_printer(pipes)
-    await printer.write(at(0, "a"), 0, STDOUT, b"out\nput")
-    await printer.write(at(0, "a"), 0, STDERR, b"err\n")
-    printer.finish(at(0, "a"))
+    await printer.write(at(0), 0, STDOUT, b"out\nput")
+    await printer.write(at(0), 0, STDERR, b"err\n")
+    printer.finish(at(0))
     assert await printer.close(10)
-    assert printer.tail(at(0, "a")) == ("out", "err", "put")
-    assert pipes[STDOUT].reader.read(100) == b"[0] out\n[0] put\n"
-    assert pipes[STDERR].reader.read(100) == b"[0] err\n"
+    assert printer.tail(at(0)) == ("out", "err", "put")
+    assert pipes[STDOUT].read() == "[0] out\n[0] put\n"
+    assert pipes[STDERR].read() == "[0] err\n"
 
 
 @in_loop
-async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Pipe]) -> None:
+async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dict[OutputStream, Screen]) -> None:
     pipes[STDOUT].reader.close()
     printer = make_printer(pipes)
     told: list[tuple[OutputStream, type[OSError]]] = []
@@ -245,13 +226,13 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
         heard.set()
 
     printer.call_when_closed(hear)
-    await printer.write(at(0, "a"), 0, STDOUT, b"one\n")
+    await printer.write(at(0), 0, STDOUT, b"one\n")
     async with asyncio.timeout(10):
         await heard.wait()
     assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
     assert printer.closed_by(STDERR) is None
-    await printer.write(at(0, "a"), 0, STDOUT, b"two\n" * 1_000_000)
-    await printer.write(at(0, "a"), 0, STDERR, b"err\n")
+    await printer.write(at(0), 0, STDOUT, b"two\n" * 1_000_000)
+    await printer.write(at(0), 0, STDERR, b"err\n")
     assert not await printer.close(10)
     assert told == [(STDOUT, BrokenPipeError)]
-    assert pipes[STDERR].reader.read(100) == b"[0] err\n"
+    assert pipes[STDERR].read() == "[0] err\n"

@@ -1,7 +1,6 @@
 """The live line of a start: when it is shown, what it says, and that it goes."""
 
 import asyncio
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -52,9 +51,12 @@ class Sheet(StatusLine):
 
 
 def make_line(
-    sheet: StatusLine | None, look: Callable[[], StartProgress | None], limit_seconds: float = 60.0
+    sheet: StatusLine | None,
+    look: Callable[[], StartProgress | None],
+    clock: Callable[[], float] = lambda: 2.5,
+    limit_seconds: float = 60.0,
 ) -> StartLine:
-    return StartLine(sheet, look, limit_seconds=limit_seconds, coloured=False)
+    return StartLine(sheet, look, limit_seconds=limit_seconds, coloured=False, clock=clock)
 
 
 def live(*events: Event) -> State:
@@ -95,44 +97,41 @@ async def test_a_long_start_is_told_again_and_again_and_a_finished_one_no_more()
     sheet = Sheet()
     states = [None, replace(HALFWAY, joined=8), HALFWAY]
     line = make_line(sheet, states.pop)
-    line.open(time.monotonic() - 2)
+    line.open(0.0)
     drawn = await sheet.wait(3)
     line.close()
-    first, second, last = drawn
-    assert first.startswith("hvdrun: hosts connected 1/2, workers joined 3/8, 2.")
-    assert second.startswith("hvdrun: hosts connected 1/2, workers joined 8/8, 2.")
-    assert last == ""
+    assert drawn == [
+        "hvdrun: hosts connected 1/2, workers joined 3/8, 2.5 s",
+        "hvdrun: hosts connected 1/2, workers joined 8/8, 2.5 s",
+        "",
+    ]
 
 
-def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_short_start_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start_line, "PATIENCE_SECONDS", 0.05)
+    sheet = Sheet()
+    looks = 0
 
-    async def follow() -> int:
-        sheet = Sheet()
-        looks = 0
+    def look() -> StartProgress:
+        nonlocal looks
+        looks += 1
+        return HALFWAY
 
-        def look() -> StartProgress:
-            nonlocal looks
-            looks += 1
-            return HALFWAY
-
-        line = make_line(sheet, look)
-        line.open(time.monotonic())
-        await asyncio.sleep(0)
-        assert sheet.drawn == []
-        assert looks == 0
-        await sheet.wait(1)
-        line.close()
-        return looks
-
-    assert asyncio.run(follow()) == 1
+    line = make_line(sheet, look, clock=lambda: 0.0)
+    line.open(0.0)
+    await asyncio.sleep(0)
+    assert (sheet.drawn, looks) == ([], 0)
+    await sheet.wait(1)
+    line.close()
+    assert looks == 1
 
 
 @in_loop
 async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
     sheet = Sheet()
     line = make_line(sheet, lambda: HALFWAY)
-    line.open(time.monotonic() - 2)
+    line.open(0.0)
     await sheet.wait(1)
     (task,) = asyncio.all_tasks() - {asyncio.current_task()}
     line.close()
@@ -146,8 +145,9 @@ async def test_after_its_close_nobody_looks_and_nothing_is_shown() -> None:
 @in_loop
 async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
     sheet = Sheet()
-    line = make_line(sheet, lambda: replace(HALFWAY, joined=0), limit_seconds=2.1)
-    line.open(time.monotonic() - 2)
+    times = iter([2.0, 2.0, 2.2])
+    line = make_line(sheet, lambda: replace(HALFWAY, joined=0), times.__next__, limit_seconds=2.1)
+    line.open(0.0)
     drawn = await sheet.wait(2)
     assert len(asyncio.all_tasks()) == 1
     line.close()
@@ -157,7 +157,7 @@ async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
 @in_loop
 async def test_without_a_terminal_nobody_looks() -> None:
     line = make_line(None, lambda: pytest.fail("looked"))
-    line.open(time.monotonic() - 2)
+    line.open(0.0)
     assert len(asyncio.all_tasks()) == 1
     line.close()
 

@@ -5,37 +5,13 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import pytest
 
 from hvdrun.console.writer import Writer
-from tests.waiting import in_loop
-
-LIMIT_SECONDS = 10.0
-
-
-@dataclass
-class Pipe:
-    """Both ends; a file closed twice is no harm, a bare descriptor closed twice is somebody else's."""
-
-    reader: BinaryIO
-    writer: BinaryIO
-
-    @property
-    def writing(self) -> int:
-        """The descriptor to write to."""
-        return self.writer.fileno()
-
-
-@pytest.fixture
-def pipe() -> Iterator[Pipe]:
-    reading, writing = os.pipe()
-    with os.fdopen(reading, "rb") as reader, os.fdopen(writing, "wb", buffering=0) as writer:
-        yield Pipe(reader, cast("BinaryIO", writer))
+from tests.hvdrun.console.screens import Screen
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 
 def count_eventfds() -> int:
@@ -63,7 +39,7 @@ def test_a_writer_that_wrote_nothing_has_no_thread_to_end() -> None:
     assert writer.end(LIMIT_SECONDS)
 
 
-def test_the_thread_and_its_descriptor_are_gone_after_the_end(pipe: Pipe) -> None:
+def test_the_thread_and_its_descriptor_are_gone_after_the_end(pipe: Screen) -> None:
     threads, eventfds = threading.active_count(), count_eventfds()
     writer = Writer()
     writer.put(pipe.writing, b"x")
@@ -73,13 +49,13 @@ def test_the_thread_and_its_descriptor_are_gone_after_the_end(pipe: Pipe) -> Non
     assert count_eventfds() == eventfds
 
 
-def test_after_the_end_nothing_is_taken(pipe: Pipe) -> None:
+def test_after_the_end_nothing_is_taken(pipe: Screen) -> None:
     writer = Writer()
     writer.end(LIMIT_SECONDS)
     assert not writer.put(pipe.writing, b"x")
 
 
-def test_it_is_behind_until_all_is_written(pipe: Pipe) -> None:
+def test_it_is_behind_until_all_is_written(pipe: Screen) -> None:
     writer = Writer()
     seen = [writer.is_behind]
     writer.put(pipe.writing, b"x" * 1_000_000)
@@ -91,7 +67,7 @@ def test_it_is_behind_until_all_is_written(pipe: Pipe) -> None:
 
 
 @in_loop
-async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Pipe) -> None:
+async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=1000)
     writer.put(pipe.writing, b"x" * 1_000_000)
     draining = asyncio.create_task(writer.drain())
@@ -104,7 +80,7 @@ async def test_drain_waits_for_a_reader_that_is_behind_while_the_loop_goes_on(pi
 
 
 @in_loop
-async def test_a_full_queue_is_let_go_by_cancelling(pipe: Pipe) -> None:
+async def test_a_full_queue_is_let_go_by_cancelling(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=10)
     writer.put(pipe.writing, b"x" * 1_000_000)
     with pytest.raises(TimeoutError):
@@ -112,7 +88,7 @@ async def test_a_full_queue_is_let_go_by_cancelling(pipe: Pipe) -> None:
     assert not await writer.close(0.05)
 
 
-def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Pipe) -> None:
+def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Screen) -> None:
     before = threading.active_count()
     writer = Writer()
     writer.put(pipe.writing, b"x" * 1_000_000)
@@ -121,7 +97,7 @@ def test_a_reader_that_pauses_does_not_hold_up_the_end(pipe: Pipe) -> None:
 
 
 @in_loop
-async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Pipe) -> None:
+async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(pipe: Screen) -> None:
     writer = Writer()
     writer.put(pipe.writing, b"x" * 1_000_000)
     patient = asyncio.create_task(writer.close(None))
@@ -133,7 +109,7 @@ async def test_an_end_without_limit_waits_for_the_reader_until_another_sets_one(
 
 
 @in_loop
-async def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Pipe) -> None:
+async def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Screen) -> None:
     writer = Writer(capacity_bytes=10)
     writer.put(pipe.writing, b"x" * 1_000_000)
     draining = asyncio.create_task(writer.drain())
@@ -145,7 +121,7 @@ async def test_a_reader_that_goes_while_it_is_waited_for_ends_the_wait(pipe: Pip
     assert not await writer.close(LIMIT_SECONDS)
 
 
-def test_one_reader_that_has_gone_does_not_stop_the_other(pipe: Pipe) -> None:
+def test_one_reader_that_has_gone_does_not_stop_the_other(pipe: Screen) -> None:
     reading, writing = os.pipe()
     pipe.reader.close()
     writer = Writer()
@@ -188,7 +164,7 @@ def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
     os.close(writing)
 
 
-def test_a_descriptor_that_was_made_non_blocking_loses_nothing(pipe: Pipe) -> None:
+def test_a_descriptor_that_was_made_non_blocking_loses_nothing(pipe: Screen) -> None:
     fcntl.fcntl(pipe.writing, fcntl.F_SETPIPE_SZ, 4096)
     os.set_blocking(pipe.writing, False)
     data = bytes(range(256)) * 1000

@@ -13,8 +13,6 @@ from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Found, Listening, Proof
 
-Machines = dict[str, list[str]]  # per host: "interface address/prefix speed"
-
 
 def read_listening(text: str) -> Listening:
     interface, subnet, *speed = text.split()
@@ -22,10 +20,16 @@ def read_listening(text: str) -> Listening:
     return Listening(interface, Endpoint(address, 4711), int(prefix), int(*speed))
 
 
-def make_findings(machines: Machines, *unreached: str, slow: tuple[str, ...] = ()) -> Findings:
+def read_machines(text: str) -> dict[str, Found]:
+    """The machines a, b and c; "interface address/prefix speed, another one | those of b"."""
+    machines = [[entry for entry in machine.split(",") if entry.strip()] for machine in text.split("|")]
+    return {host: Found(tuple(map(read_listening, listed)), 4) for host, listed in zip("abc", machines, strict=False)}
+
+
+def make_findings(machines: str | dict[str, Found], *unreached: str, slow: tuple[str, ...] = ()) -> Findings:
     """A survey in which everybody reached everything, but for `address`, or `host>address`; slow ones take 9 ms."""
-    found = {host: Found(tuple(map(read_listening, listed)), 4) for host, listed in machines.items()}
-    pairs = plan_pairs([host for host in machines if host != LAUNCHER])
+    found = read_machines(machines) if isinstance(machines, str) else machines
+    pairs = plan_pairs([host for host in found if host != LAUNCHER])
     proofs = {
         prober: [
             Proof(host, address, "10.0.0.99", 9.0 if address in slow else 0.2)
@@ -45,94 +49,48 @@ def list_addresses(choice: Choice) -> dict[str, str]:
 
 
 DOCKER = "docker0 172.17.0.1/16"
-PLAIN: Machines = {"a": ["eth0 10.0.0.1/24", DOCKER], "b": ["eth0 10.0.0.2/24", DOCKER]}
-TWO_NETWORKS: Machines = {
-    "a": ["eth0 10.0.0.1/24 1000", "eth1 10.1.0.1/24 25000", "ib0 10.2.0.1/24"],
-    "b": ["eth0 10.0.0.2/24 1000", "eth1 10.1.0.2/24 25000", "ib0 10.2.0.2/24"],
+PLAIN = f"eth0 10.0.0.1/24, {DOCKER} | eth0 10.0.0.2/24, {DOCKER}"
+FAST = (
+    "eth0 10.0.0.1/24 1000, eth1 10.1.0.1/24 25000, ib0 10.2.0.1/24 | "
+    "eth0 10.0.0.2/24 1000, eth1 10.1.0.2/24 25000, ib0 10.2.0.2/24"
+)
+DOCKERS = f"{DOCKER}, eth0 10.0.0.1/24 | eth0 172.17.0.2/16"
+ROUTED = "eth0 10.0.1.1/24, wan 5.0.0.1/24 9000 | eth0 10.0.2.2/24, up 6.0.0.1/24 9000"
+ROUTED_DUAL = "x 2001:db8::1/64, x 10.0.1.1/24 | y 10.0.2.2/24, y 2001:db8:1::1/64"
+TWICE = "x 10.0.0.1/24, x 10.0.0.3/24 | x 10.0.0.4/24, x 10.0.0.2/24"
+DUAL = "x 2001:db8::1/64, x 10.0.0.1/24 | x 2001:db8::2/64, x 10.0.0.2/24"
+# Name: the machines, the addresses that are not reached, --network-interfaces, what is chosen on each.
+CHOICES = {
+    "docker0 leads nowhere": (PLAIN, "172.17.0.1", "", "eth0 10.0.0.1 | eth0 10.0.0.2"),
+    "docker0 is what serves": (DOCKERS, "10.0.0.1", "", "docker0 172.17.0.1 | eth0 172.17.0.2"),
+    "the fastest": (FAST, "", "", "eth1 10.1.0.1 | eth1 10.1.0.2"),
+    "the fastest that works": (FAST, "10.1.0.2", "", "eth0 10.0.0.1 | eth0 10.0.0.2"),
+    "the user's": (FAST, "", "ib*", "ib0 10.2.0.1 | ib0 10.2.0.2"),
+    "the user's first": (FAST, "", "ib0,eth*", "ib0 10.2.0.1 | ib0 10.2.0.2"),
+    "the user's second": (FAST, "10.2.0.1", "ib0,eth0,*", "eth0 10.0.0.1 | eth0 10.0.0.2"),
+    "the user's subnet": (FAST, "", "10.0.0.0/16", "eth0 10.0.0.1 | eth0 10.0.0.2"),
+    "names differ": ("enp1 10.0.0.1/24 | eth0 10.0.0.2/24", "", "", "enp1 10.0.0.1 | eth0 10.0.0.2"),
+    "routed, on interfaces of one name": (ROUTED, "", "", "eth0 10.0.1.1 | eth0 10.0.2.2"),
+    "routed, in one family": (ROUTED_DUAL, "", "", "x 10.0.1.1 | y 10.0.2.2"),
+    "whatever is there": ("x 2001:db8::1/64 | y 10.0.2.2/24", "", "", "x 2001:db8::1 | y 10.0.2.2"),
+    "IPv4 where both are equal": (DUAL, "", "", "x 10.0.0.1 | x 10.0.0.2"),
+    "IPv6 where that works": (DUAL, "a>10.0.0.2", "", "x 2001:db8::1 | x 2001:db8::2"),
+    "the one that the host names first": (TWICE, "", "", "x 10.0.0.1 | x 10.0.0.4"),
+    "one host": ("eth0 10.0.0.1/24", "", "", " 127.0.0.1"),
+    "one host, and the user's wish": ("eth0 10.0.0.1/24", "", "eth0", "eth0 10.0.0.1"),
+    "one host without a network": ("", "", "", " 127.0.0.1"),
 }
 
 
-@pytest.mark.parametrize(
-    ("machines", "unreached", "restriction", "expected"),
-    [
-        pytest.param(PLAIN, ["172.17.0.1"], None, ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="docker0 leads nowhere"),
-        pytest.param(
-            {"a": [DOCKER, "eth0 10.0.0.1/24"], "b": ["eth0 172.17.0.2/16"]},
-            ["10.0.0.1"],
-            None,
-            ["docker0 172.17.0.1", "eth0 172.17.0.2"],
-            id="an interface called docker0 that serves is chosen",
-        ),
-        pytest.param(TWO_NETWORKS, [], None, ["eth1 10.1.0.1", "eth1 10.1.0.2"], id="the fastest"),
-        pytest.param(TWO_NETWORKS, ["10.1.0.2"], None, ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the fastest that works"),
-        pytest.param(TWO_NETWORKS, [], "ib*", ["ib0 10.2.0.1", "ib0 10.2.0.2"], id="the user's"),
-        pytest.param(TWO_NETWORKS, [], "ib0,eth*", ["ib0 10.2.0.1", "ib0 10.2.0.2"], id="the user's first"),
-        pytest.param(
-            TWO_NETWORKS, ["10.2.0.1"], "ib0,eth0,*", ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the user's second"
-        ),
-        pytest.param(TWO_NETWORKS, [], "10.0.0.0/16", ["eth0 10.0.0.1", "eth0 10.0.0.2"], id="the user's subnet"),
-        pytest.param(
-            {"a": ["enp1 10.0.0.1/24"], "b": ["eth0 10.0.0.2/24"]},
-            [],
-            None,
-            ["enp1 10.0.0.1", "eth0 10.0.0.2"],
-            id="names differ",
-        ),
-        pytest.param(
-            {"a": ["eth0 10.0.1.1/24", "wan 5.0.0.1/24 9000"], "b": ["eth0 10.0.2.2/24", "up 6.0.0.1/24 9000"]},
-            [],
-            None,
-            ["eth0 10.0.1.1", "eth0 10.0.2.2"],
-            id="routed, on interfaces of one name",
-        ),
-        pytest.param(
-            {"a": ["x 2001:db8::1/64", "x 10.0.1.1/24"], "b": ["y 10.0.2.2/24", "y 2001:db8:1::1/64"]},
-            [],
-            None,
-            ["x 10.0.1.1", "y 10.0.2.2"],
-            id="routed, in one family",
-        ),
-        pytest.param(
-            {"a": ["x 2001:db8::1/64"], "b": ["y 10.0.2.2/24"]},
-            [],
-            None,
-            ["x 2001:db8::1", "y 10.0.2.2"],
-            id="whatever is there",
-        ),
-        pytest.param(
-            {"a": ["x 2001:db8::1/64", "x 10.0.0.1/24"], "b": ["x 2001:db8::2/64", "x 10.0.0.2/24"]},
-            [],
-            None,
-            ["x 10.0.0.1", "x 10.0.0.2"],
-            id="IPv4 where both are equal",
-        ),
-        pytest.param(
-            {"a": ["x 2001:db8::1/64", "x 10.0.0.1/24"], "b": ["x 2001:db8::2/64", "x 10.0.0.2/24"]},
-            ["a>10.0.0.2"],
-            None,
-            ["x 2001:db8::1", "x 2001:db8::2"],
-            id="IPv6 where that works",
-        ),
-        pytest.param(
-            {"a": ["x 10.0.0.1/24", "x 10.0.0.3/24"], "b": ["x 10.0.0.4/24", "x 10.0.0.2/24"]},
-            [],
-            None,
-            ["x 10.0.0.1", "x 10.0.0.4"],
-            id="the one that the host names first",
-        ),
-        pytest.param({"a": ["eth0 10.0.0.1/24"]}, [], None, [" 127.0.0.1"], id="one host"),
-        pytest.param({"a": ["eth0 10.0.0.1/24"]}, [], "eth0", ["eth0 10.0.0.1"], id="one host, and the user's wish"),
-        pytest.param({"a": []}, [], None, [" 127.0.0.1"], id="one host without a network"),
-    ],
-)
-def test_the_choice(machines: Machines, unreached: list[str], restriction: str | None, expected: list[str]) -> None:
-    limits = None if restriction is None else Restriction.parse(restriction)
-    choice = choose(make_findings(machines, *unreached), limits)
-    assert list(list_addresses(choice).values()) == expected
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_addresses_that_serve_best_are_chosen(name: str) -> None:
+    machines, unreached, allowed, expected = CHOICES[name]
+    choice = choose(make_findings(machines, unreached), Restriction.parse(allowed) if allowed else None)
+    assert " | ".join(list_addresses(choice).values()) == expected
 
 
 def test_a_near_network_is_better_than_a_fast_one() -> None:
-    choice = choose(make_findings(TWO_NETWORKS, slow=("10.1.0.1",)))
+    choice = choose(make_findings(FAST, slow=("10.1.0.1",)))
     assert list_addresses(choice) == {"a": "eth0 10.0.0.1", "b": "eth0 10.0.0.2"}
 
 
@@ -157,11 +115,7 @@ def test_who_cannot_reach_whom_is_said_with_what_was_tried_and_what_to_do() -> N
 
 
 def test_a_host_that_each_reaches_elsewhere_is_named_with_the_ways() -> None:
-    machines: Machines = {
-        "a": ["eth0 10.0.0.1/24"],
-        "b": ["eth0 10.0.0.2/24", "eth1 10.1.0.2/24"],
-        "c": ["eth0 10.0.0.3/24"],
-    }
+    machines = "eth0 10.0.0.1/24 | eth0 10.0.0.2/24, eth1 10.1.0.2/24 | eth0 10.0.0.3/24"
     with pytest.raises(NoCommonAddressError) as caught:
         choose(make_findings(machines, "a>10.1.0.2", "c>10.0.0.2"))
     assert caught.value.unreached == ()
@@ -172,7 +126,7 @@ def test_a_host_that_each_reaches_elsewhere_is_named_with_the_ways() -> None:
 
 def test_a_restriction_that_leaves_a_host_nothing_says_what_the_host_has() -> None:
     with pytest.raises(NoAllowedAddressError) as caught:
-        choose(make_findings({"a": ["ib0 10.0.0.1/24"], "b": ["eth0 10.0.0.2/24"]}), Restriction.parse("ib0"))
+        choose(make_findings("ib0 10.0.0.1/24 | eth0 10.0.0.2/24"), Restriction.parse("ib0"))
     assert caught.value.hosts == ("b",)
     assert str(caught.value) == (
         "--network-interfaces ib0 leaves no address on b (it has 10.0.0.2 on eth0): name an interface or a subnet of "
@@ -182,10 +136,11 @@ def test_a_restriction_that_leaves_a_host_nothing_says_what_the_host_has() -> No
 
 def test_a_host_without_a_network_is_named() -> None:
     with pytest.raises(NoAllowedAddressError, match="no address but loopback and link-local ones on b: "):
-        choose(make_findings({"a": ["ib0 10.0.0.1/24"], "b": []}))
+        choose(make_findings("ib0 10.0.0.1/24 |"))
 
 
-LAPTOP: Machines = {**PLAIN, LAUNCHER: ["wlan0 192.168.0.7/24", "tun0 10.0.0.9/24", DOCKER]}
+LAPTOP = read_machines(f"{PLAIN} | wlan0 192.168.0.7/24, tun0 10.0.0.9/24, {DOCKER}")
+LAPTOP[LAUNCHER] = LAPTOP.pop("c")
 
 
 @pytest.mark.parametrize(
@@ -211,8 +166,10 @@ def test_each_host_is_told_an_address_of_the_launcher_that_it_reaches(
 interfaces = st.sampled_from(["eth0", "eth1", "ib0"])
 addresses = st.builds("{} 10.{}.0.{}/{}".format, interfaces, st.integers(0, 2), st.integers(1, 250), st.just(16))
 hosts = st.lists(addresses, min_size=1, max_size=4, unique_by=lambda text: text.split()[1])
-networks = st.integers(2, 5).flatmap(
-    lambda count: st.fixed_dictionaries({f"host{index}": hosts for index in range(count)})
+networks = st.lists(hosts, min_size=2, max_size=5).map(
+    lambda machines: {
+        f"host{index}": Found(tuple(map(read_listening, listed)), 4) for index, listed in enumerate(machines)
+    }
 )
 
 
@@ -286,14 +243,14 @@ def describe_choice(findings: Findings) -> Choice | str:
 
 
 def test_one_slow_answer_does_not_decide_the_family_of_an_interface() -> None:
-    machines: Machines = {"a": ["x 10.0.0.1/24", "x 2001:db8::1/64"], "b": ["x 10.0.0.2/24", "x 2001:db8::2/64"]}
-    choice = choose(make_findings(machines, slow=("10.0.0.2",)))
+    choice = choose(make_findings(DUAL, slow=("10.0.0.2",)))
     assert list_addresses(choice) == {"a": "x 10.0.0.1", "b": "x 10.0.0.2"}
 
 
 def test_two_names_of_one_machine_are_refused() -> None:
     check_machines(choose(make_findings(PLAIN, "172.17.0.1")))
-    one_machine: Machines = {"a": PLAIN["a"], "alias": PLAIN["a"], "b": PLAIN["b"]}
+    machines = read_machines(PLAIN)
+    one_machine = {"a": machines["a"], "alias": machines["a"], "b": machines["b"]}
     with pytest.raises(
         SameMachineError, match=r"^a and alias are one machine, the one at 10\.0\.0\.1: .* as in -H a:4\.$"
     ):

@@ -1,15 +1,13 @@
 """The options for people: --help and the README."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from hvdrun.options import OPTIONS, describe_options, readme_table, replace_readme_table
 from hvdrun.options.pages import README_END, README_START
-
-ROOT = Path(__file__).parents[3]
+from tests.house.sources import ROOT
+from tests.hvdrun.interpreter import run_python
 
 
 def test_the_help_describes_every_option_once() -> None:
@@ -40,7 +38,7 @@ def test_a_readme_without_markers_is_refused(text: str) -> None:
 def test_the_module_rewrites_a_readme(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"{README_START}{README_END}")
-    subprocess.run([sys.executable, "-m", "hvdrun.options", "--readme", readme], check=True, timeout=30, cwd=ROOT)
+    assert run_python("-m", "hvdrun.options", "--readme", readme).returncode == 0
     assert readme_table() in readme.read_text()
 
 

@@ -1,29 +1,35 @@
 """hvdrun on the launcher of a lab, and what a job leaves behind on any of its hosts."""
 
-import contextlib
+import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import TypedDict, Unpack
 
+from tests.lab.fixtures import Build
 from tests.lab.host import Host, Stream
 from tests.lab.lab import Lab
-from tests.lab.plan import HostPlan
-from tests.system.launcher import LIMIT_SECONDS, Finished, Running
+from tests.system.launcher import Finished, Running
 
-LEFT_SECONDS = 5.0
+LEFT_SECONDS = 20.0  # what is left then does not end by itself
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
-_TORCH_S_OWN = "torchinductor_"  # a cache, which torch makes and keeps wherever a model is trained
-_LISTENING = "0A"  # as the kernel writes the state in /proc/net/tcp
+_SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is told with the process
 
 
-class BuildCluster(Protocol):
-    """Builds a cluster that lasts until the test's end, and is looked over then."""
+class How(TypedDict, total=False):
+    """How hvdrun is started.
 
-    def __call__(self, hosts: int | Iterable[HostPlan] = 2, *, launcher: HostPlan | None = None) -> "Cluster":
-        """See `tests.lab.lab.Lab`."""
+    environment: variables besides those of the launcher's user.
+    directory: where it runs, the cluster's own directory otherwise.
+    forks: whether Python scripts are forked, as they are without --no-prefork: that imports torch on each host.
+    """
+
+    environment: Mapping[str, str]
+    stdin: Stream
+    directory: Path
+    forks: bool
 
 
 class Cluster:
@@ -36,30 +42,20 @@ class Cluster:
         self.lab = lab
         self.directory = lab.shared
         self._started: list[Running] = []
-        self._before = {host.name: frozenset(_list_traces(host)) for host in self._all()}
+        self._before = {host.name: frozenset(host.list_traces()) for host in self._all()}
 
-    def __call__(
-        self,
-        *arguments: str | Path,
-        environment: Mapping[str, str] | None = None,
-        stdin: Stream = subprocess.DEVNULL,
-        directory: Path | None = None,
-        limit_seconds: float = LIMIT_SECONDS,
-    ) -> Finished:
+    def __call__(self, *arguments: str | Path, **how: Unpack[How]) -> Finished:
         """Run hvdrun with these arguments to its end."""
-        running = self.start(*arguments, environment=environment, stdin=stdin, directory=directory)
-        return running.wait(limit_seconds)
+        return self.start(*arguments, **how).wait()
 
-    def start(
-        self,
-        *arguments: str | Path,
-        environment: Mapping[str, str] | None = None,
-        stdin: Stream = subprocess.DEVNULL,
-        directory: Path | None = None,
-    ) -> Running:
-        """Start hvdrun with these arguments, and with these variables besides those of the launcher's user."""
+    def start(self, *arguments: str | Path, **how: Unpack[How]) -> Running:
+        """Start hvdrun with these arguments."""
+        words = () if how.get("forks", False) else ("--no-prefork",)
         process = self.lab.launcher.start(
-            ["hvdrun", *arguments], environment=environment, stdin=stdin, directory=directory or self.directory
+            ["hvdrun", *words, *arguments],
+            environment=how.get("environment"),
+            stdin=how.get("stdin", subprocess.DEVNULL),
+            directory=how.get("directory", self.directory),
         )
         running = Running(process)
         self._started.append(running)
@@ -75,33 +71,44 @@ class Cluster:
         path.chmod(mode)
         return path
 
+    def name_hosts(self, *lines: str) -> None:
+        """What `cat hosts` answers from now on; never half of it."""
+        self.write("next", "".join(f"{line}\n" for line in lines)).replace(self.directory / "hosts")
+
     def configure_ssh(self, text: str) -> None:
         """Write the launcher's ~/.ssh/config."""
         (self.lab.launcher.home / ".ssh" / "config").write_text(text, encoding="utf-8")
-
-    def forget_host_keys(self) -> None:
-        """Empty the launcher's ~/.ssh/known_hosts."""
-        (self.lab.launcher.home / ".ssh" / "known_hosts").write_text("", encoding="utf-8")
 
     def find_left(self) -> tuple[str, ...]:
         """What is on the hosts that was not there before: processes, files in /tmp and /dev/shm, listeners."""
         return tuple(
             f"{host.name}: {trace}"
             for host in self._all()
-            for trace in _list_traces(host)
+            for trace in host.list_traces()
             if trace not in self._before[host.name]
         )
 
-    def settle(self, limit_seconds: float = LEFT_SECONDS) -> tuple[str, ...]:
-        """What is still left after the limit; it returns as soon as nothing is."""
+    def settle(self, limit_seconds: float = LEFT_SECONDS, *, with_sshd: bool = True) -> tuple[str, ...]:
+        """What is still left after the limit; it returns as soon as nothing is.
+
+        with_sshd: whether sshd's own processes count, and the ports that they keep for a tunnel. On a host that is cut
+            off they wait for a launcher that is gone, and end when the network is mended, or as their settings have it.
+        """
         deadline = time.monotonic() + limit_seconds
         clean_looks = 0
         while True:
-            left = self.find_left()
+            left = tuple(trace for trace in self.find_left() if with_sshd or not _SSHD.search(trace))
             clean_looks = 0 if left else clean_looks + 1
             if clean_looks == _CLEAN_LOOKS or (left and time.monotonic() > deadline):
                 return left
             time.sleep(_PAUSE_SECONDS)
+
+    def end_sessions(self) -> None:
+        """Let sshd forget the connections that a cut has left, so that nothing of the test is left."""
+        for host in self.lab:
+            if host.is_up:
+                host.network.mend()
+                host.sshd.kill_sessions()
 
     @property
     def has_running(self) -> bool:
@@ -118,22 +125,4 @@ class Cluster:
         return tuple(host for host in (*self.lab, self.lab.launcher) if host.is_up)
 
 
-def locate(host: Host, path: Path) -> Path:
-    """Where the tests see what a host has at this absolute path."""
-    return Path("/proc", str(host.pid), "root", path.relative_to("/"))
-
-
-def _list_traces(host: Host) -> Iterator[str]:
-    """All that a job could leave on a host."""
-    for process in host.processes():
-        yield str(process)
-    for folder in (Path("/tmp"), Path("/dev/shm")):  # noqa: S108 - what is put there is what is looked for
-        with contextlib.suppress(FileNotFoundError):
-            for path in locate(host, folder).iterdir():
-                if not path.name.startswith(_TORCH_S_OWN):
-                    yield f"file {folder / path.name}"
-    for kind in ("tcp", "tcp6"):
-        lines = Path("/proc", str(host.pid), "net", kind).read_text(encoding="ascii").splitlines()[1:]
-        for local, _, state in (line.split()[1:4] for line in lines):
-            if state == _LISTENING:
-                yield f"{kind} listener on port {int(local.rpartition(':')[2], 16)}"
+BuildCluster = Build[Cluster]

@@ -1,15 +1,15 @@
-"""What every test with several hosts gets: a lab of its own, and a check that no host keeps anything of the job."""
+"""What every test with several hosts gets: a lab, and a check that no host keeps anything of the job."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from tests.lab.fixtures import BuildLab, lab
+from tests.lab.fixtures import BuildLab, lab, labs
 from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 
-__all__ = ["lab"]
+__all__ = ["lab", "labs"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,10 +19,10 @@ def hvdrun() -> None:
 
 @pytest.fixture
 def build(lab: BuildLab) -> Iterator[BuildCluster]:
-    """Builds clusters, each a lab of its own; one is called like hvdrun.
+    """Builds clusters, each with a lab that no other test uses meanwhile; one is called like hvdrun.
 
-    After the test no host may keep anything of the job for longer than five seconds: no process, no listening socket,
-    no file in its /tmp or /dev/shm. Only a test that has failed ends while its hvdrun runs; it is not blamed for that.
+    After the test no host may keep anything of the job: no process, no listening socket, no file in its /tmp or
+    /dev/shm. Only a test that has failed ends while its hvdrun runs; it is not blamed for that.
     """
     clusters: list[Cluster] = []
 

@@ -11,6 +11,7 @@ from tests.lab.process import HostProcess
 from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Running
 from tests.system.recovery_scripts import endure
+from tests.system.roles import wait_until
 
 FAULTS = int(os.environ.get("HVDRUN_SOAK_FAULTS", "1"))
 IS_SOAK = "HVDRUN_SOAK_FAULTS" in os.environ
@@ -19,7 +20,7 @@ WORKERS = HOSTS * SLOTS
 LEASE_SECONDS = 2.0
 STEP_SECONDS = 0.1
 LIMIT_SECONDS = 90.0  # for all workers to train together
-_RECENT_SECONDS = 1.0  # whoever has not ended a step since then does not train
+_RECENT_SECONDS = 5.0  # whoever has not ended a step since then does not train
 _TAIL_BYTES = 200  # hold a line and more
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "endure.py"
 WORDS = (
@@ -53,7 +54,7 @@ class Endurance:
         self._folder.mkdir()
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
         script = ("python", SCRIPT, self._folder, str(STEP_SECONDS))
-        self.running: Running = cluster.start(*WORDS, "-x", *caches, *script, environment=caches)
+        self.running: Running = cluster.start(*WORDS, "-x", *caches, *script, environment=caches, forks=True)
 
     def list_steps(self) -> list[Step]:
         """All steps as the first of their ranks ended them, in that order; one that was made again comes again."""
@@ -69,9 +70,7 @@ class Endurance:
     def await_all(self) -> None:
         """Wait until all workers train together."""
         began = time.monotonic()
-        while len(self._find_training(began, WORKERS)) < WORKERS:
-            assert time.monotonic() - began < LIMIT_SECONDS, self.running.stderr.text()
-            time.sleep(0.05)
+        wait_until(lambda: len(self._find_training(began, WORKERS)) == WORKERS, LIMIT_SECONDS)
 
     def list_workers(self) -> list[tuple[str, HostProcess]]:
         """Those who train now, with their hosts."""

@@ -1,17 +1,10 @@
-"""Who is who among the processes of a job on the hosts of a lab, and what is left of the job."""
+"""Who is who among the processes of a job on the hosts of a lab."""
 
 import os
-import re
 import signal
-import time
 
 from tests.lab.host import Host
 from tests.lab.process import HostProcess
-from tests.system.hosts.cluster import Cluster
-
-_PAUSE_SECONDS = 0.02
-_SSHD = re.compile(r": sshd|: \S*/sshd|listener on port")  # a listener of another process is told with the process
-_CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks
 
 
 def find_agents(host: Host) -> list[HostProcess]:
@@ -34,27 +27,3 @@ def kill(*processes: HostProcess) -> None:
     assert processes
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
-
-
-def await_end(cluster: Cluster, limit_seconds: float) -> tuple[str, ...]:
-    """What is left of the job after the limit; it returns as soon as nothing is.
-
-    sshd's own processes do not count, nor the ports that they keep for a tunnel: on a host that is cut off they wait
-    for a launcher that is gone, and end when the network is mended, or as their own settings have it.
-    """
-    deadline = time.monotonic() + limit_seconds
-    clean_looks = 0
-    while True:
-        left = tuple(trace for trace in cluster.find_left() if not _SSHD.search(trace))
-        clean_looks = 0 if left else clean_looks + 1
-        if clean_looks == _CLEAN_LOOKS or (left and time.monotonic() > deadline):
-            return left
-        time.sleep(_PAUSE_SECONDS)
-
-
-def end_sessions(cluster: Cluster) -> None:
-    """Let sshd forget the connections that a cut has left, so that nothing of the test is left."""
-    for host in cluster.lab:
-        if host.is_up:
-            host.network.mend()
-            host.sshd.kill_sessions()

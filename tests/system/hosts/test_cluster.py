@@ -3,8 +3,7 @@
 import socket
 import sys
 
-import pytest
-
+from tests.lab.host import Host
 from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Stream
 
@@ -23,17 +22,22 @@ for file in files:
 """
 
 
-@pytest.mark.parametrize("name", ["launcher", "host2"])
-def test_what_is_left_on_a_host_is_found_and_told(pair: Cluster, name: str) -> None:
+def test_what_is_left_on_any_host_is_found(pair: Cluster) -> None:
+    for host in (pair.lab.launcher, pair["host2"]):
+        check_is_found(pair, host)
+
+
+def check_is_found(cluster: Cluster, host: Host) -> None:
+    """A process, its files and its port are found, until it has ended."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        keeper = pair[name].start([sys.executable, "-c", KEEPS], stdin=theirs.fileno())
+        keeper = host.start([sys.executable, "-c", KEEPS], stdin=theirs.fileno())
         theirs.close()
         assert keeper.stdout is not None
         Stream(keeper.stdout).wait_for("^ready$", 20)
-        process, *others = sorted(pair.settle(0), key=lambda trace: "process" not in trace)
-    assert process.startswith(f"{name}: process {keeper.pid} (")
-    kept = (f"{name}: file /dev/shm/kept", f"{name}: file /tmp/kept", f"{name}: tcp listener on port 4321")
-    assert sorted(others) == sorted(kept)
+        process, *others = sorted(cluster.settle(0), key=lambda trace: "process" not in trace)
+    assert process.startswith(f"{host.name}: process {keeper.pid} (")
+    kept = ("file /dev/shm/kept", "file /tmp/kept", "tcp listener on port 4321")
+    assert sorted(others) == [f"{host.name}: {trace}" for trace in kept]
     assert keeper.wait(20) == 0
-    assert pair.settle() == ()
+    assert cluster.settle() == ()

@@ -1,6 +1,6 @@
 """The workers on several hosts meet one fault after the other: the training goes on, at nearly the speed that it had.
 
-A fault kills or stops a worker, or cuts a host off for a while. One belongs to the suite; `make soak` makes 60 in half
+A fault kills or stops a worker, or cuts a host off for a while. `make nightly` makes one; `make soak` makes 60 in half
 an hour (HVDRUN_SOAK_FAULTS), with eight workers on four hosts, and tells how fast it was, which no test judges. What is
 judged: only those are lost that met a fault, no step is made twice, all are there again in the end, with equal
 parameters and the loss of a training without faults, and nothing is left of anybody.
@@ -24,7 +24,6 @@ from torch.utils.data import DataLoader
 
 from tests.system.hosts.cluster import BuildCluster
 from tests.system.hosts.endurance import FAULTS, HOSTS, IS_SOAK, LEASE_SECONDS, LIMIT_SECONDS, WORKERS, Endurance, Step
-from tests.system.hosts.roles import end_sessions
 from tests.system.recovery_scripts import endure
 from tests.system.telling import tell
 
@@ -125,6 +124,7 @@ def describe(steps: Sequence[Step], faults: Sequence[Fault], quiet_rate: float, 
     return "\n".join(lines)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(PERIOD_SECONDS * FAULTS + 2 * QUIET_SECONDS + 4 * LIMIT_SECONDS)
 def test_training_endures_one_fault_after_the_other(build: BuildCluster, request: pytest.FixtureRequest) -> None:
     chance = random.Random(int(os.environ.get("HVDRUN_SOAK_SEED", "1")))  # noqa: S311 - a story, not a secret
@@ -143,7 +143,7 @@ def test_training_endures_one_fault_after_the_other(build: BuildCluster, request
     time.sleep(QUIET_SECONDS)
     quiet_ended = time.monotonic()
     size, is_equal, last, loss = endurance.end().split()
-    end_sessions(endurance.cluster)
+    endurance.cluster.end_sessions()
 
     steps = endurance.list_steps()
     quiet_rate = statistics.mean((find_rate(steps, quiet, faults[0].at), find_rate(steps, again, quiet_ended)))

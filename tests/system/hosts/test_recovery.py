@@ -1,19 +1,20 @@
 """Hosts are lost while a job trains on them: it goes on with the others, and only with them, and no step is lost.
 
-Where a host is cut off, both sides live. What happened is found within the lease and half a second, and the side that
-is cut off ends itself. In the end one process makes the steps that counted, and comes to the same parameters.
+Where a host is cut off, both sides live, and the side that is cut off ends itself. In the end one process makes the
+steps that counted, and comes to the same parameters.
 """
 
 import os
 import re
 import signal
-import time
+
+import pytest
 
 from tests.lab.host import Host
 from tests.lab.network import Direction
 from tests.system.hosts.cluster import BuildCluster
-from tests.system.hosts.roles import await_end, end_sessions, find_agents
-from tests.system.hosts.training import ENDED_SECONDS, LEASE_SECONDS, LIMIT_SECONDS, LOST, Training
+from tests.system.hosts.roles import find_agents, kill
+from tests.system.hosts.training import LEASE_SECONDS, LIMIT_SECONDS, LOST, Training
 from tests.system.recording import Recording
 
 FOR_GOOD = ("--blacklist-cooldown-range", "100", "100")
@@ -21,6 +22,7 @@ COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
 ALL = ("host1", "host2", "host3")
 
 
+@pytest.mark.nightly
 def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: BuildCluster) -> None:
     """Before that a worker is busy for longer than the lease, and is not called dead."""
     cluster = build(4)
@@ -31,17 +33,12 @@ def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: Bu
     training.lose("host2", lambda host: host.network.cut(Direction.OUT), "host4")
     steps = training.end("host4")
     assert [len(step.members[0]) for step in (steps[0], steps[-1])] == [4, 1]
-    end_sessions(cluster)
+    cluster.end_sessions()
 
 
 def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(build: BuildCluster) -> None:
     cluster = build(3)
-    training = Training(cluster, "host1", "host2", options=COMES_BACK)
-
-    began = time.monotonic()
-    training.name_hosts(*ALL)
-    training.await_members(*ALL)
-    assert not training.list_interruptions(began)
+    training = Training(cluster, *ALL, options=COMES_BACK)
 
     worker = training.find_worker("host2")
     training.lose("host2", lambda _: os.kill(worker.pid, signal.SIGSTOP), "host1", "host3", parts=[worker])
@@ -52,14 +49,14 @@ def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(buil
     cluster["host2"].network.mend()
     training.await_members(*ALL)
 
-    (agent,) = find_agents(cluster["host3"])
-    training.lose("host3", lambda _: os.kill(agent.pid, signal.SIGSTOP), "host1", "host2")
+    training.lose("host3", lambda host: kill(*find_agents(host)), "host1", "host2")
     training.await_members(*ALL)
 
     assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
-    end_sessions(cluster)
+    cluster.end_sessions()
 
 
+@pytest.mark.nightly
 def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_lost(build: BuildCluster) -> None:
     """Both reach the launcher and the third."""
     cluster = build(3)
@@ -72,9 +69,10 @@ def test_hosts_that_do_not_reach_each_other_for_a_while_are_told_and_nobody_is_l
     training.await_members(*ALL)
     assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
     assert "was lost" not in training.running.stderr.text()
-    end_sessions(cluster)
+    cluster.end_sessions()
 
 
+@pytest.mark.nightly
 def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_workers(build: BuildCluster) -> None:
     """The guardian beside it, which would have ended it sooner, is stopped as well."""
     cluster = build(2)
@@ -90,10 +88,11 @@ def test_an_agent_that_wakes_up_after_it_was_given_up_ends_itself_and_its_worker
     assert {process.pid for process in parts} <= {process.pid for process in training.list_parts("host2")}
     for process in stopped:
         os.kill(process.pid, signal.SIGCONT)
-    training.await_gone(parts, "host2", ENDED_SECONDS)
+    training.await_gone(parts, "host2")
     training.end("host1")
 
 
+@pytest.mark.nightly
 def test_no_half_goes_on_when_the_launcher_is_cut_off(build: BuildCluster) -> None:
     """All who train are on the other side, and could go on; but nobody would hear of it."""
     cluster = build(2)
@@ -103,6 +102,6 @@ def test_no_half_goes_on_when_the_launcher_is_cut_off(build: BuildCluster) -> No
     assert finished.returncode == LOST
     for host in ("host1", "host2"):
         assert f"hvdrun: host {host} was lost: its agent was silent for 2 s (--lease).\n" in finished.stderr
-    assert not await_end(cluster, ENDED_SECONDS)
+    assert not cluster.settle(with_sshd=False)
     assert {step.members for step in Recording(training.notes).list_steps()} == {((0, 1),)}
-    end_sessions(cluster)
+    cluster.end_sessions()

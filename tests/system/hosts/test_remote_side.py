@@ -1,15 +1,18 @@
-"""What a remote host must have, and what its workers find: the directory, Python, hvdrun, and their environment."""
+"""What a remote host must have and what its workers find; or one sentence with the remedy, and nothing is left."""
 
-import subprocess
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-from hvdrun import __version__
-from hvdrun.horovod_path import FOLDER
-from tests.system.hosts.cluster import Cluster, locate
+from hvdrun import __version__, horovod_path
+from tests.lab.plan import HostPlan, SshdPlan
+from tests.system.hosts.cluster import BuildCluster, Cluster
+from tests.system.launcher import Finished
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 REMOTE = ("-np", "1", "-H", "host1:1")
+FOLDER = Path("/tmp/data")  # noqa: S108 - each host's own
 OTHER_VERSION = "0.0.0.dev7"
 # hvdrun as it is, but for what it says of its version.
 CHANGED_VERSION = f"""
@@ -26,84 +29,83 @@ def write_python(cluster: Cluster, name: str, script: str) -> Path:
     return cluster.write(name, f"#!/bin/sh\n{script}\n", mode=0o755)
 
 
-def test_a_directory_that_is_missing_there(pair: Cluster) -> None:
-    folder = Path("/tmp/data")  # noqa: S108 - each host's own
-    locate(pair.lab.launcher, folder).mkdir()
-    locate(pair["host2"], folder).mkdir()
-    finished = pair("-np", "3", "-H", "localhost:1,host1:1,host2:1", "--wdir", folder, "hostname")
+def check_failure(finished: Finished, *patterns: str) -> None:
+    """The job has not started, and each line of what hvdrun prints fits its pattern."""
+    assert finished.returncode == 125, finished.stderr
+    assert finished.stdout == ""
+    lines = finished.stderr.splitlines()
+    assert len(lines) == len(patterns), finished.stderr
+    for line, pattern in zip(lines, patterns, strict=True):
+        assert re.fullmatch(pattern, line), line
+
+
+def test_all_hosts_at_fault_are_listed_each_with_its_reason(build: BuildCluster) -> None:
+    plans = [HostPlan(f"host{n}") for n in (1, 2, 3, 4)]
+    cluster = build([*plans[:3], replace(plans[3], sshd=SshdPlan(accepts_key=False))])
+    cluster.configure_ssh("Host host2\n  ConnectTimeout 2\n")
+    cluster["host2"].network.cut()
+    cluster["host3"].sshd.stop()
+    check_failure(
+        cluster("-np", "5", "-H", "host1:1,host2:1,host3:1,host4:1,hots1:1", "hostname"),
+        "hvdrun: 4 of 5 hosts cannot be used:",
+        r"  the host 'host2' at host2 port 22 gave no answer within 2 s .*",
+        r"  the host 'host3' refused the ssh connection to host3 port 22: .* with --ssh-port\.",
+        r"  the host 'host4' did not let 'root' log in \(the server allows publickey; keys tried: .*id_ed25519.*\): .*",
+        r"  the host 'hots1' cannot be found \(name or service not known\): did you mean host1\?",
+    )
+
+
+def test_an_unknown_host_key_is_accepted_only_when_asked_for(pair: Cluster) -> None:
+    (pair.lab.launcher.home / ".ssh" / "known_hosts").write_text("", encoding="utf-8")
+    check_failure(
+        pair(*REMOTE, "hostname"),
+        r"hvdrun: the key of the host 'host1' is unknown \(host1: ssh-ed25519 SHA256:.*\): .* with --ssh-accept-new\.",
+    )
+    accepted = pair(*REMOTE, "--ssh-accept-new", "hostname")
+    assert (accepted.returncode, accepted.stdout) == (0, "[0] host1\n"), accepted.stderr
+
+
+def test_a_directory_that_is_missing_on_a_host_is_named(pair: Cluster) -> None:
+    hosts = {"localhost": pair.lab.launcher, "host1": pair["host1"], "host2": pair["host2"]}
+    folders = {name: host.locate(FOLDER) for name, host in hosts.items()}
+    job = ("-np", "3", "-H", "localhost:1,host1:1,host2:1", "--wdir", FOLDER, "pwd")
+    for name in ("localhost", "host2"):
+        folders[name].mkdir()
+    finished = pair(*job)
     assert (finished.returncode, finished.stdout) == (125, "")
     assert finished.stderr == (
-        f"hvdrun: the directory '{folder}' does not exist on the host 'host1': create it there, or name another with "
+        f"hvdrun: the directory '{FOLDER}' does not exist on the host 'host1': create it there, or name another with "
         "--wdir.\n"
     )
-    locate(pair["host1"], folder).mkdir()
-    finished = pair("-np", "3", "-H", "localhost:1,host1:1,host2:1", "--wdir", folder, "pwd")
-    marks = ("[0@localhost]", "[1@host1]", "[2@host2]")
-    assert sorted(finished.stdout.splitlines()) == [f"{mark} {folder}" for mark in marks]
-    for host in (pair.lab.launcher, pair["host1"], pair["host2"]):
-        locate(host, folder).rmdir()
+    folders["host1"].mkdir()
+    assert sorted(pair(*job).stdout.splitlines()) == [f"[{rank}@{name}] {FOLDER}" for rank, name in enumerate(hosts)]
+    for folder in folders.values():
+        folder.rmdir()
 
 
-def test_a_program_that_is_missing_there_is_missed_by_name_and_host(pair: Cluster) -> None:
-    program = pair.lab.launcher.home / "program"  # seen there, but not on the host's own PATH
+def test_a_program_that_is_missing_on_a_host_is_named_with_the_host(pair: Cluster) -> None:
     finished = pair(*JOB, "no-such-program")
     assert finished.returncode == 127
     assert finished.stderr.startswith("hvdrun: on the host 'host")
     assert "the command 'no-such-program' was not found: looked in " in finished.stderr
-    program.write_text("no program", encoding="utf-8")
-    program.chmod(0o755)
-    finished = pair(*JOB, program)
-    assert finished.returncode == 126
-    assert f"the command '{program}' cannot be executed: it is no program" in finished.stderr
-    assert finished.stderr.startswith("hvdrun: on the host 'host")
-
-
-def test_python_is_missing_there(pair: Cluster) -> None:
-    finished = pair(*JOB, "--remote-python", "/nope/python", "hostname")
-    assert (finished.returncode, finished.stdout) == (125, "")
-    assert finished.stderr.splitlines() == [
-        "hvdrun: 2 of 2 hosts cannot be used:",
-        *(
-            f"  there is no Python '/nope/python' on the host '{host}' (no such file): install it there, or name the "
-            "host's own with --remote-python."
-            for host in ("host1", "host2")
-        ),
-    ]
-
-
-def test_hvdrun_is_missing_there(pair: Cluster) -> None:
-    bare = pair.directory / "bare"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], timeout=60, check=True)
-    python = bare / "bin" / "python"
-    finished = pair(*REMOTE, "--remote-python", python, "hostname")
-    assert (finished.returncode, finished.stdout) == (125, "")
-    assert finished.stderr == (
-        f"hvdrun: hvdrun is missing for '{python}' on the host 'host1': install it there with  "
-        f"{python} -m pip install hvdrun=={__version__}  or name another interpreter with --remote-python.\n"
-    )
 
 
 def test_hvdrun_has_another_version_there(pair: Cluster) -> None:
     pair.write("agent.py", CHANGED_VERSION)
     python = write_python(pair, "python-there", f'exec {sys.executable} {pair.directory}/agent.py "$@"')
     finished = pair(*JOB, "--remote-python", python, "hostname")
-    assert (finished.returncode, finished.stdout) == (125, "")
-    assert finished.stderr.splitlines() == [
-        "hvdrun: 2 of 2 hosts cannot be used:",
-        *(
-            f"  the host '{host}' has hvdrun {OTHER_VERSION}, but this is hvdrun {__version__}: install the same there "
-            f"with  {python} -m pip install hvdrun=={__version__}"
-            for host in ("host1", "host2")
-        ),
+    versions = f"has hvdrun {OTHER_VERSION}, but this is hvdrun {__version__}: install the same there"
+    remedies = [
+        re.escape(f"  the host '{host}' {versions} with  {python} -m pip install hvdrun=={__version__}")
+        for host in ("host1", "host2")
     ]
+    check_failure(finished, "hvdrun: 2 of 2 hosts cannot be used:", *remedies)
 
 
 def test_remote_python_is_the_agent_s_and_the_workers_on_remote_hosts_only(pair: Cluster) -> None:
     python = write_python(pair, "python-there", f'echo "$*" >>{pair.directory}/uses; exec {sys.executable} "$@"')
     script = "import os; print(os.environ.get('HOROVOD_HOSTNAME'))"
-    finished = pair(
-        "-np", "2", "-H", "localhost:1,host1:1", "--no-prefork", "--remote-python", python, "python", "-c", script
-    )
+    finished = pair("-np", "2", "-H", "localhost:1,host1:1", "--remote-python", python, "python", "-c", script)
     assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.splitlines()) == ["[0@localhost] localhost", "[1@host1] host1"]
     uses = (pair.directory / "uses").read_text(encoding="utf-8").splitlines()
@@ -120,32 +122,19 @@ def test_a_prefix_prepares_the_host_and_may_be_noisy(pair: Cluster) -> None:
     assert sorted(finished.stdout.splitlines()) == ["[0@host1] on host1", "[1@host2] on host2"]
 
 
-def test_a_prefix_that_fails(pair: Cluster) -> None:
-    finished = pair(*REMOTE, "--remote-prefix", "echo no such module >&2; false", "hostname")
-    assert finished.returncode == 125
-    assert finished.stderr == (
-        "hvdrun: the remote prefix 'echo no such module >&2; false' failed on the host 'host1' with exit code 1 (no "
-        "such module): correct it, or end it with '; true' if that is no fault.\n"
-    )
-
-
-def test_variables_reach_remote_workers_by_name_with_a_value_and_by_a_pattern_and_no_others(pair: Cluster) -> None:
+def test_remote_workers_have_a_login_s_variables_the_short_list_and_what_is_forwarded(pair: Cluster) -> None:
     mine = {"COLOUR": "green  blue", "NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "OTHER": "mine", "SHAPE": "round"}
-    show = 'printf \'%s|\' "$COLOUR" "$NCCL_DEBUG" "$NCCL_ALGO" "$SHAPE" "$OTHER"; echo'
-    finished = pair(*JOB, "-x", "COLOUR", "-x", "NCCL_*", "-x", "SHAPE=a=b ", "sh", "-c", show, environment=mine)
-    assert sorted(finished.stdout.splitlines()) == [f"[{n}@host{n + 1}] green  blue|INFO|Ring|a=b ||" for n in range(2)]
-
-
-def test_a_login_s_own_variables_stay_and_the_short_list_goes_along(pair: Cluster) -> None:
-    show = "echo $HOME $USER; echo $PATH; echo $PYTHONPATH"
-    finished = pair(*REMOTE, "--no-prefix", "sh", "-c", show, environment={"PYTHONPATH": "/mine", "USER": "somebody"})
-    path = pair.lab.launcher.environment()["PATH"]
-    assert finished.stdout == f"{pair['host1'].home} root\n{path}\n{FOLDER}:/mine\n"
+    around = {"PYTHONPATH": "/mine", "USER": "somebody"}
+    show = 'printf "%s|" "$COLOUR" "$NCCL_DEBUG" "$NCCL_ALGO" "$SHAPE" "$OTHER" $HOME $USER $PATH $PYTHONPATH; echo'
+    forwarded = ("-x", "COLOUR", "-x", "NCCL_*", "-x", "SHAPE=a=b ")
+    finished = pair(*REMOTE, "--no-prefix", *forwarded, "sh", "-c", show, environment={**mine, **around})
+    own = f"{pair['host1'].home}|root|{pair.lab.launcher.environment()['PATH']}"
+    assert finished.stdout == f"green  blue|INFO|Ring|a=b ||{own}|{horovod_path.FOLDER}:/mine|\n"
 
 
 def test_a_bare_python_is_the_launcher_s_own_and_forked_workers_have_a_login_s_variables_too(pair: Cluster) -> None:
     pair.write("tell.py", "import os, sys; print(sys.executable, os.environ['HOME'], os.getcwd())")
-    finished = pair(*REMOTE, "-v", "python", "tell.py")
+    finished = pair(*REMOTE, "-v", "python", "tell.py", forks=True)
     python = Path(sys.executable).with_name("python")
     assert finished.stdout == f"[0] {python} {pair['host1'].home} {pair.directory}\n"
     assert "host1:0 is process " in finished.stderr

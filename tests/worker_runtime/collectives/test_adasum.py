@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
-from worker_runtime.collectives import Adasum, Combination, Reduction, lots
+from tests.worker_runtime.collectives.worlds import World, Worlds, in_three_ways
+from worker_runtime.collectives import Adasum, Combination, Reduction
 from worker_runtime.collectives.adasum import list_levels
 from worker_runtime.operation import Members
 
@@ -37,14 +37,13 @@ def make_input(rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
 
 
-@pytest.mark.parametrize("way", ["packed", "large ones apart"])
+@in_three_ways
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(worlds: Worlds, size: int, way: str) -> None:
     dtypes = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
     def body(world: World) -> object:
-        if way != "packed":
-            lots.LARGE_BYTES = 16
+        world.choose(way)
         return {
             dtype: world.run(Adasum(make_input(world.rank, dtype), ADASUM, world.all, "allreduce.x"))
             for dtype in dtypes

@@ -3,33 +3,23 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
-from worker_runtime.collectives import Allgather, parcels
+from tests.worker_runtime.collectives.worlds import World, Worlds, describe, in_three_ways
+from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
 
-apart = pytest.mark.parametrize("apart", [False, True], ids=["packed", "large ones apart"])
 
-
-def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
-    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
-    return tensor.dtype, tensor.to(torch.complex128).tolist()
-
-
-@apart
+@in_three_ways
 @pytest.mark.parametrize("rows", [(2, 1, 3), (0, 2, 0), (0, 0, 0), (1, 1, 1)], ids=str)
-def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(
-    worlds: Worlds, rows: tuple[int, ...], *, apart: bool
-) -> None:
+def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(worlds: Worlds, rows: tuple[int, ...], way: str) -> None:
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
 
     def body(world: World) -> object:
-        if apart:
-            parcels._LARGE_BYTES = 1
+        world.choose(way)
         own = make_part(world.rank)
         single = [world.run(Allgather([own.to(dtype)], world.all, "allgather.x"))[0] for dtype in MOVABLE]
         grouped = world.run(Allgather([own.to(dtype) for dtype in MOVABLE], world.all, "allgather.x"))
@@ -41,11 +31,10 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(
         assert results == [[describe(expected.to(dtype)) for dtype in MOVABLE]] * 2
 
 
-@apart
-def test_a_group_may_be_uneven_in_each_tensor_by_itself(worlds: Worlds, *, apart: bool) -> None:
+@in_three_ways
+def test_a_group_may_be_uneven_in_each_tensor_by_itself(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        if apart:
-            parcels._LARGE_BYTES = 8
+        world.choose(way)
         tensors = [torch.full((world.rank,), world.rank), torch.full((2 - world.rank, 2), float(world.rank))]
         return [gathered.tensor.tolist() for gathered in world.run(Allgather(tensors, world.all, "allgather.x"))]
 

@@ -3,17 +3,12 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.worlds import World, Worlds, describe
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
-
-
-def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
-    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
-    return tensor.dtype, tensor.to(torch.complex128).tolist()
 
 
 def test_rows_of_every_dtype_go_where_the_splits_say(worlds: Worlds) -> None:

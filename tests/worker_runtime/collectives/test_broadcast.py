@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
-from worker_runtime.collectives import Broadcast, parcels
+from tests.worker_runtime.collectives.worlds import World, Worlds, describe, in_three_ways
+from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
 
@@ -19,29 +19,15 @@ VIEWS = {
     "all": lambda x: x,
 }
 
-through = pytest.mark.parametrize("way", ["question", "gloo", "large ones apart"])
 
-
-def choose(world: World, way: str) -> None:
-    if way != "question":
-        world.forbid_payload()
-    if way == "large ones apart":
-        parcels._LARGE_BYTES = 1
-
-
-def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
-    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
-    return tensor.dtype, tensor.to(torch.complex128).tolist()
-
-
-@through
+@in_three_ways
 @pytest.mark.parametrize("root", [0, 2])
 def test_all_ranks_get_the_roots_values_of_every_dtype(worlds: Worlds, root: int, way: str) -> None:
     def make_own(rank: int) -> list[torch.Tensor]:
         return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
 
     def body(world: World) -> object:
-        choose(world, way)
+        world.choose(way)
         own = make_own(world.rank)
         new = world.run(Broadcast(own, root, world.all, "broadcast.x"))
         assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
@@ -52,13 +38,13 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(worlds: Worlds, root: int
         assert new == [describe(tensor) for tensor in make_own(root)]
 
 
-@through
+@in_three_ways
 @pytest.mark.parametrize("together", [False, True])
 def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, way: str, *, together: bool) -> None:
     takes = list(VIEWS.values())
 
     def body(world: World) -> object:
-        choose(world, way)
+        world.choose(way)
         bases = [torch.full((4, 6), float(world.rank)) for _ in takes]
         parts = [take(base) for take, base in zip(takes, bases, strict=True)]
         for group in [parts] if together else [[part] for part in parts]:
@@ -72,10 +58,10 @@ def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, 
     worlds.run(body)
 
 
-@through
+@in_three_ways
 def test_lazily_conjugated_tensors_are_sent_and_filled(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        choose(world, way)
+        world.choose(way)
         x = torch.tensor([1 + 2j]).conj() if world.rank == 0 else torch.zeros(1, dtype=torch.complex64).conj()
         world.run(Broadcast([x], 0, world.all, "broadcast.x", [x]))
         return x.tolist()
@@ -83,10 +69,10 @@ def test_lazily_conjugated_tensors_are_sent_and_filled(worlds: Worlds, way: str)
     assert worlds.run(body) == [[1 - 2j]] * 2
 
 
-@through
+@in_three_ways
 def test_the_result_may_go_elsewhere(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        choose(world, way)
+        world.choose(way)
         own, other = torch.full((2, 3), world.rank), torch.zeros(3, 2, dtype=torch.int64).t()
         world.run(Broadcast([own], 1, world.all, "broadcast.x", [other]))
         return own.unique().tolist(), other.tolist()
@@ -94,10 +80,10 @@ def test_the_result_may_go_elsewhere(worlds: Worlds, way: str) -> None:
     assert worlds.run(body) == [([0], [[1] * 3] * 2), ([1], [[1] * 3] * 2)]
 
 
-@through
+@in_three_ways
 def test_parameters_are_overwritten(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        choose(world, way)
+        world.choose(way)
         model = torch.nn.Linear(2, 2)
         with torch.no_grad():
             model.weight.fill_(world.rank)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute, in_three_ways
 from worker_runtime.collectives import (
     Adasum,
     Allgather,
@@ -12,7 +12,6 @@ from worker_runtime.collectives import (
     Combination,
     Commit,
     Reduction,
-    lots,
     make_neutral,
 )
 from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
@@ -20,13 +19,6 @@ from worker_runtime.core.questions import Release
 from worker_runtime.operation import Members
 
 PAIR = Members(0, (0, 1), 0)
-COMBINE = {
-    Reduction.SUM: lambda stacked: stacked.sum(0, dtype=stacked.dtype),
-    Reduction.AVERAGE: lambda stacked: stacked.sum(0) / 3,  # by the size of the set, joined ranks included
-    Reduction.MIN: lambda stacked: stacked.amin(0),
-    Reduction.MAX: lambda stacked: stacked.amax(0),
-    Reduction.PRODUCT: lambda stacked: stacked.prod(0, dtype=stacked.dtype),
-}
 
 
 def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
@@ -54,16 +46,13 @@ def test_a_joined_rank_sends_keys_where_another_has_a_nan(worlds: Worlds, reduct
             assert each[1].isnan()
 
 
-@pytest.mark.parametrize("way", ["question", "gloo", "large ones apart"])
-@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+@in_three_ways
+@pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
 def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction, way: str) -> None:
     dtypes = sorted(REDUCIBLE[reduction], key=str)
 
     def body(world: World) -> object:
-        if way != "question":
-            world.forbid_payload()
-        if way == "large ones apart":
-            lots.LARGE_BYTES = 16
+        world.choose(way)
         operations = [
             Allreduce([make_input(world.rank, dtype) for dtype in group], Combination(reduction), world.all, "a.x")
             for group in [*([dtype] for dtype in dtypes), dtypes]
@@ -74,11 +63,10 @@ def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction
             return None
         return [[result.to(torch.complex128).tolist() for result in world.run(op, joined=[1])] for op in operations]
 
-    def compute(dtype: torch.dtype) -> list[complex]:
-        stacked = torch.stack([make_input(rank, dtype) for rank in (0, 2)])
-        return COMBINE[reduction](stacked).to(dtype).to(torch.complex128).tolist()
-
-    expected = [compute(dtype) for dtype in dtypes]
+    expected = [
+        compute(reduction, [make_input(rank, dtype) for rank in (0, 2)], size=3).to(torch.complex128).tolist()
+        for dtype in dtypes
+    ]
     first, joined, last = worlds.run(body, size=3)
     assert joined is None
     assert first == last

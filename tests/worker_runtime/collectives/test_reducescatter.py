@@ -3,37 +3,21 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute
 from worker_runtime.collectives import AVERAGE, SUM, Combination, Reducescatter, Reduction
+from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import divide_rows
 from worker_runtime.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
-DTYPES = [
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.int8,
-    torch.uint8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-]
-COMBINE = {
-    Reduction.SUM: lambda stacked: stacked.sum(0, dtype=stacked.dtype),
-    Reduction.AVERAGE: lambda stacked: (stacked.sum(0, dtype=stacked.dtype) / len(stacked)).to(stacked.dtype),
-    Reduction.MIN: lambda stacked: stacked.amin(0),
-    Reduction.MAX: lambda stacked: stacked.amax(0),
-    Reduction.PRODUCT: lambda stacked: stacked.prod(0, dtype=stacked.dtype),
-}
+DTYPES = sorted(FLOATS | INTEGERS, key=str)
 
 
 def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor([[1, 2], [3, 4], [2, rank + 1], [rank, 2], [1, rank]]).to(dtype)
 
 
-@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+@pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
 def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(worlds: Worlds, reduction: Reduction) -> None:
     def body(world: World) -> object:
         tensors = [make_input(world.rank, dtype) for dtype in DTYPES]
@@ -45,7 +29,7 @@ def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(worlds: Wor
     for rank, results in enumerate(worlds.run(body, size=3)):
         for group in results:
             for dtype, result in zip(DTYPES, group, strict=True):
-                expected = COMBINE[reduction](torch.stack([make_input(other, dtype) for other in range(3)]))
+                expected = compute(reduction, [make_input(other, dtype) for other in range(3)])
                 assert result.dtype == dtype
                 torch.testing.assert_close(result, expected[[(0, 2), (2, 4), (4, 5)][rank][0] :][: (2, 2, 1)[rank]])
 
@@ -98,7 +82,7 @@ def test_a_process_set_scatters_among_its_own(worlds: Worlds) -> None:
     assert worlds.run(body, size=3) == [None, [0.0, 1.0], [2.0]]
 
 
-@pytest.mark.parametrize("reduction", COMBINE, ids=lambda reduction: reduction.name)
+@pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
 def test_alone_it_copies_and_scales(reduction: Reduction) -> None:
     x = torch.tensor([2, 4])
     how = Combination(reduction, 2.0, 0.25)

@@ -19,9 +19,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+import torch
 from torch._C._distributed_c10d import FileStore, PrefixStore, ProcessGroupGloo, TCPStore
 
-from worker_runtime.collectives import make_neutral
+from worker_runtime.collectives import lots, make_neutral, parcels
 from worker_runtime.core import questions
 from worker_runtime.core.questions import Kind, Question, Reduction, Release
 from worker_runtime.operation import Members, Operation
@@ -37,6 +38,10 @@ COMBINE = {
     Reduction.MAX: np.maximum,
     Reduction.PRODUCT: np.multiply,
 }
+ELEMENTWISE = tuple(COMBINE)
+WAYS = ("question", "gloo", "large ones apart")
+in_two_ways = pytest.mark.parametrize("way", WAYS[:2])
+in_three_ways = pytest.mark.parametrize("way", WAYS)
 
 
 class World:
@@ -70,6 +75,13 @@ class World:
     def forbid_payload(self) -> None:
         """From now on all data travel through gloo, small ones too."""
         questions.PAYLOAD_BYTES = -1
+
+    def choose(self, way: str) -> None:
+        """From now on data travel in one of WAYS."""
+        if way != "question":
+            self.forbid_payload()
+        if way == "large ones apart":
+            lots.LARGE_BYTES, parcels._LARGE_BYTES = 16, 8
 
     def run(self, operation: Operation[Any], joined: Sequence[int] = ()) -> Any:  # noqa: ANN401 - whatever the operation gives
         """Ask, run and finish."""
@@ -140,6 +152,25 @@ class World:
         terms = Release(self._counts[number], question, tuple(told), tuple(joined), extents)
         payloads = {rank: answer[2] for rank, answer in told.items() if answer is not None}
         return terms, combine(question, payloads)
+
+
+def compute(reduction: Reduction, tensors: Sequence[torch.Tensor], size: int | None = None) -> torch.Tensor:
+    """What a reduction makes of the tensors of all ranks, or of those of `size` that have not joined."""
+    stacked = torch.stack(list(tensors))
+    dtype = stacked.dtype
+    match reduction:
+        case Reduction.SUM:
+            return stacked.sum(0, dtype=dtype)
+        case Reduction.AVERAGE:
+            return (stacked.sum(0, dtype=dtype) / (size or len(stacked))).to(dtype)
+        case Reduction.PRODUCT:
+            return stacked.prod(0, dtype=dtype)
+    return stacked.amin(0) if reduction is Reduction.MIN else stacked.amax(0)
+
+
+def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
+    """Dtype and values; torch cannot pickle tensors of its newest dtypes."""
+    return tensor.dtype, tensor.to(torch.complex128).tolist()
 
 
 def combine(question: Question, payloads: dict[int, bytes]) -> bytes:

@@ -1,7 +1,5 @@
 """Replicas become equal, and nothing else about them changes."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -106,19 +104,10 @@ def test_in_a_set_only_its_ranks_become_equal(ranks: RankPool) -> None:
         if some.included():
             hvd.broadcast_parameters([parameter], 2, process_set=some)
             hvd.broadcast_optimizer_state(optimizer, 2, process_set=some)
-            mine = hvd.broadcast_object(hvd.rank(), 2, process_set=some)
-            return (
-                parameter.item(),
-                optimizer.param_groups[0]["lr"],
-                mine,
-                hvd.allgather_object(hvd.rank(), process_set=some),
-            )
-        with pytest.raises(ValueError, match="Rank 1 is not a member"):
-            hvd.broadcast_object(1, 0, process_set=some)
-        return parameter.item(), optimizer.state[parameter]["momentum_buffer"].item()
+        momentum = optimizer.state[parameter]["momentum_buffer"]
+        return parameter.item(), optimizer.param_groups[0]["lr"], momentum.item()
 
-    inside = (2.0, 3.0, 2, [0, 2])
-    assert ranks.run(body, size=3) == [inside, (1.0, 1.0), inside]
+    assert ranks.run(body, size=3) == [(2.0, 3.0, 2.0), (1.0, 2.0, 1.0), (2.0, 3.0, 2.0)]
 
 
 def test_no_step_is_run_for_the_state_so_that_nothing_decays(ranks: RankPool) -> None:
@@ -138,15 +127,12 @@ def test_no_step_is_run_for_the_state_so_that_nothing_decays(ranks: RankPool) ->
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("newcomer", ["has no state", "has another state"])
-@pytest.mark.parametrize("given", ["the original", "the wrapped one"])
 def test_optimizer_state_and_options_become_the_roots_and_no_step_is_run(
-    ranks: RankPool, name: str, newcomer: str, given: str
+    ranks: RankPool, name: str, newcomer: str
 ) -> None:
-    make: Callable[..., torch.optim.Optimizer] = OPTIMIZERS[name]
-
     def body() -> object:
         model = make_model(0)
-        optimizer = make(list(model.parameters()))
+        optimizer = OPTIMIZERS[name](list(model.parameters()))
         if hvd.rank() == 0 or newcomer == "has another state":
             for step in range(2 + hvd.rank()):
                 take_step(model, optimizer, step)
@@ -154,28 +140,13 @@ def test_optimizer_state_and_options_become_the_roots_and_no_step_is_run(
             optimizer.param_groups[0]["lr"] = 9.0
         before = describe(dict(model.state_dict())), describe(optimizer.state_dict())
         wrapped = hvd.DistributedOptimizer(optimizer)
-        hvd.broadcast_optimizer_state(optimizer if given == "the original" else wrapped, root_rank=0)
+        hvd.broadcast_optimizer_state(wrapped if newcomer == "has no state" else optimizer, root_rank=0)
         return before, (describe(dict(model.state_dict())), describe(optimizer.state_dict()))
 
     (root_before, root_after), (other_before, other_after) = ranks.run(body)
     assert root_after == root_before
     assert other_after[0] == other_before[0]
     assert other_after[1] == root_before[1]
-
-
-def test_a_restored_optimizer_goes_on_as_the_roots_does(ranks: RankPool) -> None:
-    def body() -> object:
-        model = make_model(0)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        if hvd.rank() == 0:
-            take_step(model, optimizer, 1)
-        hvd.broadcast_parameters(model.state_dict(), 0)
-        hvd.broadcast_optimizer_state(optimizer, 0)
-        take_step(model, optimizer, 2)
-        return describe(dict(model.state_dict()))
-
-    first, second = ranks.run(body)
-    assert first == second
 
 
 def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> None:
@@ -190,14 +161,14 @@ def test_state_keeps_its_dtype_where_torch_would_convert_it(ranks: RankPool) -> 
     assert ranks.run(body) == [describe(torch.tensor([0.1, 0.2]))] * 2
 
 
-def test_an_optimizer_of_other_groups_is_an_error_that_names_both(ranks: RankPool) -> None:
-    def body() -> object:
+def test_an_optimizer_of_other_groups_is_refused_with_both_counts(ranks: RankPool) -> None:
+    def body() -> None:
         parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(2 + hvd.rank())]
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         if hvd.rank() == 0:
             hvd.broadcast_optimizer_state(optimizer, 0)
-            return
-        with pytest.raises(ValueError, match=r"\[3\] parameters here and \[2\] on the root"):
-            hvd.broadcast_optimizer_state(optimizer, 0)
+        else:
+            with pytest.raises(ValueError, match=r"\[3\] parameters here and \[2\] on the root"):
+                hvd.broadcast_optimizer_state(optimizer, 0)
 
     ranks.run(body)

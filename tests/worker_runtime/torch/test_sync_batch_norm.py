@@ -7,60 +7,57 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize
+from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
 
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("momentum", [0.1, None])
-def test_training_is_that_of_the_whole_batch(ranks: RankPool, affine: bool, momentum: float | None) -> None:  # noqa: FBT001 - a parameter of pytest
+@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 4), (2, 3, 2, 2)], ids=str)
+@pytest.mark.parametrize("counts", [(1, 4), (0, 5), (3, 2)], ids=str)
+@pytest.mark.parametrize("options", [{}, {"affine": False, "momentum": None}], ids=["default", "plain"])
+def test_training_is_that_of_the_whole_batch(
+    ranks: RankPool, shape: tuple[int, ...], counts: tuple[int, int], options: dict[str, object]
+) -> None:
     def body() -> object:
         torch.manual_seed(3)
-        options = {"affine": affine, "momentum": momentum, "dtype": torch.float64}
-        ours, reference = hvd.SyncBatchNorm(2, **options), torch.nn.BatchNorm1d(2, **options)
+        ours, reference = SyncBatchNorm(3, **options).double(), torch.nn.BatchNorm1d(3, **options).double()
+        reference._check_input_dim = lambda _: None  # of any number of dimensions
+        begin = 0 if hvd.rank() == 0 else counts[0]
+        own = slice(begin, begin + counts[hvd.rank()])
         agreements = []
         for _ in range(3):
-            whole = torch.randn(6, 2, 3, dtype=torch.float64)
-            own = slice(0, 2) if hvd.rank() == 0 else slice(2, 6)
-            expected, found = reference(whole.requires_grad_()), ours(whole[own])
-            expected.square().sum().backward()
-            found.square().sum().backward()
-            agreements.append(torch.allclose(found, expected[own]))
-        for name, value in ours.state_dict().items():
-            agreements.append(torch.allclose(value, reference.state_dict()[name]))
+            whole = (torch.randn(5, *shape[1:], dtype=torch.float64) * 3 + 1000).requires_grad_()
+            mine = whole.detach()[own].requires_grad_()
+            weights = torch.randn(5, *shape[1:], dtype=torch.float64)
+            expected, found = reference(whole), ours(mine)
+            (expected * weights).sum().backward()
+            (found * weights[own]).sum().backward()
+            agreements += [torch.allclose(found, expected[own]), torch.allclose(mine.grad, whole.grad[own])]
+        agreements += [torch.allclose(value, reference.state_dict()[name]) for name, value in ours.state_dict().items()]
         for mine, whole in zip(ours.parameters(), reference.parameters(), strict=True):
             agreements.append(torch.allclose(hvd.allreduce(mine.grad, op=hvd.Sum), whole.grad))
-        x = torch.ones(1, 2, 3, dtype=torch.float64)
-        agreements.append(torch.allclose(ours.eval()(x), reference.eval()(x)))
-        return agreements
+        x = torch.ones(1, *shape[1:], dtype=torch.float64)
+        return all([*agreements, torch.allclose(ours.eval()(x), reference.eval()(x))])
 
-    assert all(all(agreements) for agreements in ranks.run(body))
+    assert ranks.run(body) == [True, True]
 
 
-def test_in_evaluation_ranks_do_not_meet(ranks: RankPool) -> None:
+def test_ranks_do_not_meet_in_evaluation_unless_there_are_no_running_statistics(ranks: RankPool) -> None:
     def body() -> object:
-        norm = hvd.SyncBatchNorm(2).eval()
-        if hvd.rank() == 0:
-            return norm(torch.ones(3, 2)).shape == (3, 2)
-        return None
+        alone = hvd.rank() == 1 or SyncBatchNorm(2).eval()(torch.ones(3, 2)).shape == (3, 2)
+        norm = SyncBatchNorm(1, track_running_stats=False).eval()
+        return alone, norm(torch.tensor([[float(hvd.rank())]])).sign().item()
 
-    assert ranks.run(body) == [True, None]
-
-
-def test_without_running_statistics_they_meet_in_evaluation_too(ranks: RankPool) -> None:
-    def body() -> object:
-        norm = hvd.SyncBatchNorm(1, track_running_stats=False).eval()
-        return norm(torch.tensor([[float(hvd.rank())]])).sign().item()
-
-    assert ranks.run(body) == [-1.0, 1.0]
+    assert ranks.run(body) == [(True, -1.0), (True, 1.0)]
 
 
-def test_a_set_of_ranks_and_several_modules_at_once(ranks: RankPool) -> None:
+def test_several_norms_work_at_once_in_a_set(ranks: RankPool) -> None:
     """Horovod's operations have fixed names and are of all ranks."""
 
     def body() -> object:
         some = hvd.add_process_set([0, 2])
         if not some.included():
             return None
-        norms = copy.deepcopy(torch.nn.Sequential(*(hvd.SyncBatchNorm(1, process_set=some) for _ in range(3))))
+        norms = copy.deepcopy(torch.nn.Sequential(*(SyncBatchNorm(1, process_set=some) for _ in range(3))))
         x = torch.tensor([[float(hvd.rank())]], requires_grad=True)
         result = norms(x)
         result.sum().backward()
@@ -72,7 +69,7 @@ def test_a_set_of_ranks_and_several_modules_at_once(ranks: RankPool) -> None:
 def test_alone_it_is_torchs(ranks: RankPool) -> None:
     def body() -> object:
         x = torch.randn(4, 2)
-        ours, reference = hvd.SyncBatchNorm(2), torch.nn.BatchNorm1d(2)
+        ours, reference = SyncBatchNorm(2), torch.nn.BatchNorm1d(2)
         same = torch.equal(ours(x), reference(x))
         return same, torch.equal(ours.running_var, reference.running_var), int(ours.num_batches_tracked)
 
@@ -80,48 +77,55 @@ def test_alone_it_is_torchs(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_result_has_the_dtype_of_the_input(ranks: RankPool, dtype: torch.dtype) -> None:
-    def body() -> object:
-        return hvd.SyncBatchNorm(2)(torch.ones(2, 2, dtype=dtype)).dtype == dtype
+def test_result_and_gradient_have_the_dtype_of_the_input_and_halves_are_counted_in_single_precision(
+    ranks: RankPool, dtype: torch.dtype
+) -> None:
+    step = 4 * torch.finfo(dtype).eps  # from 4.0 to the next number
 
-    assert ranks.run(body) == [True, True]
+    def body() -> object:
+        x = torch.full((300, 1), 4.0 + step * hvd.rank(), dtype=dtype, requires_grad=True)
+        norm = SyncBatchNorm(1, momentum=None)
+        result = norm(x)
+        result.sum().backward()
+        return result.dtype == x.grad.dtype == dtype, norm.running_mean.item()
+
+    assert ranks.run(body) == [(True, torch.tensor(4.0 + step / 2).item())] * 2
 
 
 @pytest.mark.parametrize(("shape", "message"), [((3,), "at least 2D"), ((3, 5), "expected 2 channels")])
 def test_inputs_of_other_shapes_are_refused(ranks: RankPool, shape: tuple[int, ...], message: str) -> None:
-    def body() -> object:
+    def body() -> None:
         with pytest.raises(ValueError, match=message):
-            hvd.SyncBatchNorm(2)(torch.ones(shape))
+            SyncBatchNorm(2)(torch.ones(shape))
 
     ranks.run(body, size=1)
 
 
-def test_one_value_on_all_ranks_together_has_no_variance(ranks: RankPool) -> None:
-    def body() -> object:
+def test_one_value_or_none_on_all_ranks_together_is_refused(ranks: RankPool) -> None:
+    def body() -> None:
         with pytest.raises(ValueError, match="more than 1 value per channel"):
-            hvd.SyncBatchNorm(2)(torch.ones(hvd.rank(), 2))
+            SyncBatchNorm(2)(torch.ones(hvd.rank(), 2))
+        with pytest.raises(ValueError, match="the batches of all ranks are empty"):
+            SyncBatchNorm(2)(torch.ones(0, 2))
 
     ranks.run(body)
 
 
-def test_its_arguments_are_horovods() -> None:
-    norm = hvd.SyncBatchNorm(3, 1e-3, 0.2, False, False)  # noqa: FBT003 - Horovod's order
-    assert (norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats) == (
-        3,
-        1e-3,
-        0.2,
-        False,
-        False,
-    )
+def test_arguments_stand_in_torchs_order() -> None:
+    norm = SyncBatchNorm(3, 1e-3, 0.2, False, False)  # noqa: FBT003 - torch's order
+    assert (norm.num_features, norm.eps, norm.momentum) == (3, 1e-3, 0.2)
+    assert (norm.affine, norm.track_running_stats) == (False, False)
     assert isinstance(norm, torch.nn.modules.batchnorm._BatchNorm)
+    assert hvd.SyncBatchNorm is SyncBatchNorm
+    assert issubclass(SyncNormalize, torch.autograd.Function)
 
 
 def test_ranks_with_other_channels_are_told_how_many_each_has(ranks: RankPool) -> None:
     def body() -> str:
         channels = 3 + hvd.rank()
         with pytest.raises(hvd.HorovodInternalError) as caught:
-            hvd.SyncBatchNorm(channels)(torch.randn(4, channels))
-        hvd.SyncBatchNorm(3)(torch.randn(4, 3))
+            SyncBatchNorm(channels)(torch.randn(4, channels))
+        SyncBatchNorm(3)(torch.randn(4, 3))
         return str(caught.value)
 
     for text in ranks.run(body):

@@ -1,0 +1,140 @@
+"""A forkserver of a test's own, asked as an agent asks it, by a test that is the subreaper in the agent's place."""
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, decode, encode
+
+BOOT = """
+import sys
+if not sys.flags.safe_path: del sys.path[0]
+from worker_runtime.forkserver import serve
+program = serve({descriptor}, {words}, {modules})
+try:
+    program.run(*program.arguments)
+except SystemExit:
+    raise
+except BaseException:
+    program.fail()
+    raise
+program.end()
+"""
+LIMIT_SECONDS = 60.0  # ends what hangs
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker that waits at its gate.
+
+    outputs: what to read its standard output and error from.
+    """
+
+    pid: int
+    outputs: tuple[int, int]
+    gate: int
+
+    def end(self, *, run: bool = True) -> tuple[int, str, str]:
+        """Let it run, or give it up: its exit code, as `subprocess` has it, and what it wrote."""
+        if run:
+            os.write(self.gate, b"!")
+        os.close(self.gate)
+        texts = []
+        for descriptor in self.outputs:
+            with os.fdopen(descriptor, encoding="utf-8", errors="surrogateescape", newline="") as output:
+                texts.append(output.read())
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), texts[0], texts[1]
+
+
+class Server:
+    """A forkserver that runs, and the agent's end of its socket.
+
+    environment: its own and its workers'.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], agent: socket.socket, environment: Mapping[str, str]) -> None:
+        self.process = process
+        self.agent = agent
+        self.environment = environment
+        self._numbers = count()
+
+    def hear(self) -> Message:
+        """Its next message."""
+        head = self.agent.recv(LENGTH.size, socket.MSG_WAITALL)
+        return decode(self.agent.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+
+    def fork(self, folder: Path, *words: str) -> Worker:
+        """Ask for a worker that runs `python words` in this folder; it waits at its gate."""
+        number = next(self._numbers)
+        out, err, gate = os.pipe(), os.pipe(), os.pipe()
+        null = os.open(os.devnull, os.O_RDWR)  # as subprocess opens it
+        request = ForkRequest(
+            number=number,
+            executable=sys.executable,
+            arguments=("python", *words),
+            directory=str(folder),
+            environment=self.environment,
+            threads=1,
+        )
+        socket.send_fds(self.agent, [encode(request)], (null, out[1], err[1], gate[0]))
+        for descriptor in (null, out[1], err[1], gate[0]):
+            os.close(descriptor)
+        answer = self.hear()
+        assert isinstance(answer, Forked)
+        assert answer.number == number
+        return Worker(answer.pid, (out[0], err[0]), gate[1])
+
+
+@contextmanager
+def subreaping() -> Iterator[None]:
+    """The children of a forkserver's children become this process' own."""
+    libc = ctypes.CDLL(None)
+    before = ctypes.c_int()
+    assert libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) == 0
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    words: Sequence[str] = ("script.py",),
+    modules: Sequence[str] = (),
+    boot: str = BOOT,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """A forkserver for the program of these words, with its outputs in files as they are with an agent.
+
+    environment: variables that it and its workers have besides the test's own.
+    """
+    agent, theirs = socket.socketpair()
+    agent.settimeout(LIMIT_SECONDS)
+    text = boot.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
+    variables = {**os.environ, **(environment or {})}
+    with subreaping(), agent, theirs, (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", text],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+        )
+        theirs.close()
+        try:
+            yield Server(process, agent, variables)
+        finally:
+            agent.close()
+            process.wait(LIMIT_SECONDS)

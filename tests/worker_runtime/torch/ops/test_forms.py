@@ -1,0 +1,181 @@
+"""Every form of every collective under Horovod's arguments; what the collectives compute is tested with them."""
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.operations import (
+    FORMS,
+    KINDS,
+    NEEDED,
+    SIZE,
+    begin,
+    call,
+    expect_cases,
+    list_forms,
+    list_functions,
+    play_cases,
+    play_disagreement,
+    play_refusals,
+)
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.torch.ops import allreduces, alltoalls, broadcasts, gathers, reducescatters
+
+MODULES = (allreduces, alltoalls, broadcasts, gathers, reducescatters)
+ALLREDUCES = list_forms("allreduce", in_place=True, grouped=True)
+COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
+
+
+class Halving:
+    """A compressor of a program's own: an object with methods."""
+
+    def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, str]:
+        """Half of it."""
+        return tensor / 2, "halved"
+
+    def decompress(self, tensor: torch.Tensor, context: str) -> torch.Tensor:
+        """Twice of it."""
+        assert context == "halved"
+        return tensor * 2
+
+
+def test_the_table_lists_every_form() -> None:
+    assert sorted(FORMS) == sorted(list_functions(MODULES))
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
+def test_a_form_gives_what_its_arguments_say(ranks: RankPool, form: str) -> None:
+    found = ranks.run(lambda: play_cases(hvd, form, torch.tensor, torch.Tensor.tolist), size=SIZE)
+    assert found == expect_cases(form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_refuses_wrong_arguments_and_goes_on(ranks: RankPool, form: str) -> None:
+    ranks.run(lambda: play_refusals(hvd, form, torch.tensor))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(ranks: RankPool, form: str) -> None:
+    ranks.run(lambda: play_disagreement(hvd, form, torch.tensor))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_before_init_raises(form: str) -> None:
+    with pytest.raises(hvd.HorovodInternalError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
+        begin(hvd, form, torch.ones(1), **NEEDED.get(KINDS[form], {}))
+
+
+def test_average_warns_of_the_callers_line_and_excludes_op(ranks: RankPool) -> None:
+    def body() -> object:
+        found = []
+        for form in ALLREDUCES:
+            for average in (True, False):
+                with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
+                    result = call(hvd, form, torch.ones(1), average=average).item()
+                with pytest.raises(ValueError, match="The op parameter supersedes average"):
+                    begin(hvd, form, torch.ones(1), average=average, op=hvd.Sum)
+                found.append((result, caught[0].filename.endswith("operations.py")))
+        return found
+
+    assert ranks.run(body) == [[(1.0, True), (2.0, True)] * len(ALLREDUCES)] * 2
+
+
+@pytest.mark.parametrize("form", COMPRESSED)
+def test_a_compressor_of_any_kind_is_applied(ranks: RankPool, form: str) -> None:
+    compressors = hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16, Halving()
+
+    def body() -> object:
+        results = [
+            call(hvd, form, torch.tensor([1.0, 3.0 + hvd.rank()]), op=hvd.Sum, compression=compressor)
+            for compressor in compressors
+        ]
+        return [(each.dtype == torch.float32, each.tolist()) for each in results]
+
+    whole = [2.0, 7.0]
+    parts = [whole, whole] if "allreduce" in form else [whole[:1], whole[1:]]
+    assert ranks.run(body) == [[(True, part)] * len(compressors) for part in parts]
+
+
+@pytest.mark.parametrize("form", COMPRESSED)
+def test_a_float_compressor_leaves_integers_alone(ranks: RankPool, form: str) -> None:
+    def body() -> object:
+        result = call(hvd, form, torch.tensor([1, 2]), op=hvd.Sum, compression=hvd.Compression.fp16)
+        return result.dtype == torch.int64, result.tolist()
+
+    parts = [[2, 4]] * 2 if "allreduce" in form else [[2], [4]]
+    assert ranks.run(body) == [(True, part) for part in parts]
+
+
+def test_a_group_gives_a_list_or_for_a_handle_a_tuple(ranks: RankPool) -> None:
+    def body() -> object:
+        grouped = [form for form in FORMS if form.startswith("grouped_")]
+        results = [getattr(hvd, form)((torch.ones(2), torch.ones(1, 3))) for form in grouped]
+        return [
+            type(hvd.synchronize(result)) is tuple if "_async" in form else type(result) is list
+            for form, result in zip(grouped, results, strict=True)
+        ]
+
+    assert ranks.run(body, size=1) == [[True] * 8]
+
+
+def test_an_allreduce_of_truth_values_is_refused_by_its_name(ranks: RankPool) -> None:
+    def body() -> None:
+        for form in ALLREDUCES:
+            with pytest.raises(ValueError, match=rf"^{form.partition('reduce')[0]}reduce 'x'"):
+                begin(hvd, form, torch.ones(1, dtype=torch.bool), name="x")
+
+    ranks.run(body, size=1)
+
+
+@pytest.mark.parametrize("kind", ["list", "tensor"])
+def test_an_alltoall_with_splits_gives_rows_and_counts_and_without_them_rows_alone(ranks: RankPool, kind: str) -> None:
+    def body() -> object:
+        x = torch.arange(3) + 10 * hvd.rank()
+        splits = [1, 2] if hvd.rank() == 0 else [0, 3]
+        rows, counts = hvd.alltoall(x, splits if kind == "list" else torch.tensor(splits, dtype=torch.int32))
+        same = hvd.synchronize(hvd.alltoall_async(x, splits))
+        assert [each.tolist() for each in same] == [rows.tolist(), counts.tolist()]
+        single = hvd.alltoall(x[:2])
+        even = hvd.synchronize(hvd.alltoall_async(x[:2]))  # Horovod's handle gives both always
+        assert [each.tolist() for each in even] == [single.tolist(), [1, 1]]
+        return rows.tolist(), counts.tolist(), counts.dtype == torch.int32, single.tolist()
+
+    assert ranks.run(body) == [([0], [1, 0], True, [0, 10]), ([1, 2, 10, 11, 12], [2, 3], True, [1, 11])]
+
+
+def test_an_alltoall_works_in_a_set(ranks: RankPool) -> None:
+    def body() -> object:
+        some = hvd.add_process_set([0, 2])
+        x = torch.arange(2) + 10 * hvd.rank()
+        return call(hvd, "alltoall", x, process_set=some).tolist() if some.included() else None
+
+    assert ranks.run(body, size=3) == [[0, 20], None, [1, 21]]
+
+
+def test_a_group_whose_name_is_in_flight_leaves_nothing_behind(ranks: RankPool) -> None:
+    """In Horovod a duplicate in the middle of a group leaves the members before it queued for ever."""
+
+    def body() -> object:
+        handle = hvd.grouped_allreduce_async([torch.ones(1), torch.ones(2)], name="g")
+        if hvd.rank() == 0:
+            with pytest.raises(ValueError, match="same name"):
+                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
+        hvd.barrier()
+        first = [each.tolist() for each in hvd.synchronize(handle)]
+        if hvd.rank() == 1:
+            with pytest.raises(hvd.HorovodInternalError, match="given up on rank 0"):
+                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
+        return first, [each.tolist() for each in hvd.grouped_allreduce([torch.ones(1)], name="g")]
+
+    assert ranks.run(body) == [([[1.0], [1.0, 1.0]], [[1.0]])] * 2
+
+
+def test_a_burst_that_is_answered_while_it_is_waited_for_ends_once(ranks: RankPool) -> None:
+    def body() -> object:
+        results = []
+        for reduce in (hvd.allreduce_async, hvd.allreduce_async_) * 50:
+            handles = [reduce(torch.tensor([1.0 + hvd.rank()]), name=str(number)) for number in range(3)]
+            results += [hvd.synchronize(handle).item() for handle in handles]
+        return results
+
+    assert ranks.run(body) == [[1.5] * 300] * 2
