@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import grpc
 import psutil
 
 from rendezvous.authority import Authority
 from rendezvous.bootstrap import Bootstrap
-from rendezvous.client import AgentClient, WorkerClient
+from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
@@ -28,6 +29,7 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 LOOPBACK = "127.0.0.1"
+SERVICE = "hvdrun.rendezvous.v1.Rendezvous"
 LIMIT_SECONDS = 20.0  # for anything that is waited for: generous, since a busy machine is no fault
 _CHUNK_BYTES = 65_536
 
@@ -189,6 +191,15 @@ async def open_worker(socket: Path, worker: Worker) -> AsyncIterator[WorkerClien
     """A worker's client; its calls block, so they belong into a thread."""
     with closing(WorkerClient(make_bootstrap(socket, worker))) as client:
         yield client
+
+
+async def serve_method(path: Path, name: str, handler: "grpc.RpcMethodHandler[Any, Any]") -> grpc.aio.Server:
+    """A server at a socket that knows one method of the rendezvous."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {name: handler}),))
+    server.add_insecure_port(name_socket(path))
+    await server.start()
+    return server
 
 
 class Network:

@@ -107,26 +107,19 @@ async def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_
 
 
 @in_clean_loop
-async def test_the_server_is_not_told_of_interpreters(tmp_path: Path) -> None:
-    joined: list[pb.JoinRequest] = []
+async def test_the_server_is_not_told_of_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed_on: list[bytes] = []
+    join = AgentClient.join
 
-    class Client(AgentClient):
-        async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-            joined.append(request)
-            return await super().join(request)
+    async def note(client: AgentClient, request: pb.JoinRequest) -> pb.JoinReply:
+        passed_on.append(request.interpreter)
+        return await join(client, request)
 
-    async with open_stage([Host("a", 1)]) as stage, open_worker(tmp_path / "a", A0) as a0:
-        client = Client(stage.address, "a", stage.authority.issue_agent("a"))
-        relay = Relay("a", client, stage.sequencing)
-        await relay.open(tmp_path / "a")
-        following = asyncio.create_task(relay.follow_server())
-        await in_thread(lambda: a0.join(0))
-        following.cancel()
-        await asyncio.wait({following})
-        await relay.close()
-        await client.close()
-        assert [request.interpreter for request in joined] == [b""]
-        assert stage.sequencing.interpreters == [sys.executable]
+    monkeypatch.setattr(AgentClient, "join", note)
+    path = tmp_path / "a"
+    async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as worker:
+        await in_thread(lambda: worker.join(0))
+        assert (passed_on, stage.sequencing.interpreters) == ([b""], [sys.executable])
 
 
 @in_clean_loop

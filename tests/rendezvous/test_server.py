@@ -118,14 +118,6 @@ async def test_all_hosts_of_a_generation_are_told_its_own_key(
 
 
 @in_clean_loop
-async def test_one_who_comes_late_is_told_the_present_state() -> None:
-    async with open_stage() as stage:
-        await form(stage, store=True)
-        async with stage.agent("b") as b:
-            assert await read(b, 2) == [ON_B, StoreOpened(1, STORE)]
-
-
-@in_clean_loop
 async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_mended() -> None:
     async with (
         open_stage() as stage,
@@ -249,18 +241,6 @@ async def test_a_worker_that_ended_well_is_told_to_all_and_later_joins_are_refus
 
 
 @in_clean_loop
-async def test_orders_go_to_the_launcher() -> None:
-    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-        (launch,) = stage.effects
-        assert isinstance(launch, Launch)
-        assert launch.worker == A0
-        await a.report(1, [], [Exited(A0, 3)], LIMIT_SECONDS)
-        (_, finish) = stage.effects
-        assert isinstance(finish, Finish)
-        assert (finish.outcome.exit_code, finish.outcome.worker) == (3, A0)
-
-
-@in_clean_loop
 async def test_the_clock_of_the_server_runs() -> None:
     async with open_stage([Host("a", 1)], start_timeout_seconds=0.01, grace_seconds=0.0, lease_seconds=0.01) as stage:
         await happen(lambda: isinstance(stage.effects[-1], Finish))
@@ -316,16 +296,11 @@ async def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
 
 
 @in_clean_loop
-async def test_a_server_that_was_never_opened_can_be_closed() -> None:
-    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()):
-        pass
-
-
-@in_clean_loop
-async def test_an_address_that_is_not_of_this_machine_is_said() -> None:
-    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+async def test_an_address_that_is_not_of_this_machine_is_refused_and_the_others_serve_on() -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
         with pytest.raises(ListenError, match=r"cannot listen at 192\.0\.2\.1"):
-            await server.open("192.0.2.1")
+            await stage.server.open("192.0.2.1")
+        await a.report(1, [A0], [], LIMIT_SECONDS)
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -339,13 +314,6 @@ async def test_a_server_listens_on_ipv6() -> None:
         await client.report(1, [A0], [], LIMIT_SECONDS)
         assert server.state.last_heard["a"] is not None
         await client.close()
-
-
-@in_clean_loop
-async def test_an_event_of_the_launcher_is_told_to_the_boards_as_well() -> None:
-    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-        stage.server.tell(Joined(A0))
-        assert await read(a, 1) == [Published(1, ((A0, Assignment(0, 1, 0, 1, 0, 1)),), KEY)]
 
 
 @in_clean_loop
@@ -364,14 +332,6 @@ async def test_a_server_listens_on_several_addresses_at_once() -> None:
         await stage.server.close()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.2", other)
-
-
-@in_clean_loop
-async def test_an_address_that_is_refused_does_no_harm_to_the_others() -> None:
-    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
-        with pytest.raises(ListenError):
-            await stage.server.open("192.0.2.1")
-        await a.report(1, [A0], [], LIMIT_SECONDS)
 
 
 class LauncherError(Exception):

@@ -6,9 +6,8 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 
-from rendezvous.client import name_socket
 from rendezvous.errors import CallRefusedError
-from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker
+from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, serve_method
 
 
 @pytest.fixture
@@ -35,12 +34,7 @@ async def test_only_a_broken_way_is_tried_again(path: Path, code: grpc.StatusCod
     async def answer(_: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
         await context.abort(*answers.pop(0))
 
-    server = grpc.aio.server()
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {"Join": grpc.unary_unary_rpc_method_handler(answer)}
-    service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
-    server.add_generic_rpc_handlers((service,))
-    server.add_insecure_port(name_socket(path))
-    await server.start()
+    server = await serve_method(path, "Join", grpc.unary_unary_rpc_method_handler(answer))
     async with open_worker(path, A0) as client:
         with pytest.raises(CallRefusedError, match="not in the mood" if is_final else "enough"):
             await in_thread(lambda: client.join(0))

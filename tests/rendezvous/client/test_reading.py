@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -18,7 +17,7 @@ from rendezvous.client.calls import name_socket
 from rendezvous.client.reading import Reading
 from rendezvous.errors import CallRefusedError, UnreachableError, WireError
 from rendezvous.notices import Board, Interrupted, Notice, Refused
-from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread
+from tests.rendezvous.stage import A0, LIMIT_SECONDS, in_clean_loop, in_thread, serve_method
 from tests.waiting import happen, wait_until
 
 BROKEN, BURNT = Interrupted(1, "it broke"), Interrupted(2, "it burnt")
@@ -48,19 +47,12 @@ class Agent:
 
 
 async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
-    server = grpc.aio.server()
-    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
-        "Watch": grpc.unary_stream_rpc_method_handler(
-            agent.watch,
-            request_deserializer=pb.WatchRequest.FromString,
-            response_serializer=pb.Notice.SerializeToString,
-        )
-    }
-    service = grpc.method_handlers_generic_handler("hvdrun.rendezvous.v1.Rendezvous", methods)
-    server.add_generic_rpc_handlers((service,))
-    server.add_insecure_port(name_socket(path))
-    await server.start()
-    return server
+    handler = grpc.unary_stream_rpc_method_handler(
+        agent.watch,
+        request_deserializer=pb.WatchRequest.FromString,
+        response_serializer=pb.Notice.SerializeToString,
+    )
+    return await serve_method(path, "Watch", handler)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import pytest
 import rendezvous.client.worker
 from rendezvous.boards import Boards
 from rendezvous.client import WorkerClient
-from rendezvous.core.events import Exited, Stopped
+from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
 from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
 from rendezvous.errors import (
@@ -90,23 +90,6 @@ def open_elastic_pair(path: Path) -> AbstractAsyncContextManager[tuple[Stage, Wo
 
 
 @in_clean_loop
-async def test_a_worker_joins_and_is_told_its_numbers_and_the_store(path: Path) -> None:
-    async with (
-        open_stage(PAIR) as stage,
-        stage.relay("a", path),
-        open_worker(path, A0) as first,
-        open_worker(path, A1) as second,
-    ):
-        joining = asyncio.create_task(in_thread(lambda: first.join(0)))
-        assert await in_thread(lambda: second.join(0)) == Membership(1, Assignment(1, 2, 1, 2, 0, 1), KEY)
-        assert await joining == Membership(1, Assignment(0, 2, 0, 2, 0, 1), KEY)
-        finding = asyncio.create_task(in_thread(lambda: second.await_store(1)))
-        await in_thread(lambda: first.open_store(1, STORE))
-        assert await in_thread(lambda: first.await_store(1)) == STORE
-        assert await finding == STORE
-
-
-@in_clean_loop
 async def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path):
         for after in range(3):
@@ -119,16 +102,6 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path
 
 
 @in_clean_loop
-async def test_a_worker_may_repeat_all_it_says(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        for _ in range(2):
-            assert await in_thread(lambda: client.join(0)) == ALONE
-            await in_thread(lambda: client.open_store(1, STORE))
-            assert await in_thread(lambda: client.await_store(1)) == STORE
-        assert stage.server.state.number == 1
-
-
-@in_clean_loop
 async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         joining = asyncio.create_task(in_thread(lambda: client.join(0)))
@@ -137,14 +110,6 @@ async def test_a_join_that_can_never_be_met_is_refused_with_its_reason(path: Pat
         with pytest.raises(JoinRefusedError, match=r"rank 1 \(a:1\) has ended") as caught:
             await joining
         assert caught.value.reason in str(caught.value)
-
-
-@in_clean_loop
-async def test_a_late_join_is_told_that_the_job_is_over(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        stage.server.tell(Stopped(130, "somebody pressed Ctrl-C", at_once=True))
-        with pytest.raises(JoinRefusedError, match="somebody pressed Ctrl-C"):
-            await in_thread(lambda: client.join(0))
 
 
 @in_clean_loop
@@ -163,34 +128,16 @@ async def test_the_refusal_of_one_worker_is_no_other_workers(path: Path) -> None
 
 
 @in_clean_loop
-async def test_a_worker_is_told_at_once_what_contradicts_the_state(path: Path) -> None:
-    async with open_stage(PAIR) as stage, stage.relay("a", path), open_worker(path, A1) as client:
-        with pytest.raises(CallRefusedError, match="generation 5 has not been published"):
-            await in_thread(lambda: client.join(5))
-        async with open_worker(path, A0) as other:
-            await asyncio.gather(in_thread(lambda: other.join(0)), in_thread(lambda: client.join(0)))
-        with pytest.raises(CallRefusedError, match="only rank 0"):
-            await in_thread(lambda: client.open_store(1, STORE))
-
-
-@in_clean_loop
 async def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
-        await in_thread(lambda: client.join(0))
-        assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
-        stage.sequencing.failure = "on a, there is no NumPy"
-        await in_thread(lambda: client.join(1))
-        with pytest.raises(SequencerStartError, match="on a, there is no NumPy"):
-            await in_thread(lambda: client.await_sequencer(2))
-
-
-@in_clean_loop
-async def test_who_has_waited_for_a_sequencer_still_finds_the_store(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         await in_thread(lambda: client.join(0))
         assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
         await in_thread(lambda: client.open_store(1, STORE))
         assert await in_thread(lambda: client.await_store(1)) == STORE
+        stage.sequencing.failure = "on a, there is no NumPy"
+        await in_thread(lambda: client.join(1))
+        with pytest.raises(SequencerStartError, match="on a, there is no NumPy"):
+            await in_thread(lambda: client.await_sequencer(2))
 
 
 @in_clean_loop
@@ -376,16 +323,6 @@ async def test_a_newcomer_is_offered_and_taken_in_and_the_one_it_replaced_is_ref
             assert not stage.server.state.workers[A1.slot].is_blank
         with pytest.raises(JoinRefusedError, match="a:1 was replaced by incarnation 2"):
             await in_thread(partial(second.join, 1, Report(Wish.CONTINUE)))
-
-
-@in_clean_loop
-async def test_a_report_of_a_stale_generation_is_answered_by_what_holds_now(path: Path) -> None:
-    async with open_elastic_pair(path) as (stage, client, _):
-        stage.server.tell(Exited(A1, 1))
-        now = await in_thread(partial(client.join, 1, Report(Wish.CONTINUE)))
-        assert await in_thread(partial(client.join, 1, Report(Wish.CONTINUE, "late"))) == now
-        assert await in_thread(partial(client.join, 0, Report(Wish.FORM))) == now
-        assert stage.server.state.number == 2
 
 
 @in_clean_loop

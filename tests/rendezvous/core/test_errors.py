@@ -1,6 +1,6 @@
 """The core's errors are sentences, and short ones."""
 
-from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
+from rendezvous.core.errors import IllegalEventError, TooFewSlotsError
 from rendezvous.core.events import Reported
 from rendezvous.core.model import Host, Slot, Worker
 
@@ -25,8 +25,3 @@ def test_too_few_slots_are_told_with_what_there_is() -> None:
 
 def test_no_host_at_all_is_said_so() -> None:
     assert "no host at all" in str(TooFewSlotsError([], 1))
-
-
-def test_whoever_catches_the_cores_errors_catches_all() -> None:
-    assert issubclass(IllegalEventError, CoreError)
-    assert issubclass(TooFewSlotsError, CoreError)

@@ -10,7 +10,3 @@ def test_a_host_named_twice_is_refused() -> None:
     # Its slots would be counted twice and hold one worker: the job would wait for ever.
     with pytest.raises(ValueError, match="a host is named twice among a, b, a"):
         HostsChanged((Host("a", 1), Host("b", 1), Host("a", 2)))
-
-
-def test_hosts_keep_their_order() -> None:
-    assert [host.name for host in HostsChanged((Host("b", 1), Host("a", 1))).hosts] == ["b", "a"]

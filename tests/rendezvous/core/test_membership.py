@@ -24,6 +24,7 @@ BEFORE = {
 }
 LEGAL = [
     ("begun", ["tick", "11"], Phase.FORMING),
+    ("begun", ["tick", "10"], Phase.FORMING),
     ("begun", ["hosts", "a:1", "b:1"], Phase.FORMING),
     ("begun", ["stop", "130", "interrupted"], Phase.FINISHED),
     ("forming", ["tick", "11"], Phase.FORMING),

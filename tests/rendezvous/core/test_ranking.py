@@ -15,10 +15,6 @@ def show(*slots: str) -> list[str]:
     return [show_assignment(assignment) for assignment in rank([Slot.parse(slot) for slot in slots])]
 
 
-def test_one_worker_is_the_first_of_one_in_every_respect() -> None:
-    assert show("a:0") == ["rank=0/1 local=0/1 cross=0/1"]
-
-
 def test_a_host_that_lacks_a_local_rank_is_not_counted_in_its_cross_size() -> None:
     assert show("a:0", "b:0", "b:1", "c:0", "c:1", "c:2") == [
         "rank=0/6 local=0/1 cross=0/3",
@@ -32,10 +28,6 @@ def test_a_host_that_lacks_a_local_rank_is_not_counted_in_its_cross_size() -> No
 
 def test_local_ranks_have_no_gap_where_a_slot_is_left_out() -> None:
     assert show("a:0", "a:2", "a:3")[1:] == ["rank=1/3 local=1/3 cross=0/1", "rank=2/3 local=2/3 cross=0/1"]
-
-
-def test_nobody_has_no_rank() -> None:
-    assert rank([]) == ()
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8))

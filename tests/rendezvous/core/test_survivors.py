@@ -9,31 +9,6 @@ from tests.rendezvous.counting import count_steps
 PAIR = (0, 1)
 
 
-def test_who_is_left_of_a_set_and_who_is_not() -> None:
-    survivors = Survivors(4, {3: Report(), 1: Report()})
-    assert list(survivors.reports) == [1, 3]
-    assert survivors.list_members((0, 1, 2, 3)) == [1, 3]
-    assert survivors.find_lost((0, 1, 2, 3)) == 0
-    assert survivors.find_lost((1, 3)) is None
-    assert [survivors.is_everybody(ranks) for ranks in ((0, 1, 2, 3), (1, 3))] == [True, False]
-
-
-def test_rounds_are_counted_by_set() -> None:
-    first = PendingOperation(PAIR, "commit.1", "commit", 4)
-    other = CompletedOperation((0,), "commit.1", 9, 7)
-    survivors = Survivors(2, {0: Report(pending=(first,), completed=(other,)), 1: Report()})
-    assert [survivors.find_round(rank, PAIR) for rank in PAIR] == [4, 0]
-    assert survivors.find_round(0, (0,)) == 7
-    assert (survivors.find_least_round(PAIR), survivors.find_least_round((0,))) == (0, 7)
-
-
-def test_equal_sets_are_one_set_whether_or_not_they_are_one_tuple() -> None:
-    pending = PendingOperation(tuple([0, 1]), "x", "x")  # noqa: C409 - a tuple of its own
-    done = CompletedOperation(tuple([0, 1]), "x", 3)  # noqa: C409 - the same
-    survivors = Survivors(2, {0: Report(pending=(pending,)), 1: Report(completed=(done,))})
-    assert survivors.find_user(0, pending) == 1
-
-
 def test_who_was_sent_back_by_an_operation_is_no_user_of_it_but_has_done_it() -> None:
     pending = PendingOperation(PAIR, "check", "check")
     done = CompletedOperation(PAIR, "check", 3)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
@@ -13,6 +13,8 @@ from rendezvous.core.verdict import Answer, End, Situation, Wait, decide, may_be
 from tests.rendezvous.core.commands import parse_report
 from tests.rendezvous.core.judgement import check_retry
 from tests.rendezvous.core.truth import Loss, losses
+
+few = settings(max_examples=40)
 
 STUCK = "pending=allreduce.w@8!its tensor was changed in place"
 RESTORED = Verdict(Decision.RESTORE, reason="before")
@@ -153,6 +155,7 @@ def test_who_has_a_state_or_has_done_nothing_may_begin_again(line: str, may: boo
     assert may_begin_again(parse_report(line.split(), 2)) is may
 
 
+@few
 @given(losses())
 def test_every_pending_operation_is_decided_once_and_nothing_committed_is_revoked(loss: Loss) -> None:
     answer = decide(Situation(loss.size, loss.reports))
@@ -161,23 +164,27 @@ def test_every_pending_operation_is_decided_once_and_nothing_committed_is_revoke
         assert set(answer.survivors) == set(loss.reports)
 
 
+@few
 @given(losses(only_repeatable=True))
 def test_what_can_be_repeated_never_sends_anybody_back(loss: Loss) -> None:
     answer = decide(Situation(loss.size, loss.reports))
     assert name(answer) is Decision.RETRY
 
 
+@few
 @given(losses())
 def test_truthful_reports_do_not_contradict_each_other(loss: Loss) -> None:
     answer = decide(Situation(loss.size, loss.reports))
     assert not (isinstance(answer, End) and "fault of hvdrun" in answer.reason)
 
 
+@few
 @given(losses(has_state=True))
 def test_with_a_state_nothing_ends(loss: Loss) -> None:
     assert name(decide(Situation(loss.size, loss.reports))) in {Decision.RETRY, Decision.RESTORE}
 
 
+@few
 @given(losses(), st.integers(1, 6), st.integers(0, 3))
 def test_no_verdict_makes_a_generation_too_small(loss: Loss, least: int, newcomers: int) -> None:
     answer = decide(Situation(loss.size, loss.reports, least, newcomers))
@@ -186,6 +193,7 @@ def test_no_verdict_makes_a_generation_too_small(loss: Loss, least: int, newcome
         assert len(loss.reports) + taken >= least
 
 
+@few
 @given(losses(), st.data())
 def test_the_order_in_which_they_report_does_not_matter(loss: Loss, data: st.DataObject) -> None:
     order = data.draw(st.permutations(list(loss.reports)))

@@ -9,6 +9,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     join a:0 after=1
     join a:0 after=1 continue state blank "trouble=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
     declare a:0
+    join all        (in the order of their ranks; so do `declare all` and, host by host, `report all`)
     store a:0 generation=1 at 10.0.0.1:4711
     exit b:1 127 "the command was not found"
     exit b:1 -9 put down "it was stopped"
@@ -33,24 +34,16 @@ from collections.abc import Collection, Iterator
 from rendezvous.core import membership
 from rendezvous.core.errors import CoreError
 from rendezvous.core.events import Event, Reported, Ticked
-from rendezvous.core.model import Policy
+from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Standing, State
+from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.lines import show_effect, show_state
 
 
 def rerun(text: str) -> str:
     """The transcript as its commands make it now."""
-    story, _, rest = text.partition("\n\n")
-    teller = Teller()
-    lines = [story, ""]
-    for line in rest.splitlines():
-        if line.startswith(" "):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [f"  {output}" for output in teller.tell(line)]
-    return "\n".join(lines) + "\n"
+    return stories.rerun(text, Teller().tell)
 
 
 def play(*commands: str) -> State:
@@ -61,8 +54,20 @@ def play(*commands: str) -> State:
             case ["policy", *limits]:
                 teller.state = membership.begin(parse_policy(limits))
             case words:
-                teller.state, _ = membership.step(teller.state, parse_event(words, find_size(teller.state)))
+                for each in expand(words, teller.state):
+                    teller.state, _ = membership.step(teller.state, parse_event(each, find_size(teller.state)))
     return teller.state
+
+
+def expand(words: list[str], state: State) -> list[list[str]]:
+    """A command for each whom it concerns."""
+    match words:
+        case ["join" | "declare" as what, "all"]:
+            return [[what, str(record.worker)] for record in state.alive()]
+        case ["report", "all"]:
+            return [["report", host, "running", *map(str, _list_alive(state, host))] for host in state.hosts]
+        case _:
+            return [words]
 
 
 class Teller:
@@ -83,7 +88,8 @@ class Teller:
                 assert silent[:1] in ([], ["but"]), silent
                 return list(self._wait(float(seconds), silent[1:]))
             case words:
-                return self._happen(parse_event(words, find_size(self.state)))
+                events = (parse_event(each, find_size(self.state)) for each in expand(words, self.state))
+                return [line for event in events for line in self._happen(event)]
 
     def _wait(self, seconds: float, silent: Collection[str]) -> Iterator[str]:
         """Let time pass in small steps, in which it does not seem that this machine has slept."""
@@ -93,8 +99,7 @@ class Teller:
             for line in self._step(Ticked(self.state.now + step)):
                 yield f"{line} at {self.state.now:g}"
             for host in [host for host in self.state.hosts if host not in silent]:
-                alive = [record.worker for record in self.state.on(host) if record.standing is not Standing.ENDED]
-                self._step(Reported(host, tuple(alive)))
+                self._step(Reported(host, _list_alive(self.state, host)))
 
     def _happen(self, event: Event) -> list[str]:
         known, copied = self.state, copy.deepcopy(self.state)
@@ -108,6 +113,10 @@ class Teller:
     def _step(self, event: Event) -> list[str]:
         self.state, effects = membership.step(self.state, event)
         return [f"> {line}" for effect in effects for line in show_effect(effect)]
+
+
+def _list_alive(state: State, host: str) -> tuple[Worker, ...]:
+    return tuple(record.worker for record in state.on(host) if record.standing is not Standing.ENDED)
 
 
 def find_size(state: State) -> int:

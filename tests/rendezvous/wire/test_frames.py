@@ -1,11 +1,14 @@
 """A stream is cut into the messages that it was made of."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rendezvous import wire
 from rendezvous.errors import WireError
+from tests.rendezvous.wire.messages import orders, tellings, unframe
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
@@ -41,3 +44,31 @@ def test_frames_before_one_that_is_too_long_have_been_told() -> None:
     with pytest.raises(WireError):
         arrived.extend(wire.FrameReader().feed(wire.frame(b"abc") + b"HTTP/1.1 400 Bad Request"))
     assert arrived == [b"abc"]
+
+
+DECODERS = pytest.mark.parametrize("decode", [wire.decode_order, wire.decode_telling])
+
+
+def decode_or_refuse(decode: Callable[[bytes], object], data: bytes) -> None:
+    """Either it is a message, or an error of the wire."""
+    try:
+        decode(data)
+    except WireError as error:
+        assert "does not speak hvdrun's protocol" in str(error)  # noqa: PT017 - bytes at random may be a message
+
+
+@DECODERS
+@given(data=st.binary())
+def test_garbage_is_an_error_of_the_wire_and_of_no_other_kind(decode: Callable[[bytes], object], data: bytes) -> None:
+    decode_or_refuse(decode, data)
+
+
+@DECODERS
+@given(frame=orders.map(wire.encode_order) | tellings.map(wire.encode_telling), data=st.data())
+def test_a_damaged_message_is_an_error_of_the_wire_and_of_no_other_kind(
+    decode: Callable[[bytes], object], frame: bytes, data: st.DataObject
+) -> None:
+    message = bytearray(unframe(frame))
+    for _ in range(data.draw(st.integers(1, 3)) if message else 0):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    decode_or_refuse(decode, bytes(message))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.rendezvous.counting import count_steps
 from tests.worker_runtime.core.transcript import play
-from worker_runtime.core.ordering import IllegalQuestionError, Ordering
+from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.core.questions import Failure, Kind, Question, Reduction, Refusal, Release, Signature
 
 LOSS = Question(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), ((),), Reduction.SUM))
@@ -58,6 +58,28 @@ def test_all_that_have_joined_are_named_to_who_asks_what_needs_them() -> None:
     (answer,) = play("size 3", "join 1", "join 2", "ask 0 allgather.x")
     assert isinstance(answer, Refusal)
     assert "ranks 1, 2 have joined" in answer.reason
+
+
+def test_what_is_pending_is_told_oldest_first_with_who_is_missing() -> None:
+    ordering = Ordering(4)
+    other = Question(0, "allreduce.other", LOSS.signature)
+    ordering.ask(2, LOSS)
+    ordering.ask(0, LOSS)
+    ordering.ask(0, other)
+    ordering.ask(3, JOIN)
+    assert ordering.find_pending() == [
+        Pending(LOSS, (0, 2), (1,), 0),
+        Pending(other, (0,), (1, 2), 1),
+        Pending(JOIN, (3,), (0, 1, 2), 2),
+    ]
+
+
+def test_of_a_deadlock_of_many_ranks_six_are_named() -> None:
+    commands = [f"{what} {rank} allreduce.{rank}" for rank in range(8) for what in ("ask", "block")]
+    _, *refusals = play("size 8", *commands)
+    assert isinstance(refusals[0], Refusal)
+    assert "rank 5 waits for allreduce '5'; ..." in refusals[0].reason
+    assert "rank 6 waits" not in refusals[0].reason
 
 
 def test_the_steady_state_leaves_nothing_behind() -> None:

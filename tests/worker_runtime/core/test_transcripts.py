@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rendezvous.core.stories import check
 from tests.worker_runtime.core.transcript import rerun
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
@@ -14,12 +15,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
-    told = path.read_text(encoding="utf-8")
-    now = rerun(told)
-    if rewrite:
-        path.write_text(now, encoding="utf-8")
-    else:
-        assert now == told
+    check(path, rerun, rewrite=rewrite)
 
 
 def test_there_are_stories() -> None:

@@ -27,6 +27,7 @@ import shlex
 from collections.abc import Iterator
 from typing import assert_never
 
+from tests.rendezvous.core import stories
 from worker_runtime.core.ordering import JOIN_NAME, IllegalQuestionError, Ordering
 from worker_runtime.core.questions import (
     GLOBAL_SET,
@@ -48,16 +49,7 @@ TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)\((?P<shape>[\d,]*)\)")
 
 def rerun(text: str) -> str:
     """The transcript as its commands make it now."""
-    story, _, rest = text.partition("\n\n")
-    teller = Teller()
-    lines = [story, ""]
-    for line in rest.splitlines():
-        if line.startswith(" "):
-            continue
-        lines.append(line)
-        if line and not line.startswith("#"):
-            lines += [f"  {output}" for output in teller.tell(line)]
-    return "\n".join(lines) + "\n"
+    return stories.rerun(text, Teller().tell)
 
 
 def play(*commands: str) -> list[Answer]:

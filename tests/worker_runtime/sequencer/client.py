@@ -22,7 +22,6 @@ ROOT = Path(__file__).parent.parent.parent.parent
 LOOPBACK = "127.0.0.1"
 KEY = bytes(range(wire.KEY_BYTES))
 LIMIT_SECONDS = 20.0
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 Answer = tuple[Frame, Released | Release | Mention | tuple[int, str] | str]
 
@@ -41,6 +40,7 @@ class Process:
         )
         self.address = address
         self.port = 0
+        self.generation = 0  # the last one that was begun
 
     def __enter__(self) -> Self:
         assert self.popen.stdout is not None
@@ -63,6 +63,12 @@ class Process:
         """Order it to serve a generation."""
         self.order(json.dumps({"generation": generation, "size": size, "key": key.hex()}).encode())
 
+    def begin(self, size: int) -> int:
+        """Order it to serve the next generation; its number."""
+        self.generation += 1
+        self.activate(self.generation, size)
+        return self.generation
+
     def connect(self) -> socket.socket:
         """Connect, and say nothing."""
         return socket.create_connection((self.address, self.port), LIMIT_SECONDS)
@@ -72,10 +78,10 @@ class Process:
         _, errors = self.popen.communicate(timeout=LIMIT_SECONDS)
         return self.popen.returncode, errors.decode()
 
-    def read_cpu_seconds(self) -> float:
-        """The processor time that it has used."""
-        fields = Path(f"/proc/{self.popen.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+    def count_wakeups(self) -> int:
+        """How often it has gone to sleep, and so been woken."""
+        status = Path(f"/proc/{self.popen.pid}/status").read_text(encoding="utf-8")
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("voluntary_ctxt_switches"))
 
     def count_files(self) -> int:
         """How many files it has open."""
@@ -224,6 +230,14 @@ def split(released: Released) -> Iterator[Released]:
         start += length
         number, index = released.number + place, released.index + place
         yield released._replace(number=number, index=index, lengths=(length,), payload=payload)
+
+
+@contextmanager
+def gathering(process: Process, size: int) -> Iterator[list[Client]]:
+    """All ranks of a new generation with their proofs."""
+    generation = process.begin(size)
+    with ExitStack() as stack:
+        yield [stack.enter_context(connected(process, rank, generation)) for rank in range(size)]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import serving
+from tests.worker_runtime.sequencer.client import Process, gathering
 from worker_runtime.core.questions import Kind, Signature
 from worker_runtime.sequencer import connection as connection_module
 from worker_runtime.sequencer.connection import Connection, ConnectionEndedError
@@ -148,11 +148,11 @@ def test_whoever_reads_too_slowly_is_given_up(ends: Ends, monkeypatch: pytest.Mo
         ends.connection.send(bytes(20_000_000))
 
 
-def test_a_slow_reader_keeps_nobody_waiting_and_is_lost_in_the_end() -> None:
+def test_a_slow_reader_keeps_nobody_waiting_and_is_lost_in_the_end(process: Process) -> None:
     """Rank 1 is sent some 300 MB and reads none of it; rank 0 reads, and its answers go on."""
     payload = bytes(1024 * 1024)
     broadcast = Signature(Kind.BROADCAST, ("uint8",), ((len(payload),),), root=0, payload_dtype="float64")
-    with serving(2) as (_, (first, slow)):
+    with gathering(process, 2) as (first, slow):
         slow.tell(broadcast)
         first.tell(broadcast)
         asked = b"".join(slow.encode(str(number), broadcast) for number in range(400))

@@ -31,7 +31,9 @@ from worker_runtime.wire import Frame
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
 STRANGERS = 12
-FIRE_SECONDS = 3.0
+ROUNDS = 20
+KINDS = 10  # of strangers
+OF_EACH_KIND = 3
 PATIENCE_SECONDS = 0.2
 BROKEN_RANKS = 300
 
@@ -102,14 +104,10 @@ async def burning(port: int) -> AsyncIterator[Fire]:
 def test_the_ranks_go_on_under_fire() -> None:
     async def story(process: Process, clients: list[Client]) -> None:
         async with burning(process.port) as fire:
-            ends_at = asyncio.get_running_loop().time() + FIRE_SECONDS
             rounds = 0
-            while asyncio.get_running_loop().time() < ends_at:
+            while rounds < ROUNDS or len(fire.done) < KINDS or min(fire.done.values()) < OF_EACH_KIND:
                 await asyncio.to_thread(sum_up, clients, rounds)
                 rounds += 1
-            assert rounds > 20, rounds
-            assert len(fire.done) == 10, fire.done
-            assert min(fire.done.values()) >= 3, fire.done
 
     with serving(2) as (process, clients):
         asyncio.run(story(process, clients))

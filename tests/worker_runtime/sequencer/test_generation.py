@@ -5,11 +5,8 @@ Long because each rule that can be broken has its case here.
 
 import random
 import select
-import signal
 import socket
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -21,13 +18,12 @@ from tests.worker_runtime.sequencer.client import (
     LIMIT_SECONDS,
     LOOPBACK,
     PLAIN,
-    ROOT,
     Client,
     Process,
     connected,
     exchange,
     floats,
-    serving,
+    gathering,
     summing,
 )
 from worker_runtime import wire
@@ -40,21 +36,10 @@ from worker_runtime.sequencer.poller import Poller
 from worker_runtime.sequencer.stall_clock import StallLimits
 from worker_runtime.wire import Frame, Released
 
-RANK = """
-import sys
-from tests.worker_runtime.sequencer.client import Client, Process, PLAIN
-process = Process.__new__(Process)
-process.address, process.port = "127.0.0.1", int(sys.argv[1])
-client = Client(process, 1).await_proof()
-client.ask("a", PLAIN)
-print("asked", flush=True)
-client.answer()
-"""
 
-
-def test_all_ranks_are_told_one_order_however_they_ask() -> None:
+def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None:
     chance = random.Random(7)  # noqa: S311 - a story, not a secret
-    with serving(3) as (_, clients):
+    with gathering(process, 3) as clients:
         names = [f"allreduce.{number}" for number in range(300)]
         asked: list[list[str]] = []
         for client in clients:
@@ -75,8 +60,8 @@ def test_all_ranks_are_told_one_order_however_they_ask() -> None:
         assert orders[0] == orders[1] == orders[2]
 
 
-def test_a_mismatch_is_told_to_all_and_the_generation_goes_on() -> None:
-    with serving(2) as (_, clients):
+def test_a_mismatch_is_told_to_all_and_the_generation_goes_on(process: Process) -> None:
+    with gathering(process, 2) as clients:
         clients[0].ask("allreduce.a", summing(count=16), bytes(64))
         clients[1].ask("allreduce.a", summing(count=15), bytes(60))
         for client in clients:
@@ -89,8 +74,8 @@ def test_a_mismatch_is_told_to_all_and_the_generation_goes_on() -> None:
         exchange(clients)
 
 
-def test_those_who_have_joined_are_told_to_contribute_nothing_of_value() -> None:
-    with serving(3) as (_, clients):
+def test_those_who_have_joined_are_told_to_contribute_nothing_of_value(process: Process) -> None:
+    with gathering(process, 3) as clients:
         assert clients[2].ask("join", JOIN) == 0
         for client in clients[:2]:
             client.ask("allreduce.a", summing(count=1), floats(client.rank + 1))
@@ -109,9 +94,9 @@ def test_those_who_have_joined_are_told_to_contribute_nothing_of_value() -> None
         assert [client.released().value for client in clients] == [1, 1, 1]
 
 
-def test_sets_are_added_and_used() -> None:
+def test_sets_are_added_and_used(process: Process) -> None:
     add = Signature(Kind.ADD_SET)
-    with serving(3) as (_, clients):
+    with gathering(process, 3) as clients:
         for client in clients:
             client.ask("add", add, extents=(0, 2), set_size=3)
         assert [client.released().value for client in clients] == [1, 1, 1]
@@ -121,8 +106,8 @@ def test_sets_are_added_and_used() -> None:
         assert bytes(clients[0].released().payload) == floats(4)
 
 
-def test_a_deadlock_is_broken() -> None:
-    with serving(2) as (_, clients):
+def test_a_deadlock_is_broken(process: Process) -> None:
+    with gathering(process, 2) as clients:
         for client in clients:
             client.ask(f"a{client.rank}", BARRIER)
             client.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
@@ -131,8 +116,8 @@ def test_a_deadlock_is_broken() -> None:
             assert "a0" in client.told(Frame.REFUSAL)
 
 
-def test_who_is_missed_while_all_wait_is_told_and_may_help() -> None:
-    with serving(2) as (_, (first, second)):
+def test_who_is_missed_while_all_wait_is_told_and_may_help(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.ask("metric", BARRIER)
         second.ask("bucket", summing(note="thrown away"), bytes(64))
         for client in (first, second):
@@ -143,8 +128,8 @@ def test_who_is_missed_while_all_wait_is_told_and_may_help() -> None:
         assert second.released().index == first.released().index == 0
 
 
-def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error() -> None:
-    with serving(2) as (_, (first, second)):
+def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.ask("alltoall.a", BARRIER)
         second.send(Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: no\u00e9" + 1000 * "x").encode())
         text = first.told(Frame.REFUSAL)
@@ -154,8 +139,8 @@ def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error() -> No
         exchange([first, second], "alltoall.a")
 
 
-def test_a_question_that_is_withdrawn_is_refused_to_all_unless_it_was_answered() -> None:
-    with serving(2) as (_, (first, second)):
+def test_a_question_that_is_withdrawn_is_refused_to_all_unless_it_was_answered(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.send(Frame.WITHDRAW, wire.encode_numbered(first.ask("a", BARRIER), "ValueError: why"))
         text = "a was given up on rank 0, before anything was sent: ValueError: why"
         assert first.told(Frame.REFUSAL) == text
@@ -166,8 +151,8 @@ def test_a_question_that_is_withdrawn_is_refused_to_all_unless_it_was_answered()
         exchange([first, second], "a")
 
 
-def test_who_waits_no_longer_is_in_no_deadlock() -> None:
-    with serving(2) as (_, (first, second)):
+def test_who_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.ask("a", BARRIER)
         first.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
         first.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=False))
@@ -181,8 +166,8 @@ def test_who_waits_no_longer_is_in_no_deadlock() -> None:
         assert second.released().index == first.released().index == 1
 
 
-def test_after_goodbye_the_end_of_a_connection_is_fine() -> None:
-    with serving(2) as (_, (first, second)):
+def test_after_goodbye_the_end_of_a_connection_is_fine(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         second.ask("a", BARRIER)
         first.ask("mine", BARRIER)
         first.leave()
@@ -193,8 +178,8 @@ def test_after_goodbye_the_end_of_a_connection_is_fine() -> None:
 
 
 @pytest.mark.parametrize("kind", [Frame.LEAVE, Frame.END])
-def test_who_says_goodbye_in_the_middle_is_lost_for_its_reason_now_or_when_it_ends(kind: Frame) -> None:
-    with serving(3) as (_, (first, second, third)):
+def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Process, kind: Frame) -> None:
+    with gathering(process, 3) as (first, second, third):
         first.send(kind, b"it was in the middle")
         assert bool(select.select([second.socket], [], [], 0.2)[0]) is (kind is Frame.LEAVE)
         first.socket.close()
@@ -207,8 +192,8 @@ def is_silent(client: Client) -> bool:
     return not select.select([client.socket], [], [], 0.2)[0]
 
 
-def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released() -> None:
-    with serving(3) as (_, (first, second, third)):
+def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
+    with gathering(process, 3) as (first, second, third):
         first.ask("a", BARRIER)
         first.send(Frame.EXIT)
         first.socket.close()
@@ -224,8 +209,8 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         assert "shut down on rank 0" in second.told(Frame.REFUSAL)
 
 
-def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it() -> None:
-    with serving(2) as (_, (first, second)):
+def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.send(Frame.EXIT)
         first.socket.close()
         second.ask("a", BARRIER)
@@ -234,16 +219,16 @@ def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it() -> None:
         assert second.told(Frame.FAILURE) == "it failed with exit code 3"
 
 
-def test_who_exits_in_the_middle_is_lost_however_it_ends() -> None:
-    with serving(2) as (_, (first, second)):
+def test_who_exits_in_the_middle_is_lost_however_it_ends(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.send(Frame.EXIT, b"it was in the middle")
         first.socket.close()
         assert second.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
-def test_what_was_asked_before_a_good_end_counts_though_that_is_known_earlier(*, goodbye: bool) -> None:
-    with serving(2) as (_, (first, second)):
+def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process: Process, *, goodbye: bool) -> None:
+    with gathering(process, 2) as (first, second):
         second.send(Frame.DEPARTED, wire.encode_number(0))
         assert is_silent(second)
         first.ask("a", BARRIER)
@@ -256,17 +241,16 @@ def test_what_was_asked_before_a_good_end_counts_though_that_is_known_earlier(*,
         assert "shut down on rank 0" in second.told(Frame.REFUSAL)
 
 
-def test_who_ends_well_before_it_has_come_is_missed_by_nobody() -> None:
-    with Process() as process:
-        process.activate(1, 2)
-        with connected(process, 0) as first:
-            first.ask("a", BARRIER)
-            first.send(Frame.DEPARTED, wire.encode_number(1))
-            assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
+    generation = process.begin(2)
+    with connected(process, 0, generation) as first:
+        first.ask("a", BARRIER)
+        first.send(Frame.DEPARTED, wire.encode_number(1))
+        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
 
 
-def test_goodbye_right_after_the_last_question_loses_nothing() -> None:
-    with serving(2) as (_, (first, second)):
+def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
         first.tell(summing())
         ask = wire.encode_frame(Frame.ASK, first.encode("a", summing(), bytes(64)))
         second.ask("a", summing(), bytes(64))
@@ -276,109 +260,109 @@ def test_goodbye_right_after_the_last_question_loses_nothing() -> None:
         assert second.released().index == 1
 
 
-def test_the_death_of_a_rank_is_told_to_all_at_once() -> None:
-    with Process() as process:
-        process.activate(1, 3)
-        command = [sys.executable, "-c", RANK, str(process.port)]
-        with (
-            connected(process, 0) as first,
-            connected(process, 2) as third,
-            subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as victim,
-        ):
-            assert victim.stdout is not None
-            assert victim.stdout.readline() == b"asked\n"
-            third.ask("a", PLAIN)
-            victim.send_signal(signal.SIGKILL)
-            killed_at = time.monotonic()
-            for client in (first, third):
-                assert client.told(Frame.FAILURE) == "rank 1 was lost: its connection to the sequencer ended"
-            assert time.monotonic() - killed_at < 2
-            first.ask("a", PLAIN)
-            first.leave()
-            assert process.popen.poll() is None
+def test_the_end_of_a_rank_s_connection_is_told_to_all(process: Process) -> None:
+    with gathering(process, 3) as (first, second, third):
+        second.ask("a", PLAIN)
+        third.ask("a", PLAIN)
+        second.socket.close()
+        for client in (first, third):
+            assert client.told(Frame.FAILURE) == "rank 1 was lost: its connection to the sequencer ended"
+        first.ask("a", PLAIN)
+        first.leave()
 
 
-def test_who_comes_after_a_loss_is_told_of_it() -> None:
-    with Process() as process:
-        process.activate(1, 2)
-        with connected(process, 0):
-            pass
-        with connected(process, 1) as late:
-            assert "rank 0 was lost" in late.told(Frame.FAILURE)
+def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
+    generation = process.begin(2)
+    with connected(process, 0, generation):
+        pass
+    with connected(process, 1, generation) as late:
+        assert "rank 0 was lost" in late.told(Frame.FAILURE)
 
 
-def make_offence(client: Client, offence: str) -> bytes:
-    """Bytes that no worker of ours sends."""
-    client.tell(summing())
-    client.tell(PLAIN)
-    client.tell(BARRIER)
-    valid = client.encode("b", summing(), bytes(64))
-    ask = wire.encode_frame
-    return {
-        "unknown frame": ask(Frame.STALL),
-        "unknown signature": ask(Frame.ASK, wire.encode_question(99, 0, b"b")),
-        "no signature": ask(Frame.SIGNATURE, b"\0\0\0\0nonsense"),
-        "unknown rank": ask(Frame.DEPARTED, wire.encode_number(3)),
-        "cut off": ask(Frame.ASK, valid[:-1]),
-        "trailing": ask(Frame.ASK, valid + b"\0"),
-        "oversized frame": wire.HEADER.pack(wire.MAX_FRAME_BYTES + 1, Frame.ASK),
-        "oversized payload": ask(Frame.ASK, client.encode("b", summing(), bytes(8_000_000))),
-        "unknown set": ask(Frame.ASK, client.encode("b", BARRIER, process_set=9)),
-        "same name twice": ask(Frame.ASK, client.encode("b", BARRIER) * 2),
-        "bad blocked": ask(Frame.BLOCKED, b"\0"),
-        "bad idle": ask(Frame.IDLE, b"\0"),
-        "bad withdrawal": ask(Frame.WITHDRAW, b"\0"),
-        "bad mention": ask(Frame.GIVE_UP, b"\0\0\7\0abc"),
-        "other length": ask(Frame.ASK, client.encode("a", summing(), bytes(60))),
-        "other length and goodbye": ask(Frame.ASK, client.encode("a", summing(), bytes(60))) + ask(Frame.LEAVE),
-        "other length and more": ask(
-            Frame.ASK, client.encode("a", summing(), bytes(60)) + client.encode("b", BARRIER) * 2
-        ),
-        "goodbye and more": ask(Frame.LEAVE) + ask(Frame.ASK, valid),
-    }[offence]
+def ask(*questions: bytes) -> bytes:
+    return wire.encode_frame(Frame.ASK, b"".join(questions))
 
 
-@pytest.mark.parametrize(
-    ("offence", "told"),
-    [
-        ("unknown frame", "a frame of type 20 came"),
-        ("unknown signature", "there is no signature of the number 99"),
-        ("no signature", "a signature was expected"),
-        ("unknown rank", "rank 3 is said to have departed, of 3"),
-        ("cut off", "a question is cut off"),
-        ("trailing", "a question was expected"),
-        ("oversized frame", "is longer than"),
-        ("oversized payload", "8000000 bytes are too many"),
-        ("unknown set", "there is no process set 9"),
-        ("same name twice", "has asked b of process set 0 already"),
-        ("bad idle", "a question's number was expected"),
-        ("bad withdrawal", "a question's number and a text were expected"),
-        ("bad mention", "the mention of an operation is cut off"),
-        ("bad blocked", "a question's number and a truth value were expected"),
-        ("other length", "it sent 60 bytes with 'a', and rank 0 sent 64"),
-        ("other length and goodbye", "it sent 60 bytes with 'a', and rank 0 sent 64"),
-        ("other length and more", "has asked b of process set 0 already"),
-        ("goodbye and more", ""),
-    ],
-)
-def test_who_breaks_the_rules_is_dropped_and_named(offence: str, told: str) -> None:
-    with serving(3) as (process, clients):
-        for client in (clients[0], clients[2]):
+def ask_short(client: Client) -> bytes:
+    """Fewer bytes under a name than the other ranks have sent."""
+    return client.encode("a", summing(), bytes(60))
+
+
+# Bytes that no worker of ours sends, and how the others are told.
+OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
+    "unknown frame": (lambda _: wire.encode_frame(Frame.STALL), "a frame of type 20 came"),
+    "unknown signature": (
+        lambda _: ask(wire.encode_question(99, 0, b"b")),
+        "there is no signature of the number 99",
+    ),
+    "no signature": (
+        lambda _: wire.encode_frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"),
+        "a signature was expected",
+    ),
+    "unknown rank": (
+        lambda _: wire.encode_frame(Frame.DEPARTED, wire.encode_number(3)),
+        "rank 3 is said to have departed, of 3",
+    ),
+    "cut off": (lambda client: ask(client.encode("b", summing(), bytes(64))[:-1]), "a question is cut off"),
+    "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a question was expected"),
+    "oversized frame": (lambda _: wire.HEADER.pack(wire.MAX_FRAME_BYTES + 1, Frame.ASK), "is longer than"),
+    "oversized payload": (
+        lambda client: ask(client.encode("b", summing(), bytes(8_000_000))),
+        "8000000 bytes are too many",
+    ),
+    "unknown set": (lambda client: ask(client.encode("b", BARRIER, process_set=9)), "there is no process set 9"),
+    "same name twice": (lambda client: ask(client.encode("b", BARRIER) * 2), "has asked b of process set 0 already"),
+    "bad idle": (lambda _: wire.encode_frame(Frame.IDLE, b"\0"), "a question's number was expected"),
+    "bad withdrawal": (
+        lambda _: wire.encode_frame(Frame.WITHDRAW, b"\0"),
+        "a question's number and a text were expected",
+    ),
+    "bad mention": (
+        lambda _: wire.encode_frame(Frame.GIVE_UP, b"\0\0\7\0abc"),
+        "the mention of an operation is cut off",
+    ),
+    "bad blocked": (
+        lambda _: wire.encode_frame(Frame.BLOCKED, b"\0"),
+        "a question's number and a truth value were expected",
+    ),
+    "other length": (lambda client: ask(ask_short(client)), "it sent 60 bytes with 'a', and rank 0 sent 64"),
+    "other length and goodbye": (
+        lambda client: ask(ask_short(client)) + wire.encode_frame(Frame.LEAVE),
+        "it sent 60 bytes with 'a', and rank 0 sent 64",
+    ),
+    "other length and more": (
+        lambda client: ask(ask_short(client), client.encode("b", BARRIER) * 2),
+        "has asked b of process set 0 already",
+    ),
+}
+
+
+@pytest.mark.parametrize("offence", OFFENCES)
+def test_who_breaks_the_rules_is_dropped_and_named(process: Process, offence: str) -> None:
+    make, told = OFFENCES[offence]
+    with gathering(process, 3) as (first, second, third):
+        for client in (first, third):
             client.ask("a", summing(), bytes(64))
-        data = make_offence(clients[1], offence)
+        for signature in (summing(), PLAIN, BARRIER):
+            second.tell(signature)
         with suppress(BrokenPipeError, ConnectionResetError):
-            clients[1].socket.sendall(data)
-        assert clients[1].is_closed()
-        for client in (clients[0], clients[2]):
-            if told:
-                reason = client.told(Frame.FAILURE)
-                assert reason.startswith("rank 1 was lost: ")
-                assert told in reason
-            else:
-                assert "shut down on rank 1" in client.told(Frame.REFUSAL)
-        process.activate(2, 1)
-        with connected(process, 0, 2) as next_one:
-            exchange([next_one])
+            second.socket.sendall(make(second))
+        assert second.is_closed()
+        for client in (first, third):
+            reason = client.told(Frame.FAILURE)
+            assert reason.startswith("rank 1 was lost: ")
+            assert told in reason
+    with gathering(process, 1) as next_ones:
+        exchange(next_ones)
+
+
+def test_what_comes_after_a_goodbye_is_not_heard(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.ask("a", BARRIER)
+        second.tell(BARRIER)
+        second.socket.sendall(wire.encode_frame(Frame.LEAVE) + ask(second.encode("a", BARRIER)))
+        assert second.is_closed()
+        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
 
 
 def test_numbers_of_questions_begin_anew_after_the_last() -> None:

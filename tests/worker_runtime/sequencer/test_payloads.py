@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.worker_runtime.sequencer.client import floats, make_question, serving, summing
+from tests.worker_runtime.sequencer.client import Process, floats, gathering, make_question, summing
 from worker_runtime.core.questions import ALL_PAYLOADS_BYTES, PAYLOAD_BYTES, Kind, Reduction, Release, Signature
 from worker_runtime.sequencer.payloads import Entry, UnequalPayloadError, check_signature, check_size, combine
 from worker_runtime.wire import Frame, ProtocolError
@@ -115,25 +115,9 @@ def test_payloads_are_as_large_as_ranks_may_send_them_in_a_wider_dtype(size: int
         check_size(size, allowed + 8)
 
 
-def test_payloads_of_every_dtype_and_reduction() -> None:
-    plain = {Reduction.MIN: np.minimum, Reduction.MAX: np.maximum, Reduction.PRODUCT: np.multiply}
-    reductions = [reduction for reduction in Reduction if reduction is not Reduction.ADASUM]
-    dtypes = ["float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
-    cases = [(dtype, reduction) for dtype in dtypes for reduction in reductions]
-    values = np.array([[0, 1, 0, 1], [2, 3, 0, 0], [5, 1, 0, 1]])
-    with serving(3) as (_, clients):
-        for client, row in zip(clients, values, strict=True):
-            for number, (dtype, reduction) in enumerate(cases):
-                client.ask(str(number), summing(dtype, reduction, 4), row.astype(dtype).tobytes())
-        for client in clients:
-            for dtype, reduction in cases:
-                expected = plain.get(reduction, np.add).reduce(values.astype(dtype), dtype=dtype)
-                assert np.frombuffer(client.released().payload, dtype).tolist() == expected.tolist()
-
-
-def test_broadcasts_and_gatherings_travel_too() -> None:
+def test_broadcasts_and_gatherings_travel_too(process: Process) -> None:
     broadcast = Signature(Kind.BROADCAST, ("uint8",), ((3,),), root=1, payload_dtype="uint8")
-    with serving(2) as (_, (first, second)):
+    with gathering(process, 2) as (first, second):
         first.ask("b", broadcast)
         second.ask("b", broadcast, b"abc")
         first.ask("g", GATHER, b"11112222", (2,), set_size=2)
@@ -144,9 +128,9 @@ def test_broadcasts_and_gatherings_travel_too() -> None:
             assert (bytes(gathered.payload), gathered.extents) == (b"111122223333", ((2,), (1,)))
 
 
-def test_payloads_of_many_sizes_in_one_message() -> None:
+def test_payloads_of_many_sizes_in_one_message(process: Process) -> None:
     counts = [1, 20_000, 0, 5, 30_000, 3000]
-    with serving(2) as (_, clients):
+    with gathering(process, 2) as clients:
         for client in clients:
             questions = []
             for number, count in enumerate(counts):

@@ -1,0 +1,83 @@
+"""What no story shows: odd combinations, and what other rooms ask of a state."""
+
+from dataclasses import replace
+
+import pytest
+
+from rendezvous.core.composition import compose
+from rendezvous.core.leases import advance, is_lost
+from rendezvous.core.losses import interrupt
+from rendezvous.core.outcome import Cause
+from rendezvous.core.reports import Decision
+from tests.rendezvous.core.transcript import Teller, play
+
+PLACED = ("policy size=2 lease=30 start=20", "tick 100", "hosts a:1 b:1")
+TRIO = ("policy min=2 max=3 failures=any", "hosts a:3", "join all")
+DECLARED = ("policy min=1 max=4 failures=any gather=5 lease=60", "tick 0", "hosts a:2", "join all", "declare all")
+
+
+def tell(*commands: str) -> list[str]:
+    """What followed from the last command."""
+    teller = Teller()
+    return [teller.tell(command) for command in commands][-1]
+
+
+def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_after_their_end() -> None:
+    state = play(*PLACED, "report all", "lost b 'its connection broke'", "exit a:0 -15")
+    assert (is_lost(state, "a"), is_lost(state, "b")) == (False, True)
+    later = advance(advance(state, 115), 130)
+    assert (is_lost(later, "a"), is_lost(advance(later, 131), "a")) == (False, True)
+    assert is_lost(state, "elsewhere")
+
+
+def test_a_host_that_was_never_heard_is_not_lost() -> None:
+    assert not is_lost(advance(advance(advance(play(*PLACED), 115), 130), 145), "a")
+
+
+def test_before_the_first_generation_there_is_nothing_to_interrupt() -> None:
+    state = play(*TRIO[:2], "join a:0")
+    assert interrupt(state, "something broke") == (state, ())
+
+
+def test_a_worker_that_was_taken_in_is_blank_until_it_has_copied_the_state() -> None:
+    story = (*TRIO, "declare all", "exit a:1 1", "exit a:2 1", "join a:0 after=1 continue state", "join a:1#2")
+    state = play(*story)
+    assert state.verdict.decision is Decision.RESTORE
+    assert [record.is_blank for record in state.survivors()] == [False, True]
+
+
+def test_no_more_workers_are_taken_in_than_there_is_room_for() -> None:
+    lost = ("exit a:2 1", "join a:2#2", "join a:0 after=1 continue state", "join a:1 after=1 continue state")
+    state = play(*TRIO, "declare all", *lost)
+    assert len(compose(state, Decision.RESIZE, state.survivors()).added) == 1
+    crowd = replace(state, policy=replace(state.policy, max_size=2))
+    assert compose(crowd, Decision.RESIZE, crowd.survivors()).added == ()
+
+
+@pytest.mark.parametrize(("now", "offers"), [("5.75", []), ("6", ["> offer 1 to generation 1: adds"])])
+def test_the_first_newcomer_waits_as_long_as_others_may_gather(now: str, offers: list[str]) -> None:
+    assert tell(*DECLARED, "hosts a:4", "join a:2", "tick 1", f"tick {now}") == offers
+
+
+def test_a_worker_in_a_slot_that_is_gone_is_refused_with_the_reason() -> None:
+    leaver = tell(*DECLARED, "hosts a:3", "hosts a:2", "join a:2")
+    assert leaver == ["> refuse a:2  (host a offers fewer slots now)"]
+
+
+def test_later_refusals_give_the_first_reason() -> None:
+    story = ("policy size=3", "hosts a:3", "join a:2", "exit a:0 0", "exit a:1 0")
+    assert play(*story).refusal == play(*story[:-1]).refusal
+
+
+def test_a_start_without_enough_workers_says_how_many_there_were() -> None:
+    policy = "policy min=2 max=4 np=3 failures=any elastic=20 lease=60"
+    state = play(policy, "tick 0", "hosts a:3", "tick 10", "tick 20", "tick 30", "tick 30.25")
+    assert state.outcome is not None
+    assert state.outcome.cause is Cause.START_TIMED_OUT
+    assert "needs 2 workers to start, and there were only 0 for 20 s" in state.outcome.reason
+
+
+def test_a_busy_survivor_without_a_state_may_not_begin_again() -> None:
+    state = play(*TRIO, "exit a:2 1", "join a:0 after=1 continue pending=allreduce.x")
+    (busy,) = (record for record in state.survivors() if record.report is not None)
+    assert not busy.may_begin_again
