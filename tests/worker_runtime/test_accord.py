@@ -1,10 +1,25 @@
-"""What keeps a rank in accord with the others."""
+"""What keeps a rank in accord with the others: mentions, bundles, notices, and the thread in the background."""
 
 import gc
+import os
+import select
 import threading
+from collections.abc import Sequence
 
+import pytest
+
+from tests.worker_runtime.conversation import LIMIT_SECONDS, Echo
+from worker_runtime import bundles
 from worker_runtime.accord import Accord
+from worker_runtime.background import Background
+from worker_runtime.cancellation import Cancellation
+from worker_runtime.core.questions import Release
+from worker_runtime.executor import Executor
+from worker_runtime.handles import Handle
 from worker_runtime.mentions import Mention
+from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
+from worker_runtime.operation import Bundler
+from worker_runtime.wire import ProtocolError, Released
 
 BUCKET, OTHER = Mention(0, "bucket", ""), Mention(1, "other", "")
 
@@ -77,3 +92,215 @@ def test_a_restart_is_counted_and_passed_on() -> None:
     accord = Accord(lambda: called.append(True))
     accord.restart()
     assert (accord.restarts, called) == (1, [True])
+
+
+@pytest.mark.parametrize("mention", [Mention(0, "allreduce.x", ""), Mention(65535, "\u00e9", "ValueError: \u00e9")])
+def test_a_mention_travels(mention: Mention) -> None:
+    assert Mention.decode(memoryview(mention.encode())) == mention
+
+
+@pytest.mark.parametrize("name", [70_000 * "x", "\ud800"])
+def test_a_name_that_no_operation_can_have_cannot_be_sent(name: str) -> None:
+    with pytest.raises(ValueError, match=r"too long|surrogates"):
+        Mention(0, name, "").encode()
+
+
+def test_a_text_may_be_whatever_an_error_says() -> None:
+    assert Mention.decode(memoryview(Mention(0, "x", "\ud800").encode())).text == "\\ud800"
+
+
+def test_a_text_may_be_cut_off_in_the_middle_of_a_character() -> None:
+    assert Mention.decode(memoryview(Mention(1, "x", "ab\u00e9").encode()[:-1])) == (1, "x", "ab\ufffd")
+
+
+@pytest.mark.parametrize("body", [b"", b"\0\0\2", b"\0\0\2\0x", b"\0\0\1\0\xff"])
+def test_what_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="mention of an operation"):
+        Mention.decode(memoryview(body))
+
+
+class Noting(Bundler):
+    """Notes which operations came together; those named "bad" cannot be finished so."""
+
+    def __init__(self) -> None:
+        self.packed: list[str] = []
+        self.unpacked: list[tuple[str, bytes]] = []
+
+    def pack(self, operations: Sequence[Echo]) -> list[bytes]:
+        """Their payloads."""
+        self.packed.append("".join(operation.title for operation in operations))
+        return [operation.payload for operation in operations]
+
+    def unpack(self, operations: Sequence[Echo], payload: memoryview) -> list[bytes]:
+        """Their titles."""
+        titles = [operation.title for operation in operations]
+        if "!" in titles:
+            raise RuntimeError("it was changed meanwhile")
+        self.unpacked.append(("".join(titles), bytes(payload)))
+        return [title.encode() for title in titles]
+
+
+def make(title: str, bundler: Bundler | None) -> Echo:
+    operation = Echo(title, title.encode())
+    operation.bundler = bundler
+    return operation
+
+
+def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[bytes]], list[str]]:
+    """Answer operations; their handles, and the titles of those that were performed each by itself."""
+    executor, performed = Executor(), []
+    handles: list[Handle[bytes]] = [Handle(executor, operation, 1) for operation in operations]
+    released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)))
+
+    def perform(handle: Handle[bytes], terms: Release, payload: memoryview) -> None:
+        performed.append(handle.title)
+        handle.begin(terms, (), payload)
+
+    def conclude(together: Sequence[Handle[bytes]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
+        results = unpack()
+        for handle, term, result in zip(together, terms, results or (), strict=results is not None):
+            assert isinstance(result, bytes)
+            handle.complete(term, result)
+        return results is not None
+
+    bundles.answer(released, handles, lambda number: (number, 1), perform, conclude)
+    assert [handle.terms for handle in handles] == [
+        Release(3 + place, operation.question, (0, 1), (1,), ((2,), (3,)), 4)
+        for place, operation in enumerate(operations)
+    ]
+    return handles, performed
+
+
+def test_only_neighbours_with_one_bundler_are_packed_together() -> None:
+    one, other = Noting(), Noting()
+    titles = [("a", one), ("b", one), ("c", None), ("d", one), ("e", other), ("f", other), ("g", None), ("h", None)]
+    assert bundles.pack([make(*each) for each in titles]) == [title.encode() for title, _ in titles]
+    assert (one.packed, other.packed) == (["ab"], ["ef"])
+
+
+def test_only_neighbours_with_one_bundler_are_finished_together_each_with_its_own_bytes() -> None:
+    one = Noting()
+    operations = [make("a", None), make("b", one), make("c", one), make("d", None), make("e", one)]
+    handles, performed = answer(operations, b"1", b"22", b"333", b"", b"4")
+    assert performed == ["a", "d", "e"]
+    assert one.unpacked == [("bc", b"22333")]
+    assert [handle.wait() for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
+
+
+def test_where_one_cannot_be_finished_with_the_others_each_is_by_itself() -> None:
+    one = Noting()
+    handles, performed = answer([make("a", one), make("!", one)], b"1", b"2")
+    assert performed == ["a", "!"]
+    assert [handle.wait() for handle in handles] == [b"1", b"2"]
+
+
+class Recorder:
+    """Remembers what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, int]] = []
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Remember."""
+        self.heard.append((timestamp, update_res))
+
+
+def test_each_listener_hears_once_until_it_is_removed() -> None:
+    manager, first, second = NotificationManager(), Recorder(), Recorder()
+    manager.init()
+    for listener in (first, second, first):
+        manager.register_listener(listener)
+    manager.handle_hosts_updated(1.0, HOSTS_ADDED)
+    manager.remove_listener(first)
+    manager.remove_listener(first)
+    manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
+    assert first.heard == [(1.0, HOSTS_ADDED)]
+    assert second.heard == [(1.0, HOSTS_ADDED), (2.0, HOSTS_REMOVED)]
+
+
+def test_the_newest_is_repeated_until_it_is_forgotten() -> None:
+    manager, listener = NotificationManager(), Recorder()
+    manager.repeat_to(listener)
+    manager.handle_hosts_updated(1.0, HOSTS_ADDED)
+    manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
+    manager.repeat_to(listener)
+    manager.forget()
+    manager.repeat_to(listener)
+    assert listener.heard == [(2.0, HOSTS_REMOVED)]
+
+
+def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
+    cancellation, ended = Cancellation(), list[str]()
+    for name in ("first", "second"):
+        cancellation.cover(lambda name=name: ended.append(name))
+    assert ended == []
+    cancellation.cancel()
+    cancellation.cover(lambda: ended.append("late"))
+    assert ended == ["first", "second", "late"]
+
+
+class _Driven:
+    """Counts how often it is driven, and is held up meanwhile until `go_on` is released as often."""
+
+    def __init__(self, growing: int = 0) -> None:
+        self.looks = 0
+        self.growing = growing  # until so many looks something more was asked
+        self.driven = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.count = 0
+
+    @property
+    def asked(self) -> int:
+        self.looks += 1
+        return min(self.looks, self.growing)
+
+    def drive_in_background(self, poller: select.poll) -> None:
+        del poller
+        self.count += 1
+        self.driven.release()
+        self.go_on.acquire(timeout=LIMIT_SECONDS)
+
+    def await_turn(self) -> bool:
+        self.go_on.release()
+        return self.driven.acquire(timeout=LIMIT_SECONDS)
+
+
+def test_the_background_drives_when_its_bell_rings_and_not_before() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    assert not driven.driven.acquire(timeout=0.05)
+    for number in range(3):
+        background.ring()
+        assert driven.await_turn()
+        assert driven.count == number + 1
+    background.close()
+
+
+def test_rings_during_a_turn_lead_to_one_more() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.driven.acquire(timeout=LIMIT_SECONDS)
+    for _ in range(50):
+        background.ring()
+    assert driven.await_turn()
+    driven.go_on.release()
+    background.close()
+    assert driven.count == 2
+
+
+def test_a_burst_is_driven_when_it_has_ended() -> None:
+    driven = _Driven(growing=6)
+    background = Background(driven)
+    background.ring()
+    assert driven.await_turn()
+    assert driven.looks > 6
+    background.close()
+
+
+def test_closing_leaves_no_thread_and_no_descriptor() -> None:
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a snapshot
+    for _ in range(10):
+        Background(_Driven()).close()
+    assert threading.active_count() <= before[0]
+    assert len(os.listdir("/proc/self/fd")) <= before[1]  # noqa: PTH208 - the same

@@ -1,20 +1,30 @@
-"""Connecting to the sequencer, whose part a test plays; what follows is `test_driver.py`'s."""
+"""Connecting to the sequencer, gathering questions, and making frames of them."""
 
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
+import torch
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
+from tests.worker_runtime.ranks import RankPool
 from worker_runtime import link as link_module
-from worker_runtime import wire
-from worker_runtime.errors import SequencerError
+from worker_runtime import outbox as outbox_module
+from worker_runtime import runtime, wire
+from worker_runtime.collectives import Allgather, Allreduce
+from worker_runtime.collectives.combination import SUM as ADD
+from worker_runtime.core.questions import Kind, Question, Signature
+from worker_runtime.errors import OperationRefusedError, SequencerError, UnsendableError
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint
+from worker_runtime.operation import Operation
+from worker_runtime.wire import Frame
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=LIMIT_SECONDS)
@@ -105,3 +115,204 @@ def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
 def test_an_address_that_cannot_be_reached_is_given_up_in_time() -> None:
     with pytest.raises(SequencerError):
         Link.connect(Endpoint("255.255.255.255", 1), KEY, 7, 3, timedelta(seconds=0.1))
+
+
+def test_more_than_a_frame_holds_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
+    ours, theirs = socket.socketpair()
+    link, sequencer = Link(ours), Sequencer(theirs)
+    for index in range(10):
+        link.ask(Echo(f"name {index}"))
+    link.flush()
+    assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
+    assert sequencer.frames.count(Frame.ASK) > 2
+    link.close()
+    sequencer.close()
+
+
+def test_numbers_of_questions_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "_NUMBERS", 3)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = Link(ours)
+        assert [link.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
+        link.close()
+
+
+def test_a_burst_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "_BURST", 3)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        link = Link(ours)
+        for is_full in (False, False, True):
+            link.ask(Echo("x"))
+            assert link.is_full == is_full
+        link.flush()
+        assert not link.is_full
+        link.close()
+
+
+def test_a_signature_is_told_once_before_its_first_question() -> None:
+    other = Signature(Kind.BARRIER)
+    ours, theirs = socket.socketpair()
+    link, sequencer = Link(ours), Sequencer(theirs)
+    for name, signature in [("a", SUM), ("b", other), ("c", SUM), ("d", replace(other)), ("e", replace(SUM))]:
+        operation = Echo(name)
+        operation.question = Question(0, name, signature)
+        link.ask(operation)
+    link.flush()
+    told = dict(wire.decode_signature(memoryview(sequencer.read()[1])) for _ in range(2))
+    kind, body = sequencer.read()
+    heads = [wire.decode_head(head) for head, _, _ in wire.decode_questions(body, 0, len(body))]
+    assert kind == Frame.ASK
+    assert [(told[number], name) for number, _, name in heads] == [
+        (SUM, "a"),
+        (other, "b"),
+        (SUM, "c"),
+        (other, "d"),
+        (SUM, "e"),
+    ]
+    link.close()
+    sequencer.close()
+
+
+class Lost(Echo):
+    """Its values cannot be read."""
+
+    error: BaseException = MemoryError("no memory")
+
+    @property
+    def payload(self) -> bytes:
+        """Raises."""
+        raise self.error
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, Sequencer]]:
+    ours, theirs = socket.socketpair()
+    link, sequencer = Link(ours, 3), Sequencer(theirs)
+    yield link, sequencer
+    link.close()
+    sequencer.close()
+
+
+def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
+    """The next questions, by name: signature, extents and payload."""
+    told: dict[int, Signature] = {}
+    read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
+    while len(read) < count:
+        kind, body = sequencer.read()
+        if kind == Frame.SIGNATURE:
+            number, signature = wire.decode_signature(memoryview(body))
+            told[number] = signature
+        else:
+            for head, extents, payload in wire.decode_questions(body, 0, len(body)):
+                signature_number, _, name = wire.decode_head(head)
+                read[name] = told[signature_number], extents, payload
+    return read
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"signature": replace(SUM, prescale=object())},
+        {"signature": replace(SUM, shapes=([1],))},  # it has no hash
+        {"name": "a lone surrogate: \udc80"},
+        {"name": "x" * 70_000},
+    ],
+    ids=["encoding", "hash", "surrogate", "long name"],
+)
+def test_what_cannot_become_a_question_is_not_counted(ends: tuple[Link, Sequencer], change: dict[str, Any]) -> None:
+    link, sequencer = ends
+    for _ in range(2):  # it is not half known the second time, either
+        wrong = Echo("wrong")
+        wrong.question = wrong.question._replace(**change)
+        with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
+            link.ask(wrong)
+    assert [link.ask(Echo("a")), link.ask(Echo("b"))] == [0, 1]
+    link.flush()
+    assert read_questions(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
+
+
+@pytest.mark.parametrize("extents", [(2**63,), (1.5,), (0,) * 70_000], ids=["large", "float", "many"])
+def test_extents_that_cannot_be_sent_are_not_counted(ends: tuple[Link, Sequencer], extents: tuple[int, ...]) -> None:
+    link, _ = ends
+    wrong = Echo("wrong")
+    wrong.extents = extents
+    with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
+        link.ask(wrong)
+    assert link.ask(Echo("a")) == 0
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no memory"), TypeError("no memory")])
+def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbours(
+    ends: tuple[Link, Sequencer], error: Exception
+) -> None:
+    link, sequencer = ends
+    lost = Lost("lost")
+    lost.error = error
+    for operation in (Echo("a"), lost, Echo("b")):
+        link.ask(operation)
+    link.flush()
+    questions = read_questions(sequencer, 3)
+    assert list(questions) == ["a", "lost", "b"]
+    assert questions["a"] == questions["b"] == (SUM, (), b"12345678")
+    signature, extents, payload = questions["lost"]
+    assert signature.dtypes == ("nothing that could be read (rank 3: no memory)",)
+    assert (extents, payload) == ((), b"")
+
+
+def test_what_an_interrupt_leaves_is_sent_later(ends: tuple[Link, Sequencer]) -> None:
+    link, sequencer = ends
+    interrupted = Lost("interrupted")
+    interrupted.error = KeyboardInterrupt()
+    for operation in (Echo("a"), interrupted):
+        link.ask(operation)
+    with pytest.raises(KeyboardInterrupt):
+        link.flush()
+    interrupted.error = MemoryError()
+    link.ask(Echo("b"))
+    link.flush()
+    assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_values_that_cannot_be_read_fail_that_operation_alone_on_all_ranks(ranks: RankPool, everywhere: bool) -> None:  # noqa: FBT001 - a parameter
+    def body() -> object:
+        executor = runtime.RUNTIME.executor
+        among = executor.find_members(0, "test")
+
+        class Unreadable(Allreduce):
+            bundler = property(lambda _: None, lambda *_: None)  # type: ignore[assignment]  # it is read by itself
+
+            @property
+            def payload(self) -> bytes:
+                raise MemoryError("no memory")
+
+        kind = Unreadable if everywhere or executor.rank == 1 else Allreduce
+        handles = [
+            executor.submit(each([torch.ones(2)], ADD, among, f"allreduce.{name}"))
+            for name, each in (("before", Allreduce), ("lost", kind), ("after", Allreduce))
+        ]
+        with pytest.raises(OperationRefusedError, match=r"rank 1: no memory"):
+            handles[1].wait()
+        return [handles[place].wait()[0].tolist() for place in (0, 2)]
+
+    assert ranks.run(body) == [[[2.0, 2.0], [2.0, 2.0]]] * 2
+
+
+def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
+    def body() -> object:
+        executor = runtime.RUNTIME.executor
+        among = executor.find_members(0, "test")
+
+        def make() -> Operation[Any]:
+            return Allgather([torch.ones(1)], among, "allgather.x")
+
+        wrong = make()
+        wrong.extents = (2**70,)
+        with pytest.raises(UnsendableError, match="allgather 'x' cannot be sent"):
+            executor.submit(wrong)
+        return executor.run(make())[0].tensor.tolist()
+
+    assert ranks.run(body) == [[1.0, 1.0]] * 2

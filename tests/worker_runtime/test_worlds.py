@@ -1,8 +1,21 @@
-"""What other launchers' variables say of a process."""
+"""Other launchers' worlds: their variables, and how their members meet without hvdrun."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from worker_runtime.errors import ForeignRankError, ForeignWorldError
+from rendezvous.core.model import Endpoint
+from worker_runtime.errors import ForeignRankError, ForeignWorldError, MeetingError
+from worker_runtime.meeting import FilePlace, Meeting, find_own_address
 from worker_runtime.worlds import Master, OneHost, World, find_world
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
@@ -85,3 +98,139 @@ def test_a_rank_that_its_world_cannot_have_is_refused() -> None:
 
 def test_an_ipv6_address_stands_in_brackets() -> None:
     assert str(Master("2001:db8::1", 4711)) == "[2001:db8::1]:4711"
+
+
+LIMIT = timedelta(seconds=20)
+SCRIPT = """
+import worker_runtime.torch as hvd
+hvd.init()
+print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_size(), hvd.allgather_object(hvd.rank()))
+hvd.shutdown()
+hvd.init()
+print(hvd.allgather_object("again"))
+"""
+EXPECTED = {rank: f"{rank} 2 {rank} 2 1 [0, 1]\n['again', 'again']\n" for rank in range(2)}
+
+
+def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
+    """Run the script once for each member's variables; what each printed."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("HVD_", "HOROVOD_"))}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT],
+            env={**own, "TMPDIR": str(folder), **member},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for member in members
+    ]
+    try:
+        outputs = [process.communicate(timeout=60) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0] * len(processes), outputs
+    return [output for output, _ in outputs]
+
+
+def free_port() -> str:
+    """A port that was free a moment ago, as a user of mpirun would choose one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def mpi_member(rank: int) -> dict[str, str]:
+    return {
+        "PMIX_NAMESPACE": "prterun-test@1",
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
+
+
+def test_members_of_an_mpirun_on_one_host_meet_in_a_file_that_does_not_stay(tmp_path: Path) -> None:
+    outputs = run_members([mpi_member(rank) for rank in range(2)], tmp_path)
+    assert dict(enumerate(outputs)) == EXPECTED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_members_of_a_slurm_step_meet_at_the_master_that_the_user_named(tmp_path: Path) -> None:
+    port = free_port()
+    members = [
+        {
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": str(rank),
+            "SLURM_NTASKS": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        for rank in range(2)
+    ]
+    assert dict(enumerate(run_members(members, tmp_path))) == EXPECTED
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def meeting_as(rank: int, limit: timedelta = LIMIT) -> Iterator[Meeting]:
+    """A member of a world of two, both on this host, as this one process plays them."""
+    home = OneHost("mpirun-a/b")
+    world = World("mpirun", rank, 2, home)
+    with closing(Meeting(world, FilePlace(world, home, limit), limit)) as meeting:
+        yield meeting
+
+
+def test_a_member_may_come_before_rank_0(place: Path) -> None:
+    with ThreadPoolExecutor() as threads, meeting_as(0) as first, meeting_as(1) as other:
+        early = threads.submit(other.await_store, 1)
+        early_key = threads.submit(other.share_key, 1)
+        first.open_store(1, Endpoint("127.0.0.1", 4711))
+        key = first.share_key(1)
+        assert early.result(LIMIT.total_seconds()) == Endpoint("127.0.0.1", 4711)
+        assert early_key.result(LIMIT.total_seconds()) == key
+        assert len(key) == 32
+        assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
+        other.end()  # does not take from others what is not its own
+        assert len(list(place.iterdir())) == 2
+        first.end()
+        assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("place")
+def test_every_generation_has_its_own_key_and_the_same_sequencer() -> None:
+    with meeting_as(0) as first:
+        keys, sequencers = [], []
+        for generation in (1, 2):
+            keys.append(first.share_key(generation))
+            sequencers.append(first.await_sequencer(generation))
+        assert keys[0] != keys[1]
+        assert sequencers[0] == sequencers[1]
+        with socket.create_connection((sequencers[0].address, sequencers[0].port), timeout=10):
+            pass
+
+
+@pytest.mark.usefixtures("place")
+def test_a_rank_0_that_never_comes_is_named() -> None:
+    with (
+        meeting_as(1, timedelta(seconds=0.1)) as other,
+        pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"),
+    ):
+        other.await_store(1)
+
+
+@pytest.mark.usefixtures("place")
+def test_generations_do_not_read_each_others_files() -> None:
+    with meeting_as(0) as first, meeting_as(1, timedelta(seconds=0.1)) as other:
+        first.open_store(1, Endpoint("127.0.0.1", 4711))
+        with pytest.raises(MeetingError):
+            other.await_store(2)
+
+
+def test_the_own_address_is_the_one_that_leads_to_the_master() -> None:
+    assert find_own_address(Master("127.0.0.1", 1)) == "127.0.0.1"

@@ -1,5 +1,6 @@
-"""Groups beside gloo's: made, tested by all members together, and refused by all alike."""
+"""Groups beside gloo's: what goes through the gate, and how they are tested, refused and ended."""
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -8,13 +9,67 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.worker_runtime.backends.stubs import LIMIT, Unreduced, make_gloo_group, run_members
-from worker_runtime.backends import gate
+from tests.worker_runtime.backends.stubs import (
+    LIMIT,
+    StubConnections,
+    StubGroup,
+    StubWork,
+    Unreduced,
+    make_gloo_group,
+    run_members,
+)
+from worker_runtime.backends import canary, gate
 from worker_runtime.backends.errors import CanaryError
+from worker_runtime.backends.gate import MPI, TRAVELLING, UCC
 from worker_runtime.backends.gated import Connect, Gated
 from worker_runtime.backends.gated_group import GatedGroup
 from worker_runtime.gloo import Gloo
 from worker_runtime.torch_groups import TorchGroup
+
+SUM, AVERAGE, BAND = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.BAND
+MEASURED = {torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64}
+
+
+def test_the_docstring_holds_the_table() -> None:
+    lines = [line.strip() for line in (gate.__doc__ or "").splitlines()]
+    for line in gate.make_table().splitlines():
+        assert line.strip() in lines
+
+
+@pytest.mark.parametrize("dtype", TRAVELLING)
+def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype)
+    assert [
+        UCC.lets_reduce(x, SUM),
+        UCC.lets_move(x),
+        UCC.lets_gather([x, x], x),
+        UCC.lets_exchange(x),
+    ] == [dtype in MEASURED] * 4
+
+
+def test_ucc_never_sees_half_precision() -> None:
+    x = torch.ones(3, dtype=torch.float16)
+    assert not UCC.lets_reduce(x, SUM)
+    assert not UCC.lets_exchange(x)
+
+
+def test_reductions_that_nobody_tried_stay_out() -> None:
+    for reduction in (AVERAGE, BAND):
+        assert not UCC.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
+        assert not MPI.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
+
+
+def test_uneven_gathers_stay_out() -> None:
+    x = torch.ones(3)
+    assert UCC.lets_gather([torch.ones(3), torch.ones(3)], x)
+    assert not UCC.lets_gather([torch.ones(3), torch.ones(4)], x)
+
+
+def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_not() -> None:
+    x = torch.ones(0)
+    assert not UCC.lets_reduce(x, SUM)
+    assert not UCC.lets_move(x)
+    assert UCC.lets_exchange(x)  # the decision must be the same on all ranks
 
 
 def connect_real(gloo: Gloo) -> Connect:
@@ -93,3 +148,121 @@ def test_members_that_do_not_come_are_an_error_within_the_limit() -> None:
     assert isinstance(error, RuntimeError)
     with pytest.raises(RuntimeError):
         raise error
+
+
+TRUSTED, OTHER = torch.ones(2), torch.ones(2, dtype=torch.float16)
+CALLS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "allreduce": lambda group, x: group.allreduce(x, dist.ReduceOp.SUM),
+    "broadcast": lambda group, x: group.broadcast(x, 0),
+    "allgather": lambda group, x: group.allgather([x.clone(), x.clone()], x),
+    "alltoall_base": lambda group, x: group.alltoall_base(x.clone(), x, [1, 1], [1, 1]),
+}
+
+
+def make(inside: object, outside: StubGroup, connections: StubConnections | None = None) -> GatedGroup:
+    return GatedGroup(cast("Any", inside), cast("Any", outside), gate.UCC, connections or StubConnections(), LIMIT)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_goes_where_the_gate_says(name: str) -> None:
+    inside, outside = StubGroup(), StubGroup()
+    group = make(inside, outside)
+    assert CALLS[name](group, TRUSTED).wait(LIMIT)
+    assert (inside.names, outside.names) == ([name], [])
+    assert CALLS[name](group, OTHER) is outside.work
+    assert (inside.names, outside.names) == ([name], [name])
+
+
+def test_a_barrier_and_the_time_limit_are_gloos() -> None:
+    inside, outside = StubGroup(StubWork(is_ended=False)), StubGroup()
+    group = make(inside, outside)
+    group.barrier()
+    group._set_default_timeout(timedelta(milliseconds=5))
+    assert (inside.names, outside.names) == ([], ["barrier", "_set_default_timeout"])
+    with pytest.raises(RuntimeError, match=r"within 0\.005 s"):
+        CALLS["allreduce"](group, TRUSTED).wait()
+
+
+def test_an_interruption_reaches_both() -> None:
+    connections = StubConnections()
+    group = make(StubGroup(StubWork(is_ended=False)), StubGroup(), connections)
+    work = CALLS["allreduce"](group, TRUSTED)
+    group.shut_down()
+    group.shut_down()
+    assert connections.ends == 2
+    with pytest.raises(RuntimeError, match="interrupted"):
+        work.wait(LIMIT)
+
+
+def test_both_are_ended() -> None:
+    inside, outside = StubGroup(), StubGroup()
+    group = make(inside, outside)
+    CALLS["broadcast"](group, TRUSTED)
+    group.shutdown()
+    assert (inside.names, outside.names) == (["broadcast", "shutdown"], ["shutdown"])
+
+
+def test_a_backend_without_a_shutdown_ends_with_its_last_reference() -> None:
+    outside = StubGroup()
+    make(Unreduced(), outside).shutdown()
+    assert outside.names == ["shutdown"]
+
+
+def test_a_backend_that_is_at_work_is_neither_ended_nor_destroyed() -> None:
+    destroyed: list[float] = []
+
+    class Mortal(StubGroup):
+        def __del__(self) -> None:
+            destroyed.append(time.monotonic())
+
+    inside, outside = Mortal(StubWork(is_ended=False)), StubGroup()
+    group = make(inside, outside)
+    CALLS["allreduce"](group, TRUSTED)
+    calls = inside.calls
+    del inside
+    group.shut_down()
+    group.shutdown()
+    del group
+    assert (destroyed, [name for name, *_ in calls], outside.names) == ([], ["allreduce"], ["shutdown"])
+
+
+class OneWrong:
+    """A group whose allreduce is right but for one element."""
+
+    def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> StubWork:
+        """Of two members that both have these numbers."""
+        del op
+        tensor.copy_(torch.stack([canary._make_numbers(rank) for rank in range(2)]).sum(0))
+        tensor[-1] += 1
+        return StubWork()
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_group_that_adds_up_has_no_fault(size: int) -> None:
+    def member(rank: int, gloo: Gloo) -> str:
+        group, _ = gloo.make("canary", rank, size, "cpu", LIMIT)
+        return canary.find_fault(group, rank, size, LIMIT)
+
+    assert run_members(size, member) == [""] * size
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_input_that_comes_back_unreduced_is_a_fault(rank: int) -> None:
+    fault = canary.find_fault(cast("Any", Unreduced()), rank, 2, LIMIT)
+    assert fault.startswith("an allreduce of known numbers returned ")
+    assert " where their sum is " in fault
+
+
+def test_one_wrong_element_is_a_fault() -> None:
+    assert "known numbers" in canary.find_fault(cast("Any", OneWrong()), 0, 2, LIMIT)
+
+
+def test_an_error_is_a_fault() -> None:
+    group = StubGroup(StubWork(error="it broke"))
+    assert canary.find_fault(cast("Any", group), 0, 2, LIMIT) == "it broke"
+
+
+def test_thousands_of_ranks_add_up_exactly() -> None:
+    total = torch.stack([canary._make_numbers(rank) for rank in range(4096)]).to(torch.float64).sum(0)
+    assert total.max() < 1 << 24
+    assert torch.equal(total, total.to(torch.float32).to(torch.float64))

@@ -1,5 +1,6 @@
-"""UCC's groups: torch's own, or a plug-in's. Without a UCC here, stubs stand for both."""
+"""Groups of UCC and MPI: without these here, stubs stand for both."""
 
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,11 +10,17 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from tests.worker_runtime.backends.stubs import LIMIT, make_gloo_group, run_members
+from tests.worker_runtime.backends.stubs import LIMIT, StubConnections, StubGroup, make_gloo_group, run_members
 from worker_runtime.backends import gate
+from worker_runtime.backends.choice import GLOO_ALONE, Choice
+from worker_runtime.backends.composite import compose
 from worker_runtime.backends.gated import Gated
+from worker_runtime.backends.gated_group import GatedGroup
+from worker_runtime.backends.mpi import Mpi
+from worker_runtime.backends.nccl import NcclGroup
 from worker_runtime.backends.ucc import Ucc
 from worker_runtime.gloo import Gloo
+from worker_runtime.membership import Assignment, Backend
 
 STORE = HashStore()
 
@@ -102,3 +109,99 @@ def test_a_real_ucc_passes_its_test() -> None:
         return float(x.sum())
 
     assert run_members(2, member) == [16.0, 16.0]
+
+
+@dataclass
+class StubMpi:
+    """A group of MPI, which has its own idea of who is in it."""
+
+    own_rank: int
+    own_size: int
+
+    def create(self, ranks: list[int]) -> "StubMpi":
+        """MPI's group of all processes."""
+        assert ranks == []
+        return self
+
+    def rank(self) -> int:
+        """By MPI's own count."""
+        return self.own_rank
+
+    def size(self) -> int:
+        """By MPI's own count."""
+        return self.own_size
+
+
+def put(monkeypatch: pytest.MonkeyPatch, mpi: object) -> None:
+    monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupMPI", mpi, raising=False)
+
+
+def test_all_ranks_have_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi = StubMpi(1, 4)
+    put(monkeypatch, mpi)
+    assert cast("object", Mpi(4).connect("prefix", 1, 4, LIMIT)) is mpi
+
+
+def test_some_ranks_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, None)
+    assert Mpi(4).connect("prefix", 1, 2, LIMIT) is None
+
+
+@pytest.mark.parametrize("own", [(0, 1), (0, 4), (1, 8)])
+def test_workers_that_mpi_knows_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch, own: tuple[int, int]) -> None:
+    put(monkeypatch, StubMpi(*own))
+    with pytest.raises(RuntimeError, match=r"to MPI this worker is .* and to the job 1 of 4; .*mpirun -np 4.*HVD_BACK"):
+        Mpi(4).connect("prefix", 1, 4, LIMIT)
+
+
+NUMBERS = Assignment(1, 2, 1, 2, 0, 1)
+
+
+class StubGloo:
+    """Makes stubs for gloo's groups."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.group = StubGroup()
+
+    def make(self, *arguments: object) -> tuple[Any, StubConnections]:
+        """As `Gloo.make`."""
+        self.asked.append(arguments)
+        return self.group, StubConnections()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gloo_is_asked_and_nothing_is_put_around_its_groups(device: str) -> None:
+    gloo = StubGloo()
+    make = compose(GLOO_ALONE, gloo.make, HashStore(), NUMBERS, LIMIT)
+    group, _ = make("set/3/x", 1, 2, device, LIMIT)
+    assert group is gloo.group
+    assert gloo.asked == [("set/3/x", 1, 2, device, LIMIT)]
+
+
+def test_cuda_tensors_take_nccl_and_cpu_tensors_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    gloo = StubGloo()
+
+    class Nccl(StubGroup):
+        def __init__(self, *_: object) -> None:
+            super().__init__()
+
+        class Options:
+            config = StubGroup()
+
+    monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupNCCL", Nccl, raising=False)
+    make = compose(Choice(cuda=Backend.NCCL), gloo.make, HashStore(), NUMBERS, LIMIT)
+    group, interruptible = make("set/3/cuda", 1, 2, "cuda", LIMIT)
+    assert isinstance(group, NcclGroup)
+    assert interruptible is group
+    assert gloo.asked == []
+    assert make("set/3/cpu", 1, 2, "cpu", LIMIT)[0] is gloo.group
+
+
+def test_a_backend_that_is_not_there_any_more_is_an_error_of_making_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GatedGroup, "__init__", lambda *_: pytest.fail("a group was made"))
+    monkeypatch.setattr("worker_runtime.backends.gated._list_faulty", lambda *_: [0])
+    if dist.is_ucc_available():
+        pytest.skip("this torch has a UCC")
+    with pytest.raises(RuntimeError, match="no UCC"):
+        compose(Choice(cpu=Backend.UCC), StubGloo().make, HashStore(), NUMBERS, LIMIT)("set/3/cpu", 1, 2, "cpu", LIMIT)
