@@ -1,4 +1,4 @@
-"""Small networks for these tests, and what of them is compared."""
+"""Small networks for these tests, what of them is compared, and what cannot be computed."""
 
 import mxnet as mx
 import numpy as np
@@ -46,3 +46,12 @@ def are_equal(value: object) -> bool:
     """Whether all ranks have the same."""
     first, *others = hvd.allgather_object(value)
     return all(np.array_equal(first[name], other[name]) for other in others for name in first)
+
+
+def make_spoilt(size: int = 600) -> mx.nd.NDArray:
+    """What the engine cannot compute: it finds out that there is no root. Whoever makes one reads it.
+
+    It is no random draw: MXNet keeps an error with all that an operation writes to, so that of a draw might be raised
+    by a later one, which uses the same generator.
+    """
+    return mx.nd.linalg.potrf(-mx.nd.eye(size))

@@ -8,6 +8,7 @@ import pytest
 
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.gate import WIDTH, Gate, GatedNet
+from tests.worker_runtime.mxnet.networks import make_spoilt
 from tests.worker_runtime.mxnet.training import MakeTrainer, make_plain, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allreduce, Combination, Reduction
@@ -106,15 +107,6 @@ def test_integers_have_no_gradients(ranks: RankPool) -> None:
         return [array.asnumpy().tolist() for array in arrays]
 
     assert ranks.run(body) == [[[0, 0], [0.5, 0.5]], [[1, 1], [0.5, 0.5]]]
-
-
-def make_spoilt() -> mx.nd.NDArray:
-    """What the engine cannot compute: it finds out that there is no root.
-
-    It is no random draw: MXNet keeps an error with all that an operation writes to, so that of a draw might be raised
-    by a later one, which uses the same generator.
-    """
-    return mx.nd.linalg.potrf(-mx.nd.eye(600))
 
 
 @pytest.mark.parametrize("group_count", [0, 2])

@@ -1,4 +1,4 @@
-"""The distributed trainer.
+"""Training with the distributed trainer or the distributed optimizer; and what only the trainer does.
 
 Long because each promise of the trainer has its test here.
 """
@@ -12,120 +12,94 @@ import pytest
 
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.training import (
+    MAKERS,
     OPTIMIZERS,
     WAYS,
+    MakeTrainer,
     check,
     differentiate,
+    in_both_ways,
     make_net,
-    make_optimizer,
     make_parameters,
+    make_plain,
+    make_sgd,
     make_values,
     read,
+    subtract,
+    take_step,
     train,
 )
 from tests.worker_runtime.ranks import RankPool, Ranks
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
 SOAK_SIZE = int(os.environ.get("HVDRUN_SOAK_WORKERS", "0"))
+TRAININGS = [
+    *itertools.product([2], WAYS[:-1], OPTIMIZERS, [False, True]),
+    *itertools.product([2], WAYS[-1:], OPTIMIZERS, [False]),  # a Module is always hybrid
+    *itertools.product([3], WAYS, ["momentum"], [True]),
+]
+in_one_step_or_two = pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
 
 
-@pytest.mark.parametrize("hybrid", [False, True], ids=["imperative", "hybrid"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "module"])
+def check_training(pool: RankPool | Ranks, size: int, way: str, name: str, *, hybrid: bool) -> None:
+    replicas = pool.run(lambda: train(way, name, hvd.rank(), hvd.size(), hybrid=hybrid), size=size)
+    check(replicas, train(way, name, hybrid=hybrid), 1e-4 if way == "module" else 1e-9 if size == 2 else 1e-6)
+
+
+@pytest.mark.parametrize(("size", "way", "name", "hybrid"), TRAININGS)
 def test_workers_train_as_one_process_with_the_whole_batch(
-    ranks: RankPool, way: str, name: str, *, hybrid: bool
+    ranks: RankPool, size: int, way: str, name: str, *, hybrid: bool
 ) -> None:
-    replicas = ranks.run(lambda: train(way, name, hvd.rank(), hvd.size(), hybrid=hybrid))
-    check(replicas, train(way, name, hybrid=hybrid))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_module_api_trains_as_one_process_with_the_whole_batch(ranks: RankPool, name: str) -> None:
-    replicas = ranks.run(lambda: train("module", name, hvd.rank(), hvd.size()))
-    check(replicas, train("module", name), tolerance=1e-4)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_three_workers_train_as_one_process(ranks: RankPool, way: str) -> None:
-    replicas = ranks.run(lambda: train(way, "momentum", hvd.rank(), hvd.size(), hybrid=True), size=3)
-    check(replicas, train(way, "momentum", hybrid=True), tolerance=1e-4 if way == "module" else 1e-6)
+    check_training(ranks, size, way, name, hybrid=hybrid)
 
 
 @pytest.mark.skipif(SOAK_SIZE == 0, reason="only in make soak: HVDRUN_SOAK_WORKERS=4")
 def test_more_workers_train_as_one_process() -> None:
     with Ranks(SOAK_SIZE) as many:
         for way, name, hybrid in itertools.product(WAYS, OPTIMIZERS, (False, True)):
-            replicas = many.run(
-                lambda: train(way, name, hvd.rank(), hvd.size(), hybrid=hybrid),  # noqa: B023 - called at once
-                size=SOAK_SIZE,
-            )
-            check(replicas, train(way, name, hybrid=hybrid), tolerance=1e-4 if way == "module" else 1e-6)
+            check_training(many, SOAK_SIZE, way, name, hybrid=hybrid)
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("way", "settings"),
     [
-        {},
-        {"num_groups": 2},
-        {"num_groups": 9},
-        {"gradient_predivide_factor": 4.0},
-        {"num_groups": 2, "gradient_predivide_factor": 4.0},
-        {"compression": hvd.Compression.fp16},
-        {"compression": hvd.Compression.fp16, "num_groups": 1},
-        {"prefix": "generator"},
+        *itertools.product(MAKERS, [{}, {"num_groups": 2}, {"gradient_predivide_factor": 4.0}]),
+        ("trainer", {"num_groups": 9}),
+        ("trainer", {"num_groups": 2, "gradient_predivide_factor": 4.0}),
+        ("trainer", {"compression": hvd.Compression.fp16}),
+        ("trainer", {"compression": hvd.Compression.fp16, "num_groups": 1}),
+        ("trainer", {"prefix": "generator"}),
     ],
     ids=str,
 )
 def test_a_step_subtracts_the_mean_over_workers_of_the_gradient_by_the_batch_size(
-    ranks: RankPool, settings: dict[str, object]
+    ranks: RankPool, way: str, settings: dict[str, object]
 ) -> None:
     def body() -> object:
-        params = make_parameters((4,), (3, 2), (5,), (2,), dtypes=("float32", "float64", "float16", "float64"))
-        options = {"learning_rate": 1.0, "multi_precision": True}
-        trainer = hvd.DistributedTrainer(params, "sgd", options, **settings)
-        for _ in range(3):
-            differentiate(params, hvd.rank() + 1)
-            trainer.step(10)
-        return [np.unique(parameter.data().asnumpy().astype("float64")).tolist() for parameter in params.values()]
+        shapes, dtypes = [(4,), (3, 2), (5,), (2,)], ["float32", "float64", "float16", "float64"]
+        if not settings:  # several buckets
+            shapes, dtypes = [*shapes, (600, 600), (700, 500)], [*dtypes, "float32", "float64"]
+        params = make_parameters(*shapes, dtypes=dtypes)
+        return subtract(make_sgd(params, MAKERS[way], **settings), params, 10, 5, 1, 1)
 
     for found in ranks.run(body):
-        for value in found:
-            assert value == pytest.approx([1 - 3 * 0.15], abs=2e-3)
+        for values in found:
+            assert values == pytest.approx([1 - 0.15 - 0.3 - 1.5 - 1.5], abs=2e-3)
 
 
-def test_large_gradients_and_those_of_several_dtypes_are_averaged(ranks: RankPool) -> None:
-    def body() -> object:
-        dtypes = ("float32", "float64", "float16", "float32")
-        params = make_parameters((600, 600), (700, 500), (900, 900), (3,), dtypes=dtypes)
-        trainer = hvd.DistributedTrainer(params, "sgd")
-        for _ in range(4):
-            differentiate(params, hvd.rank() + 1)
-            trainer.allreduce_grads()
-        return [np.unique(parameter.grad().asnumpy()).tolist() for parameter in params.values()]
-
-    assert ranks.run(body) == [[[1.5]] * 4] * 2
-
-
-@pytest.mark.parametrize("kind", ["dict", "ParameterDict", "list", "tuple", "generator"])
-def test_parameters_may_come_in_any_form(ranks: RankPool, kind: str) -> None:
-    forms = {"dict": dict, "ParameterDict": lambda params: params, "list": lambda params: list(params.values())}
-    forms |= {"tuple": lambda params: tuple(params.values()), "generator": lambda params: iter(params.values())}
-
+@pytest.mark.parametrize("form", [dict, lambda p: p, lambda p: list(p.values()), lambda p: iter(p.values())])
+def test_parameters_may_come_in_any_form(ranks: RankPool, form: type) -> None:
     def body() -> object:
         params = make_parameters((4,), (3,))
-        trainer = hvd.DistributedTrainer(forms[kind](params), "sgd", {"learning_rate": 1.0})
-        for _ in range(3):
-            differentiate(params, hvd.rank() + 1)
-            trainer.step(1)
-        return [parameter.data().asnumpy().tolist() for parameter in params.values()]
+        return subtract(hvd.DistributedTrainer(form(params), "sgd", {"learning_rate": 1.0}), params, 1, 1, 1)
 
-    assert ranks.run(body) == [[[-3.5] * 4, [-3.5] * 3]] * 2
+    assert ranks.run(body) == [[[-3.5], [-3.5]]] * 2
 
 
 def test_gradients_may_be_changed_between_averaging_and_updating(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((4,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         norms = []
         for _ in range(3):
             differentiate(params, 3.0 * (2 * hvd.rank()))
@@ -142,7 +116,7 @@ def test_gradients_may_be_changed_between_averaging_and_updating(ranks: RankPool
 def test_a_gradient_that_is_read_in_the_background_is_not_overwritten(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((700, 700))
-        trainer = hvd.DistributedTrainer(params, "sgd")
+        trainer = make_sgd(params)
         read_late = []
         for _ in range(4):
             differentiate(params, hvd.rank() + 1)
@@ -159,17 +133,11 @@ def test_a_gradient_that_is_read_in_the_background_is_not_overwritten(ranks: Ran
 def test_a_parameter_without_gradients_is_left_alone(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((2,), (2,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         values = []
         for step in range(6):
             params["p1"].grad_req = "null" if step in {1, 2} else "write"
-            with mx.autograd.record():
-                losses = [
-                    (parameter.data() * (hvd.rank() + 1)).sum()
-                    for parameter in params.values()
-                    if parameter.grad_req != "null"
-                ]
-            mx.autograd.backward(losses)
+            differentiate(params, hvd.rank() + 1, ["p0"] if step in {1, 2} else [])
             trainer.step(1)
             values.append([parameter.data().asnumpy()[0] for parameter in params.values()])
         return values
@@ -182,11 +150,10 @@ def test_gradients_of_several_backward_passes_are_added(ranks: RankPool) -> None
     def body() -> object:
         params = make_parameters((2,))
         params["p0"].grad_req = "add"
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         for _ in range(3):
-            for _ in range(2):
-                differentiate(params, hvd.rank() + 1)
-            trainer.step(2)
+            differentiate(params, hvd.rank() + 1)
+            subtract(trainer, params, 2)
             params["p0"].zero_grad()
         return params["p0"].data().asnumpy().tolist()
 
@@ -195,50 +162,36 @@ def test_gradients_of_several_backward_passes_are_added(ranks: RankPool) -> None
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_contexts_of_a_worker_are_summed_before_workers_are_averaged(ranks: RankPool, size: int) -> None:
-    def body() -> object:
-        contexts = [mx.cpu(0), mx.cpu(1)]
+    def train_on(contexts: list[mx.Context], rank: int, size: int) -> list[list[np.ndarray]]:
         net = make_net(contexts)
-        trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-        whole = make_values(12, 6)
-        parts = mx.gluon.utils.split_and_load(mx.nd.array(whole[hvd.rank() :: hvd.size()], dtype="float64"), contexts)
+        make = MAKERS["trainer"] if contexts[1:] else mx.gluon.Trainer
+        trainer = make(
+            net.collect_params(), "sgd", {"learning_rate": 0.1}, **({} if contexts[1:] else {"kvstore": None})
+        )
+        parts = mx.gluon.utils.split_and_load(mx.nd.array(make_values(12, 6)[rank::size], dtype="float64"), contexts)
         for _ in range(4):
             with mx.autograd.record():
                 losses = [net(part).square() for part in parts]
             mx.autograd.backward(losses)
-            trainer.step(12 // hvd.size())
-        return [
-            [parameter.data(context).asnumpy() for parameter in net.collect_params().values()] for context in contexts
-        ]
+            trainer.step(12 // size)
+        return [[each.data(context).asnumpy() for each in net.collect_params().values()] for context in contexts]
 
-    net = make_net()
-    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=None)
-    for _ in range(4):
-        with mx.autograd.record():
-            loss = net(mx.nd.array(make_values(12, 6), dtype="float64")).square()
-        loss.backward()
-        trainer.step(12)
-    check([replica for worker in ranks.run(body, size=size) for replica in worker], read(net))
+    workers = ranks.run(lambda: train_on([mx.cpu(0), mx.cpu(1)], hvd.rank(), hvd.size()), size=size)
+    check([replica for worker in workers for replica in worker], train_on([mx.cpu(0)], 0, 1)[0])
 
 
 @pytest.mark.parametrize("contexts", [1, 2])
-@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+@in_one_step_or_two
 def test_a_parameter_that_only_some_workers_use_is_updated_on_all(
     ranks: RankPool, *, is_split: bool, contexts: int
 ) -> None:
     def body() -> object:
         params = make_parameters((2,), (2,), (2,))
         params.reset_ctx([mx.cpu(place) for place in range(contexts)])
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         for step in range(4):
-            used = [params["p0"]] if step % 2 == hvd.rank() else [params["p0"], params["p1"]]
-            with mx.autograd.record():
-                losses = [(parameter.list_data()[-1] * 2).sum() for parameter in used]
-            mx.autograd.backward(losses)
-            if is_split:
-                trainer.allreduce_grads()
-                trainer.update(1, ignore_stale_grad=True)
-            else:
-                trainer.step(1, ignore_stale_grad=True)
+            differentiate(params, 2, ["p0"] if step % 2 == hvd.rank() else ["p0", "p1"])
+            take_step(trainer, is_split=is_split, ignore_stale_grad=True)
         return [[data.asnumpy().tolist() for data in parameter.list_data()] for parameter in params.values()]
 
     assert ranks.run(body) == [[[[-7.0] * 2] * contexts, [[-3.0] * 2] * contexts, [[1.0] * 2] * contexts]] * 2
@@ -247,33 +200,27 @@ def test_a_parameter_that_only_some_workers_use_is_updated_on_all(
 def test_what_one_worker_did_not_use_counts_as_zeros_also_when_it_has_a_gradient_from_before(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((1,), (1,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         found = []
         for used in (["p0", "p1"], ["p0", "p1"][hvd.rank() :], ["p0"]):
-            with mx.autograd.record():
-                losses = [(params[name].data() * 4).sum() for name in used]
-            mx.autograd.backward(losses)
-            trainer.allreduce_grads()
-            trainer.update(1, ignore_stale_grad=True)
+            differentiate(params, 4, used)
+            take_step(trainer, is_split=True, ignore_stale_grad=True)
             found.append([params[name].data().asscalar() for name in ("p0", "p1")])
         return found
 
     assert ranks.run(body) == [[[-3.0, -3.0], [-5.0, -7.0], [-9.0, -7.0]]] * 2
 
 
-@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
+@in_one_step_or_two
 def test_gradients_that_no_backward_has_made_are_averaged_and_left_to_the_program(
     ranks: RankPool, *, is_split: bool
 ) -> None:
     def body() -> object:
         params = make_parameters((1,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         for _ in range(2):
             params["p0"].grad()[:] = hvd.rank() + 1
-            if is_split:
-                trainer.allreduce_grads()
-            else:
-                trainer._allreduce_grads()
+            (trainer.allreduce_grads if is_split else trainer._allreduce_grads)()
         with pytest.raises(UserWarning, match=r"`p0`.*has not been updated"):
             trainer.update(1)
         return params["p0"].grad().asscalar()
@@ -281,43 +228,37 @@ def test_gradients_that_no_backward_has_made_are_averaged_and_left_to_the_progra
     assert ranks.run(body) == [1.5] * 2
 
 
-@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
-def test_without_that_wish_a_stale_gradient_is_told_as_gluon_does(ranks: RankPool, *, is_split: bool) -> None:
+@in_one_step_or_two
+def test_a_stale_gradient_that_is_not_to_be_ignored_is_told_as_gluon_does(ranks: RankPool, *, is_split: bool) -> None:
     def body() -> None:
         params = make_parameters((2,), (2,))
-        trainer = hvd.DistributedTrainer(params, "sgd")
-        used = ["p0"] if hvd.rank() == 0 else ["p0", "p1"]
-        with mx.autograd.record():
-            losses = [params[name].data().sum() for name in used]
-        mx.autograd.backward(losses)
-        if is_split:
-            trainer.allreduce_grads()
-        update = trainer.update if is_split else trainer.step
+        trainer = make_sgd(params)
+        differentiate(params, 1, ["p0", "p1"][: 1 + hvd.rank()])
         if hvd.rank() == 0:
             with pytest.raises(UserWarning, match=r"`p1`.*has not been updated"):
-                update(1)
+                take_step(trainer, is_split=is_split)
         else:
-            update(1)
+            take_step(trainer, is_split=is_split)
 
     ranks.run(body)
 
 
-def test_sparse_gradients_are_averaged(ranks: RankPool) -> None:
-    def train_table(rank: int, size: int) -> np.ndarray:
+@in_both_ways
+def test_sparse_gradients_are_averaged(ranks: RankPool, make: MakeTrainer) -> None:
+    def train_table(make: MakeTrainer, rank: int, size: int) -> list[np.ndarray]:
         table = mx.gluon.nn.Embedding(6, 2, sparse_grad=True, prefix="table_")
         table.initialize(init="ones")
-        make = hvd.DistributedTrainer if size > 1 else mx.gluon.Trainer
-        trainer = make(table.collect_params(), "sgd", {"learning_rate": 0.5}, **({} if size > 1 else {"kvstore": None}))
+        trainer = make(table.collect_params(), mx.optimizer.create("adagrad", learning_rate=0.5))
         for step in range(4):
             words = (np.array([step, step + 1, 5, 2]) % 6)[rank::size]
             with mx.autograd.record():
                 loss = table(mx.nd.array(words)).square()
             loss.backward()
             trainer.step(len(words))
-        return table.weight.data().asnumpy()
+        return read(table)
 
-    replicas = ranks.run(lambda: train_table(hvd.rank(), hvd.size()))
-    check([[replica] for replica in replicas], [train_table(0, 1)], tolerance=1e-5)
+    replicas = ranks.run(lambda: train_table(make, hvd.rank(), hvd.size()))
+    check(replicas, train_table(make_plain, 0, 1), tolerance=1e-5)
 
 
 class Doubled:
@@ -340,146 +281,88 @@ def test_a_compressor_of_the_users_handles_each_gradient(ranks: RankPool) -> Non
     def body() -> object:
         params = make_parameters((3,), (2, 2))
         compressor = Doubled()
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, compressor)
-        for _ in range(3):
-            differentiate(params, hvd.rank() + 1)
-            trainer.step(1)
-        return compressor.calls, [np.unique(parameter.data().asnumpy()).tolist() for parameter in params.values()]
+        found = subtract(make_sgd(params, compression=compressor), params, 1, 1, 1)
+        return compressor.calls, found
 
     assert ranks.run(body) == [(6, [[-3.5], [-3.5]])] * 2
 
 
-def test_ranks_outside_the_process_set_step_by_themselves(ranks: RankPool) -> None:
+@in_both_ways
+def test_ranks_outside_the_process_set_step_by_themselves(ranks: RankPool, make: MakeTrainer) -> None:
     def body() -> object:
-        pair = hvd.add_process_set([0, 2])
         params = make_parameters((1,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, process_set=pair)
-        for _ in range(4):
-            differentiate(params, hvd.rank() + 1)
-            trainer.step(1)
-        return params["p0"].data().asscalar()
+        return subtract(make_sgd(params, make, process_set=hvd.add_process_set([0, 2])), params, 1, 1, 1, 1)
 
-    assert ranks.run(body, size=3) == [-7.0, -7.0, -7.0]
+    assert ranks.run(body, size=3) == [[[-7.0]]] * 3
 
 
-def test_two_trainers_take_turns(ranks: RankPool) -> None:
-    def body() -> object:
-        first, second = make_parameters((2,)), make_parameters((3,))
-        trainers = [
-            hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, prefix=prefix)
-            for params, prefix in ((first, "g"), (second, "d"))
-        ]
-        for _ in range(3):
-            differentiate(first, hvd.rank() + 1)
-            differentiate(second, 2 * (hvd.rank() + 1))
-            trainers[1].step(1)
-            trainers[0].step(1)
-        return first["p0"].data().asnumpy()[0], second["p0"].data().asnumpy()[0]
-
-    assert ranks.run(body) == [(-3.5, -8.0)] * 2
-
-
-@pytest.mark.parametrize("extra", [False, True], ids=["other order", "one more on a rank"])
-def test_trainers_with_prefixes_find_each_other_whenever_they_are_made(ranks: RankPool, *, extra: bool) -> None:
+@pytest.mark.parametrize("made", ["in one order", "in another order", "after one more on a rank"])
+def test_trainers_with_prefixes_find_each_other_whenever_they_are_made(ranks: RankPool, made: str) -> None:
     def body() -> object:
         models = {"a_": make_parameters((2,)), "b_": make_parameters((2,))}
-        if extra and hvd.rank() == 0:
-            hvd.DistributedTrainer(make_parameters((2,)), "sgd")
-        prefixes = sorted(models, reverse=not extra and hvd.rank() == 1)
-        trainers = {
-            prefix: hvd.DistributedTrainer(models[prefix], "sgd", {"learning_rate": 1.0}, prefix=prefix)
-            for prefix in prefixes
-        }
+        is_other = hvd.rank() == 0
+        if is_other and made == "after one more on a rank":
+            make_sgd(make_parameters((2,)))
+        prefixes = sorted(models, reverse=is_other and made == "in another order")
+        trainers = {prefix: make_sgd(models[prefix], prefix=prefix) for prefix in prefixes}
         for _ in range(3):
-            for factor, (prefix, params) in enumerate(models.items(), 1):
+            for factor, params in enumerate(models.values(), 1):
                 differentiate(params, 2.0 * factor * hvd.rank())
+            for prefix in ("b_", "a_"):
                 trainers[prefix].step(1)
         return [params["p0"].data().asnumpy()[0] for params in models.values()]
 
     assert ranks.run(body) == [[-2.0, -5.0]] * 2
 
 
-@pytest.mark.parametrize("is_split", [False, True], ids=["step", "split"])
-def test_ranks_with_more_parameters_than_others_are_told_how_many(ranks: RankPool, *, is_split: bool) -> None:
+@pytest.mark.parametrize(
+    ("shapes", "named"),
+    [
+        (
+            [[(2,)] * 2, [(2,)] * 3],
+            ["allreduce 'optimizer.net.1.", "2 gradients from 'net0'", "3 gradients from 'net0'"],
+        ),
+        ([[(2,)] * 2, [(3,), (2,)]], ["2 gradients from 'net0' [2] to 'net1' [2] with 4 elements"]),
+    ],
+    ids=["one more", "another shape"],
+)
+@in_one_step_or_two
+def test_ranks_with_other_parameters_are_told_which(
+    ranks: RankPool, shapes: list[list[tuple[int, ...]]], named: list[str], *, is_split: bool
+) -> None:
     def body() -> str:
-        params = make_parameters(*[(2,)] * (2 + hvd.rank()))
-        trainer = hvd.DistributedTrainer(params, "sgd", prefix="net")
+        params = make_parameters(*shapes[hvd.rank()])
+        trainer = make_sgd(params, prefix="net")
         differentiate(params, 1.0)
         with pytest.raises(hvd.HorovodInternalError) as caught:
-            trainer.allreduce_grads() if is_split else trainer.step(1)
+            take_step(trainer, is_split=is_split)
         return str(caught.value)
 
     first, second = ranks.run(body)
     assert first == second
-    assert "allreduce 'optimizer.net.1." in first
-    assert "2 gradients from 'net0'" in first
-    assert "3 gradients from 'net0'" in first
+    assert all(name in first for name in named)
     assert "allgather" not in first
 
 
-def test_ranks_with_other_parameters_are_told_which(ranks: RankPool) -> None:
-    def body() -> str:
-        params = make_parameters((2 + hvd.rank(),), (2,))
-        trainer = hvd.DistributedTrainer(params, "sgd", prefix="net")
-        differentiate(params, 1.0)
-        with pytest.raises(hvd.HorovodInternalError) as caught:
-            trainer.step(1)
-        return str(caught.value)
-
-    first, second = ranks.run(body)
-    assert first == second
-    assert "2 gradients from 'net0' [2] to 'net1' [2] with 4 elements" in first
-
-
-def test_what_a_trainer_has_saved_another_goes_on_with(ranks: RankPool, tmp_path: object) -> None:
-    def body(folder: str) -> object:
-        path = f"{folder}/{hvd.rank()}.states"
-        nets = [make_net(), make_net()]
-        trainers = [hvd.DistributedTrainer(net.collect_params(), make_optimizer("momentum")) for net in nets]
-
-        def step(which: int) -> None:
-            with mx.autograd.record():
-                loss = nets[which](mx.nd.array(make_values(4, 6, seed=hvd.rank()), dtype="float64")).square()
-            loss.backward()
-            trainers[which].step(4)
-
-        for _ in range(3):
-            step(0)
-        trainers[0].save_states(path)
-        for other, own in zip(nets[1].collect_params().values(), nets[0].collect_params().values(), strict=True):
-            other.set_data(own.data())
-        trainers[1].load_states(path)
-        for which in (0, 1):
-            step(which)
-        return [read(net) for net in nets]
-
-    for first, second in ranks.run(body, str(tmp_path)):
-        check([second], first)
-
-
 def test_the_arguments_of_older_releases_are_understood(ranks: RankPool) -> None:
-    def body() -> object:
-        found = []
-        for positional, named in (
-            ((2.0,), {}),
-            ((2.0, "old"), {}),
-            ((2.0, "old", 3), {}),
-            ((2.0, None, 3), {}),
-            ((2.0,), {"prefix": "old", "num_groups": 3}),
-            ((2,), {"num_groups": 3}),
-        ):
+    calls = [
+        ((2.0,), {}, (2.0, "", 0)),
+        ((2.0, "old"), {}, (2.0, "old", 0)),
+        ((2.0, "old", 3), {}, (2.0, "old", 3)),
+        ((2.0, None, 3), {}, (2.0, "", 3)),
+        ((2.0,), {"prefix": "old", "num_groups": 3}, (2.0, "old", 3)),
+        ((2,), {"num_groups": 3}, (2.0, "", 3)),
+    ]
+
+    def body() -> None:
+        for positional, named, expected in calls:
             params = make_parameters((1,))
             with pytest.warns(DeprecationWarning, match="taken as gradient_predivide_factor"):
                 trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0}, *positional, **named)
-            for _ in range(3):
-                differentiate(params, hvd.rank() + 1)
-                trainer.step(1)
-            assert params["p0"].data().asscalar() == -3.5
-            found.append((trainer._gradient_predivide_factor, trainer._prefix, trainer._num_groups))
-        return found
+            assert subtract(trainer, params, 1, 1, 1) == [[-3.5]]
+            assert (trainer._gradient_predivide_factor, trainer._prefix, trainer._num_groups) == expected
 
-    expected = [(2.0, "", 0), (2.0, "old", 0), (2.0, "old", 3), (2.0, "", 3), (2.0, "old", 3), (2.0, "", 3)]
-    assert ranks.run(body) == [expected] * 2
+    ranks.run(body)
 
 
 def test_a_distributed_optimizer_is_taken_out(ranks: RankPool) -> None:
@@ -488,42 +371,26 @@ def test_a_distributed_optimizer_is_taken_out(ranks: RankPool) -> None:
         plain = mx.optimizer.create("sgd", learning_rate=1.0)
         with pytest.warns(UserWarning, match="averages by itself"):
             trainer = hvd.DistributedTrainer(params, hvd.DistributedOptimizer(plain))
-        differentiate(params, hvd.rank() + 1)
-        trainer.step(1)
-        return trainer._optimizer is plain, params["p0"].data().asscalar()
+        return trainer._optimizer is plain, subtract(trainer, params, 1)
 
-    assert ranks.run(body) == [(True, -0.5)] * 2
+    assert ranks.run(body) == [(True, [[-0.5]])] * 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"prefix": 3}, AssertionError, "prefix is 3"),
-        ({"params": 3}, ValueError, "list or dict of Parameters"),
-        ({"optimizer": "none"}, ValueError, "Cannot find optimizer"),
-    ],
-)
-def test_wrong_arguments_are_named(
-    ranks: RankPool, arguments: dict[str, object], error: type[Exception], message: str
-) -> None:
-    def body() -> None:
-        given = {"params": make_parameters((1,)), "optimizer": "sgd", **arguments}
-        with pytest.raises(error, match=message):
-            hvd.DistributedTrainer(**given)
-
-    ranks.run(body, size=1)
-
-
-def test_a_trainer_or_parameters_alone_are_not_enough(ranks: RankPool) -> None:
+def test_arguments_that_make_no_trainer_are_named(ranks: RankPool) -> None:
     def body() -> None:
         params = make_parameters((1,))
         trainer = mx.gluon.Trainer(params, "sgd", kvstore=None)
-        for more in ((), ("sgd",)):
-            with pytest.raises(TypeError, match=r"takes the parameters and the optimizer, not a Trainer"):
-                hvd.DistributedTrainer(trainer, *more)
-        for more in ((), (None,)):
-            with pytest.raises(TypeError, match=r"needs an optimizer: .*'sgd'"):
-                hvd.DistributedTrainer(params, *more)
+        for arguments, error, message in (
+            ((params, "sgd", None, hvd.Compression.none, 1.0, 3), AssertionError, "prefix is 3"),
+            ((3, "sgd"), ValueError, "list or dict of Parameters"),
+            ((params, "none"), ValueError, "Cannot find optimizer"),
+            ((trainer,), TypeError, "takes the parameters and the optimizer, not a Trainer"),
+            ((trainer, "sgd"), TypeError, "takes the parameters and the optimizer, not a Trainer"),
+            ((params,), TypeError, r"needs an optimizer: .*'sgd'"),
+            ((params, None), TypeError, r"needs an optimizer: .*'sgd'"),
+        ):
+            with pytest.raises(error, match=message):
+                hvd.DistributedTrainer(*arguments)
 
     ranks.run(body, size=1)
 
@@ -537,12 +404,9 @@ def test_a_subclass_may_average_in_its_own_way(ranks: RankPool) -> None:
 
     def body() -> object:
         params = make_parameters((1,))
-        trainer = Summing(params, "sgd", {"learning_rate": 1.0})
-        differentiate(params, hvd.rank() + 1)
-        trainer.step(1)
-        return params["p0"].data().asscalar()
+        return subtract(make_sgd(params, Summing), params, 1)
 
-    assert ranks.run(body) == [-2.0] * 2
+    assert ranks.run(body) == [[[-2.0]]] * 2
 
 
 @pytest.mark.parametrize("batch_size", [0, 1])
@@ -555,7 +419,7 @@ def test_a_step_that_cannot_begin_on_one_rank_fails_on_all_and_the_next_is_as_ev
         late = mx.gluon.Parameter("late", shape=shape, init="ones", allow_deferred_init=True)
         late.initialize()
         params.update({"late": late})
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         if not hvd.rank():
             differentiate(params, 1.0)
         with pytest.raises((RuntimeError, ArithmeticError)) as caught:  # Gluon's own, or HorovodInternalError
@@ -563,22 +427,18 @@ def test_a_step_that_cannot_begin_on_one_rank_fails_on_all_and_the_next_is_as_ev
         if hvd.rank() and batch_size:
             late.shape = (2,)
             late._finish_deferred_init()
-        for _ in range(3):
-            differentiate(params, hvd.rank() + 1.0)
-            trainer.step(1)
-        values = [parameter.data().asnumpy().tolist() for parameter in params.values()]
-        return type(caught.value).__name__, str(caught.value), values
+        return type(caught.value).__name__, str(caught.value), subtract(trainer, params, 1, 1, 1)
 
     (_, text, values), (name, cause, same) = ranks.run(body)
     assert f"given up on rank 1, before anything was sent: {name}: {cause}" in text
     assert name == ("DeferredInitializationError" if batch_size else "ZeroDivisionError")
-    assert values == same == [[-3.5, -3.5]] * 2
+    assert values == same == [[-3.5]] * 2
 
 
 def test_whether_stale_gradients_are_ignored_must_be_the_same_on_all_ranks(ranks: RankPool) -> None:
     def body() -> object:
         params = make_parameters((2,))
-        trainer = hvd.DistributedTrainer(params, "sgd", {"learning_rate": 1.0})
+        trainer = make_sgd(params)
         differentiate(params, hvd.rank() + 1.0)
         with pytest.raises(hvd.HorovodInternalError, match=r"rank 0 waits for allreduce '.*ignore_stale_grad=True'"):
             trainer.step(1, ignore_stale_grad=hvd.rank() == 0)

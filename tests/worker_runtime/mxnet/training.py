@@ -5,6 +5,7 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
+import pytest
 
 import worker_runtime.mxnet as hvd
 
@@ -17,7 +18,7 @@ WAYS = ("trainer", "trainer, split", "optimizer", "module")
 BATCH = 12
 STEPS = 6
 
-MakeTrainer = Callable[[mx.gluon.ParameterDict, mx.optimizer.Optimizer], mx.gluon.Trainer]
+MakeTrainer = Callable[..., mx.gluon.Trainer]
 
 
 def make_optimizer(name: str, **more: object) -> mx.optimizer.Optimizer:
@@ -49,7 +50,7 @@ def make_batch(step: int, rank: int, size: int) -> np.ndarray:
     return make_values(BATCH, 6, seed=100 + step)[rank::size]
 
 
-def make_parameters(*shapes: tuple[int, ...], dtypes: tuple[str, ...] = ()) -> mx.gluon.ParameterDict:
+def make_parameters(*shapes: tuple[int, ...], dtypes: Sequence[str] = ()) -> mx.gluon.ParameterDict:
     """p0, p1, ...: ones, on one context."""
     params = mx.gluon.ParameterDict()
     for index, shape in enumerate(shapes):
@@ -58,11 +59,28 @@ def make_parameters(*shapes: tuple[int, ...], dtypes: tuple[str, ...] = ()) -> m
     return params
 
 
-def differentiate(params: mx.gluon.ParameterDict, factor: float) -> None:
-    """Backward: each gradient is `factor` everywhere."""
+def differentiate(params: mx.gluon.ParameterDict, factor: float, names: Sequence[str] = ()) -> None:
+    """Backward: each gradient, or that of these parameters, is `factor` everywhere, on the last context."""
     with mx.autograd.record():
-        losses = [(parameter.data() * factor).sum() for parameter in params.values()]
+        losses = [(params[name].list_data()[-1] * factor).sum() for name in names or params]
     mx.autograd.backward(losses)
+
+
+def take_step(trainer: mx.gluon.Trainer, batch_size: int = 1, *, is_split: bool = False, **more: bool) -> None:
+    """One step, at once or as its two halves."""
+    if is_split:
+        trainer.allreduce_grads()
+        trainer.update(batch_size, **more)
+    else:
+        trainer.step(batch_size, **more)
+
+
+def subtract(trainer: mx.gluon.Trainer, params: mx.gluon.ParameterDict, *batch_sizes: int) -> list[list[float]]:
+    """Take steps in which each gradient is the rank + 1, and return which values each parameter has then."""
+    for batch_size in batch_sizes:
+        differentiate(params, hvd.rank() + 1)
+        trainer.step(batch_size)
+    return [np.unique(parameter.data().asnumpy().astype("float64")).tolist() for parameter in params.values()]
 
 
 def read(net: mx.gluon.Block) -> list[np.ndarray]:
@@ -75,9 +93,26 @@ def make_plain(params: mx.gluon.ParameterDict, optimizer: mx.optimizer.Optimizer
     return mx.gluon.Trainer(params, optimizer, kvstore=None)
 
 
-def make_wrapped(params: mx.gluon.ParameterDict, optimizer: mx.optimizer.Optimizer) -> mx.gluon.Trainer:
+def make_wrapped(
+    params: mx.gluon.ParameterDict,
+    optimizer: mx.optimizer.Optimizer,
+    **settings: Any,  # noqa: ANN401 - of many types
+) -> mx.gluon.Trainer:
     """As MXNet's own guide to Horovod has it."""
-    return mx.gluon.Trainer(params, hvd.DistributedOptimizer(optimizer), kvstore=None)
+    return mx.gluon.Trainer(params, hvd.DistributedOptimizer(optimizer, **settings), kvstore=None)
+
+
+MAKERS: dict[str, MakeTrainer] = {"trainer": hvd.DistributedTrainer, "optimizer": make_wrapped}
+in_both_ways = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+
+
+def make_sgd(
+    params: mx.gluon.ParameterDict,
+    make: MakeTrainer = hvd.DistributedTrainer,
+    **settings: Any,  # noqa: ANN401 - of many types
+) -> mx.gluon.Trainer:
+    """A distributed trainer that subtracts gradients."""
+    return make(params, mx.optimizer.create("sgd", learning_rate=1.0, multi_precision=True), **settings)
 
 
 def train_gluon(
@@ -129,8 +164,8 @@ def train(way: str, name: str, rank: int = 0, size: int = 1, *, hybrid: bool = F
     if way == "module":
         optimizer = make_optimizer(name, rescale_grad=size / BATCH)
         return train_module(optimizer if size == 1 else hvd.DistributedOptimizer(optimizer), rank, size)
-    make_trainer = make_plain if size == 1 else make_wrapped if way == "optimizer" else hvd.DistributedTrainer
-    return train_gluon(make_trainer, make_optimizer(name), rank, size, hybrid=hybrid, split="split" in way)
+    make = make_plain if size == 1 else MAKERS[way.partition(",")[0]]
+    return train_gluon(make, make_optimizer(name), rank, size, hybrid=hybrid, split="split" in way)
 
 
 def check(replicas: Sequence[Sequence[np.ndarray]], alone: Sequence[np.ndarray], tolerance: float = 1e-9) -> None:

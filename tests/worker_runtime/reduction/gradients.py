@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import pytest
 import torch
 
 from tests.worker_runtime.reduction.threads import ThreadExecutor
 from worker_runtime.reduction import GradientReducer, Settings
 
 SMALL = (16, 16)  # bytes: each parameter of four floats has a bucket of its own
+cautious_and_eager = pytest.mark.parametrize("is_warm", [False, True], ids=["cautious", "eager"])
 
 
 def make_parameters(count: int = 3) -> list[torch.Tensor]:
@@ -30,10 +32,26 @@ def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **set
     )
 
 
-def train(reducer: GradientReducer, parameters: list[torch.Tensor], factor: float = 1.0) -> None:
-    """One step in which each gradient is `factor` on this rank."""
+def begin(
+    executor: ThreadExecutor,
+    count: int,
+    *,
+    is_warm: bool = False,
+    **settings: Any,  # noqa: ANN401 - of many types
+) -> tuple[GradientReducer, list[torch.Tensor]]:
+    """A reducer and its parameters; where it is warm, it asks for buckets during backward."""
+    parameters = make_parameters(count)
+    reducer = make_reducer(parameters, executor, **settings)
+    if is_warm:
+        warm_up(reducer, parameters, executor)
+    return reducer, parameters
+
+
+def train(reducer: GradientReducer, parameters: list[torch.Tensor], factor: float = 1.0) -> list[list[float]]:
+    """One step in which each gradient is `factor` on this rank; the averages."""
     backward(parameters, factor)
     reducer.synchronize()
+    return list_gradients(parameters)
 
 
 def backward(parameters: list[torch.Tensor], factor: float = 1.0) -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer
+from tests.worker_runtime.reduction.gradients import begin, list_gradients, make_reducer
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 
 
@@ -22,8 +22,7 @@ class Shifted:
 
 def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(3)
-        reducer = make_reducer(parameters, executor, compressor=Shifted, bounds=(32, 32))
+        reducer, parameters = begin(executor, 3, compressor=Shifted, bounds=(32, 32))
         for _ in range(4):
             for parameter in parameters:
                 parameter.grad = None

@@ -5,6 +5,8 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import (
     backward,
+    begin,
+    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
@@ -79,8 +81,7 @@ def test_factors_before_and_after_make_the_same_average(world: World) -> None:
 
 def test_gradients_that_are_not_cleared_go_on_growing(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 1)
         values = []
         for _ in range(5):
             (parameters[0] * (executor.rank + 1)).sum().backward()
@@ -93,9 +94,7 @@ def test_gradients_that_are_not_cleared_go_on_growing(world: World) -> None:
 
 def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 1, is_warm=True)
         train(reducer, parameters)
         places, values = set(), []
         for _ in range(4):
@@ -112,9 +111,7 @@ def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: W
 
 def test_a_gradient_is_a_part_of_its_bucket_and_the_memory_is_used_again(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         places = set()
         for _ in range(3):
             train(reducer, parameters)
@@ -128,9 +125,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
     world = World(2, is_elastic=True)
 
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
         local = [parameter.grad for parameter in parameters]
         kept = [entry.kept for entry in reducer.entries]
@@ -145,9 +140,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
 
 def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         sum(parameter.sum() for parameter in parameters).backward()
         shared = len({parameter.grad.untyped_storage().data_ptr() for parameter in parameters})
         reducer.synchronize()
@@ -159,9 +152,7 @@ def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost(
 
 def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         for parameter in parameters:
             parameter.grad = torch.full((4,), executor.rank + 1.0)
         reducer.synchronize()
@@ -191,8 +182,7 @@ def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World)
 
 def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, wire_dtype=torch.bfloat16)
+        reducer, parameters = begin(executor, 2, wire_dtype=torch.bfloat16)
         for _ in range(4):
             train(reducer, parameters, 1.0 + executor.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
@@ -214,19 +204,15 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
     assert world.run(body) == [[0.5, 0.5, 0.0, 0.0]] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 1, is_warm=is_warm)
         train(reducer, parameters)
         parameters[0].grad.data = torch.ones(1)  # which would spread to the whole of the parameter
         with pytest.raises(GradientShapeError, match=r"gradient of p0 has the shape \[1\], and its parameter \[4\]"):
             reducer.synchronize()
-        train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters)
+        return train(reducer, parameters, executor.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4]] * 2
 
@@ -236,9 +222,7 @@ def test_a_parameter_that_changes_its_dtype_between_backward_and_step_gets_a_gra
     world: World, dtype: torch.dtype
 ) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         backward(parameters, executor.rank + 1)
         for parameter in parameters:
             parameter.data = parameter.data.to(dtype)

@@ -2,15 +2,14 @@
 
 import torch
 
-from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
+from tests.worker_runtime.reduction.gradients import begin, make_parameters, make_reducer
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 
 
 def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(3)
-        reducer = make_reducer(parameters, executor, in_place=True)
+        reducer, parameters = begin(executor, 3, in_place=True)
         seen = []
         for _ in range(4):
             places = [torch.full((4,), float(executor.rank + index)) for index in range(3)]
@@ -31,8 +30,7 @@ def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None
 
 def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(3)
-        reducer = make_reducer(parameters, executor, in_place=True)
+        reducer, _ = begin(executor, 3, in_place=True)
         asked = []
         for _ in range(3):
             asked.clear()

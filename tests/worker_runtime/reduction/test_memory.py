@@ -5,14 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import (
-    backward,
-    list_gradients,
-    make_parameters,
-    make_reducer,
-    train,
-    warm_up,
-)
+from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.reduction.memory import Memory, Part, lies_in
 
@@ -22,9 +15,7 @@ def test_a_gradient_that_a_program_holds_keeps_its_values(
     world: World, view: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         held = []
         for step in range(3):
             train(reducer, parameters, step + 1)
@@ -107,9 +98,7 @@ def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_
     world: World,
 ) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         seen = []
         for _ in range(3):
             backward(parameters, executor.rank + 1)
@@ -124,9 +113,7 @@ def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_
 
 def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         train(reducer, parameters)
         parameters[0].grad.requires_grad_()
         parameters[0].grad.mark = True
@@ -176,9 +163,7 @@ def test_who_looks_at_a_part_holds_the_memory_a_gradient_in_its_place_does_not()
 
 def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_allocation(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, bounds=(1000, 1000))
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         places = []
         for _ in range(6):
             train(reducer, parameters)

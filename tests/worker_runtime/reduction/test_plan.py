@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.worker_runtime.reduction.gradients import list_gradients, make_parameters, make_reducer
+from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.reduction import Settings
 from worker_runtime.reduction.entry import Entry
@@ -16,9 +16,7 @@ def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
         groups = {parameters[0]: 0, parameters[3]: 0}
         reducer = make_reducer(parameters, executor, groups=groups)
         for _ in range(3):
-            for parameter in parameters:
-                parameter.grad = None
-            sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
+            backward(parameters, executor.rank + 1)
             reducer.synchronize()
         buckets = [{entry.name for entry in bucket.entries} for bucket in reducer.buckets]
         return {"p0", "p3"} in buckets, len(buckets), list_gradients(parameters)
@@ -28,8 +26,7 @@ def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
 
 def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 3)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = None

@@ -11,6 +11,8 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import (
     backward,
+    begin,
+    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
@@ -26,8 +28,7 @@ from worker_runtime.mentions import Mention
 
 def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 3)
         counts = []
         for _ in range(2):
             sum(parameter.sum() for parameter in parameters).backward()
@@ -41,9 +42,7 @@ def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -
 
 def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 3, is_warm=True)
         asked = []
         for index in [2, 1, 0] if executor.rank == 0 else [1, 2, 0]:
             (parameters[index] * (executor.rank + 1)).sum().backward()
@@ -63,9 +62,7 @@ def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> 
     """Its question is sent when somebody waits for it: behind the others' data it would begin when those have ended."""
 
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 3, is_warm=True)
         executor.awaited.clear()
         train(reducer, parameters)
         return [name.rpartition(".")[2] for name in executor.awaited[:4]]
@@ -73,13 +70,10 @@ def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> 
     assert world.run(body) == [["2", "0", "1", "2"]] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_parameter_without_gradient_counts_as_zeros_and_gets_the_others(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=is_warm)
         used = parameters[:1] if executor.rank == 0 else parameters[1:]
         sum((parameter * 2).sum() for parameter in used).backward()
         reducer.synchronize()
@@ -90,8 +84,7 @@ def test_a_parameter_without_gradient_counts_as_zeros_and_gets_the_others(world:
 
 def test_several_passes_are_summed_locally_before_one_reduction(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, passes=3)
+        reducer, parameters = begin(executor, 2, passes=3)
         for _ in range(2):
             reducer.synchronize()
         for parameter in parameters:
@@ -107,24 +100,18 @@ def test_several_passes_are_summed_locally_before_one_reduction(world: World) ->
     assert world.run(body) == [([0, 0, 1], [[4.5] * 4] * 2)] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor, passes=3)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
-        train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters)
+        reducer, parameters = begin(executor, 1, is_warm=is_warm, passes=3)
+        return train(reducer, parameters, executor.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4]] * 2
 
 
 def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 1, is_warm=True)
         reducer.set_passes(2)
         for _ in range(2):
             (parameters[0] * (executor.rank + 1)).sum().backward()
@@ -134,13 +121,10 @@ def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
     assert world.run(body) == [[[3.0] * 4]] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> None:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 1, is_warm=is_warm)
         parameters[0].sum().backward()
         with pytest.raises(
             ExcessBackwardError, match=r"Gradients were computed more than backward_passes_per_step .*p0"
@@ -151,13 +135,10 @@ def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool
     world.run(body)
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(3)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 3, is_warm=is_warm)
         reducer.discard()
         assert executor.asked == []
         used = parameters if executor.rank == 0 else parameters[2:]  # other buckets were asked for on each rank
@@ -172,9 +153,7 @@ def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> Non
 
 def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         counts, values = [], []
         for _ in range(3):
             sum((parameter * 100).sum() for parameter in parameters).backward()
@@ -190,8 +169,7 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
 
 def test_ranks_that_throw_away_different_subsets_or_nothing_agree_while_they_are_cautious(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 2)
         values = []
         for _ in range(4):
             if executor.rank == 0:
@@ -206,26 +184,20 @@ def test_ranks_that_throw_away_different_subsets_or_nothing_agree_while_they_are
 
 def test_who_uses_what_another_rank_throws_away_is_told(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         sum(parameter.sum() for parameter in parameters).backward()
         with pytest.raises(HorovodInternalError, match=r"thrown away by zero_grad\(\)"):
             (reducer.discard if executor.rank == 0 else reducer.synchronize)()
-        train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters)
+        return train(reducer, parameters, executor.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4] * 2] * 2
     assert not world.pending
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(3)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 3, is_warm=is_warm)
         values = []
         for _ in range(3):
             sum((parameter * 100).sum() for parameter in parameters).backward()
@@ -255,8 +227,7 @@ def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on
 
 def test_a_rank_may_join_at_any_time(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 2)
         values = []
         for epoch in range(3):
             for _ in range(1 + executor.rank * (epoch + 1)):
@@ -278,15 +249,12 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
     assert world.run(body) == [(1.5, 3.0)] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_next_is_as_ever(
     world: World, *, is_warm: bool
 ) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 3, is_warm=is_warm)
 
         def step() -> None:
             with reducer.preparing():
@@ -306,13 +274,10 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
     assert gradients == same == [[1.5] * 4] * 3
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_step_may_come_before_another_operation_here_and_after_it_there(*, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=is_warm)
         values = []
         for _ in range(4):
             backward(parameters, executor.rank + 1)
@@ -329,7 +294,7 @@ def test_a_step_may_come_before_another_operation_here_and_after_it_there(*, is_
     assert not world.pending
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets(*, is_warm: bool) -> None:
     sets = [(0, 1), (1, 2), (0, 2)]
 
@@ -358,13 +323,10 @@ def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overl
     assert not world.pending
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_who_throws_away_what_it_has_let_others_use_is_told_and_so_are_they(*, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=is_warm)
         sum(parameter.sum() for parameter in parameters).backward()
         told = []
         if executor.rank == 0:
@@ -391,9 +353,7 @@ def test_who_throws_away_what_it_has_let_others_use_is_told_and_so_are_they(*, i
 @pytest.mark.parametrize("throws_away", [False, True])
 def test_who_waits_may_help_others_to_throw_away_and_has_to_do_so_too(*, throws_away: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         sum((parameter * 100).sum() for parameter in parameters).backward()
         if executor.rank == 1:
             reducer.discard()
@@ -408,11 +368,7 @@ def test_who_waits_may_help_others_to_throw_away_and_has_to_do_so_too(*, throws_
             else:
                 with pytest.raises(HorovodInternalError, match="used on rank 0, and thrown away by zero_grad"):
                     reducer.synchronize()
-        values = []
-        for _ in range(3):
-            train(reducer, parameters, executor.rank + 1)
-            values.append(list_gradients(parameters))
-        return values
+        return [train(reducer, parameters, executor.rank + 1) for _ in range(3)]
 
     world = World(2)
     assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
@@ -423,8 +379,7 @@ def test_a_survey_that_was_asked_ahead_serves_the_step_after_gradients_were_thro
     thrown_away = threading.Event()
 
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 2)
         done = True
         if executor.rank == 0:
             sum((parameter * 100).sum() for parameter in parameters).backward()
@@ -443,9 +398,7 @@ def test_who_cannot_help_is_told_with_all_others_and_all_go_on(world: World) -> 
     present = 2 if world.is_elastic else 1
 
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=True)
         sum(parameter.sum() for parameter in parameters[:present]).backward()
         with pytest.raises(HorovodInternalError, match="every rank waits"):
             executor.run(make_metric(executor)) if executor.rank == 0 else reducer.synchronize()
@@ -467,8 +420,7 @@ def test_who_cannot_help_is_told_with_all_others_and_all_go_on(world: World) -> 
 
 def test_help_leaves_a_step_alone_that_is_under_way_or_of_others() -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 2)
         helped = [reducer.help(Mention(0, "allreduce.optimizer.1.plan", ""))]  # no gradients yet
         sum(parameter.sum() for parameter in parameters).backward()
         helped += [reducer.help(Mention(0, name, "")) for name in ("allreduce.x", "allreduce.optimizer.2.plan")]
@@ -484,8 +436,7 @@ def test_another_backward_pass_after_the_step_was_helped_on_is_one_too_many_or_b
     *, clears: bool
 ) -> None:
     def body(executor: ThreadExecutor) -> None:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 1)
         parameters[0].sum().backward()
         if executor.rank == 1:
             reducer.synchronize()

@@ -9,6 +9,8 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import (
     backward,
+    begin,
+    cautious_and_eager,
     list_gradients,
     make_parameters,
     make_reducer,
@@ -21,7 +23,7 @@ from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.roster import Roster
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(2)
@@ -30,10 +32,7 @@ def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> N
         if is_warm:
             warm_up(reducer, listed, executor)
         listed.append(parameters[1])
-        values = []
-        for _ in range(4):
-            train(reducer, parameters, executor.rank + 1)
-            values.append(list_gradients(parameters))
+        values = [train(reducer, parameters, executor.rank + 1) for _ in range(4)]
         parameters[0].requires_grad_(requires_grad=False)
         parameters[0].grad = None
         for _ in range(4):
@@ -175,8 +174,7 @@ def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_
 
 def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_averaged(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor, passes=2)
+        reducer, parameters = begin(executor, 3, passes=2)
         for _ in range(3):
             backward(parameters, executor.rank)
             sum(parameter.sum() for parameter in parameters).backward()
@@ -196,8 +194,7 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters()
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 3)
         for _ in range(steps):
             train(reducer, parameters)
         if executor.rank == 0:
@@ -214,13 +211,10 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     assert world.run(body) == [[[1.5]] * 3] * 2
 
 
-@pytest.mark.parametrize("is_warm", [False, True])
+@cautious_and_eager
 def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> list["weakref.ref[torch.Tensor]"]:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor)
-        if is_warm:
-            warm_up(reducer, parameters, executor)
+        reducer, parameters = begin(executor, 2, is_warm=is_warm)
         train(reducer, parameters, 1.0)
         return [weakref.ref(parameter) for parameter in parameters]
 

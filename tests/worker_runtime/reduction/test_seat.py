@@ -5,9 +5,9 @@ import pytest
 from tests.worker_runtime.reduction.gradients import (
     SMALL,
     backward,
+    begin,
     list_gradients,
     make_parameters,
-    make_reducer,
     train,
     warm_up,
 )
@@ -42,8 +42,7 @@ def test_a_new_generation_begins_anew() -> None:
 
 def test_a_world_of_one_reduces_nothing() -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 1)
         for _ in range(2):
             parameters[0].sum().backward()
         reducer.synchronize()
@@ -125,8 +124,7 @@ def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> Non
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_the_steps_of_the_only_rank_are_committed_too(*, is_elastic: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        reducer = make_reducer(parameters, executor)
+        reducer, parameters = begin(executor, 1)
         train(reducer, parameters)
         backward(parameters)
         reducer.discard()

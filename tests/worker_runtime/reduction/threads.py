@@ -6,7 +6,6 @@ Long because it is a whole world.
 """
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,8 +22,7 @@ from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
 
 LIMIT_SECONDS = 20.0
-BLOCKED_SECONDS = 0.3  # until a rank that waits is blocked
-_TURN_SECONDS = 0.01  # and looks whether it is wanted
+_TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted
 NUMPY_REDUCTIONS = {
     Reduction.AVERAGE: np.add,
     Reduction.SUM: np.add,
@@ -55,18 +53,20 @@ class ThreadHandle:
         self._world.executors[self._rank].awaited.append(self.operation.question.name)
         if self.answered.is_set():
             return
-        question, accord = self.operation.question, self._world.executors[self._rank].accord
-        accord.begin_wait()
+        executor, question, is_blocked = self._world.executors[self._rank], self.operation.question, False
+        executor.accord.begin_wait()
         self._world.wait(self._rank, question, is_blocked=False)
-        deadline, is_blocked = time.monotonic() + LIMIT_SECONDS, False
-        while not self.answered.wait(_TURN_SECONDS) and time.monotonic() < deadline:
-            if accord.is_wanted:
-                accord.help()
-            if not is_blocked and time.monotonic() > deadline - LIMIT_SECONDS + BLOCKED_SECONDS:
+        executor.awaits = self
+        while not self.answered.wait(_TURN_SECONDS):
+            if executor.accord.is_wanted:
+                executor.awaits = None
+                executor.accord.help()
+                executor.awaits = self
+            elif not is_blocked and self._world.is_stuck:
                 is_blocked = True
                 self._world.wait(self._rank, question, is_blocked=True)
-        accord.end_wait()
-        assert self.answered.is_set(), f"{self.operation.title} was not answered"
+        executor.awaits = None
+        executor.accord.end_wait()
 
     def wait(self) -> Any:  # noqa: ANN401 - the operation's
         """Its result, or its failure."""
@@ -92,6 +92,7 @@ class ThreadExecutor:
         self.notes: list[str] = []
         self.given_up: list[str] = []
         self.withdrawn: list[str] = []
+        self.awaits: ThreadHandle | None = None
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
         self.accord = Accord(self._counts.clear)
@@ -290,6 +291,14 @@ class World:
     def pending(self) -> list[tuple[int, int, str]]:
         """What was asked and not answered: rank, set and name."""
         return sorted(self._pending)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every rank waits, and none is wanted."""
+        return all(
+            executor.awaits is not None and not executor.awaits.is_done() and not executor.accord.is_wanted
+            for executor in self.executors
+        )
 
     def _obey(self, answers: Sequence[Any]) -> None:
         for answer in answers:
