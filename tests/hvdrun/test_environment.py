@@ -30,8 +30,9 @@ LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
 def test_workers_have_hvdruns_variables_and_the_defaults(
     own: dict[bytes, bytes],
     neighbours: int,
-    remote: bool,
     environment: dict[bytes, bytes],
+    *,
+    remote: bool,
 ) -> None:
     assert choose_environment(own, neighbours, remote=remote) == environment
 

@@ -13,7 +13,7 @@ from hvdrun.options import BY_FLAG
             "--start-timeout",
             "soon",
             "$HOROVOD_START_TIMEOUT",
-            r"^\$HOROVOD_START_TIMEOUT takes a time .* not 'soon'\.$",
+            r"^\$HOROVOD_START takes a time .* not 'soon'\.$",
         ),
         ("-bind-to", "hwthread", "-bind-to", r"^-bind-to takes none, core, socket or numa, .* not 'hwthread'\.$"),
     ],
