@@ -9,12 +9,7 @@ from hvdrun.options import BY_FLAG
 @pytest.mark.parametrize(
     ("flag", "value", "source", "said"),
     [
-        (
-            "--start-timeout",
-            "soon",
-            "$HOROVOD_START_TIMEOUT",
-            r"^\$HOROVOD_START takes a time .* not 'soon'\.$",
-        ),
+        ("--start-timeout", "soon", "$START", r"^\$START takes a time .* not 'soon'\.$"),
         ("-bind-to", "hwthread", "-bind-to", r"^-bind-to takes none, core, socket or numa, .* not 'hwthread'\.$"),
     ],
 )
