@@ -28,11 +28,7 @@ LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
     ids=["a job around", "alone", "neighbours", "set by the user", "set by the user, remote", "remote"],
 )
 def test_workers_have_hvdruns_variables_and_the_defaults(
-    own: dict[bytes, bytes],
-    neighbours: int,
-    environment: dict[bytes, bytes],
-    *,
-    remote: bool,
+    own: dict[bytes, bytes], neighbours: int, environment: dict[bytes, bytes], *, remote: bool
 ) -> None:
     assert choose_environment(own, neighbours, remote=remote) == environment
 
