@@ -11,19 +11,14 @@ from hvdrun.hosts import HostList
 from rendezvous.core.model import Host
 
 
-def test_without_a_choice_the_workers_run_here() -> None:
+def test_hosts_come_from_the_list_or_the_hostfile_and_else_it_is_this_machine(tmp_path: Path) -> None:
     assert discover_hosts(listed=None, hostfile=None, size=3) == HostList((Host("localhost", 3),), {})
-
-
-def test_the_list_after_h_is_taken() -> None:
-    found = discover_hosts(listed="me@a:2,b", hostfile=None, size=3)
-    assert found == HostList((Host("a", 2), Host("b", 1)), {"a": "me"})
-
-
-def test_a_hostfile_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "hosts"
-    path.write_text("a slots=2\n")
-    assert discover_hosts(listed=None, hostfile=path, size=3).hosts == (Host("a", 2),)
+    listed = discover_hosts(listed="me@a:2,b", hostfile=None, size=3)
+    assert listed == HostList((Host("a", 2), Host("b", 1)), {"a": "me"})
+    (tmp_path / "hosts").write_text("a slots=2\n")
+    assert discover_hosts(listed=None, hostfile=tmp_path / "hosts", size=3).hosts == (Host("a", 2),)
+    with pytest.raises(UsageError, match="only one"):
+        discover_hosts(listed="a", hostfile=tmp_path, size=1)
 
 
 def test_a_hostfile_may_be_a_pipe() -> None:
@@ -34,11 +29,6 @@ def test_a_hostfile_may_be_a_pipe() -> None:
         assert read_hostfile(Path(f"/dev/fd/{reading}")).hosts == (Host("a", 2),)
     finally:
         os.close(reading)
-
-
-def test_list_and_hostfile_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="only one"):
-        discover_hosts(listed="a", hostfile=tmp_path, size=1)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,6 @@ def test_a_contradiction_is_refused(elasticity: Elasticity, option: str) -> None
         elasticity.check(2, 5.0)
 
 
-def test_the_rendezvous_is_told_of_it() -> None:
+def test_the_recovery_policy_has_the_limits_of_the_job() -> None:
     recovery = Elasticity(1, reset_limit=0, timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0)).recovery()
     assert recovery == Recovery(reset_limit=0, elastic_timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0))

@@ -9,47 +9,40 @@ from hvdrun.environment import choose_environment, find_added, find_removed, lay
 OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
 
 
-def test_workers_have_hvdruns_variables_without_those_of_a_job_around() -> None:
-    environment = choose_environment(OWN, neighbours=1)
-    assert environment == {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"PYTHONUNBUFFERED": b"1"}
+UNBUFFERED = {b"PYTHONUNBUFFERED": b"1"}
+ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
+CHOSEN = {b"OMP_NUM_THREADS": b"8", b"PYTHONUNBUFFERED": b""}
+LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
 
 
-def test_workers_that_share_a_host_use_one_thread_each() -> None:
-    assert choose_environment({}, neighbours=2)[b"OMP_NUM_THREADS"] == b"1"
-    assert b"OMP_NUM_THREADS" not in choose_environment({}, neighbours=1)
-
-
-def test_what_the_user_has_set_stays() -> None:
-    own = {b"OMP_NUM_THREADS": b"8", b"PYTHONUNBUFFERED": b""}
-    assert choose_environment(own, neighbours=2) == own
-
-
-def test_another_host_gets_only_what_leads_to_programs_and_the_defaults() -> None:
-    own = OWN | {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda", b"API_KEY": b"hunter2"}
-    assert choose_environment(own, 2, remote=True) == {
-        b"PATH": b"/bin",
-        b"PYTHONPATH": b"/src",
-        b"CONDA_PREFIX": b"/conda",
-        b"PYTHONUNBUFFERED": b"1",
-        b"OMP_NUM_THREADS": b"1",
-    }
+@pytest.mark.parametrize(
+    ("own", "neighbours", "remote", "environment"),
+    [
+        (OWN, 1, False, {b"HOME": b"/home/user", b"LATIN": b"\xe9", **UNBUFFERED}),
+        ({}, 1, False, UNBUFFERED),
+        ({}, 2, False, {**UNBUFFERED, **ONE_THREAD}),
+        (CHOSEN, 2, False, CHOSEN),
+        (CHOSEN, 2, True, CHOSEN),
+        ({**OWN, **LEADS, b"API_KEY": b"hunter2"}, 2, True, {**LEADS, **UNBUFFERED, **ONE_THREAD}),
+    ],
+    ids=["a job around", "alone", "neighbours", "set by the user", "set by the user, remote", "remote"],
+)
+def test_workers_have_hvdruns_variables_and_the_defaults(
+    own: dict[bytes, bytes], neighbours: int, environment: dict[bytes, bytes], *, remote: bool
+) -> None:
+    assert choose_environment(own, neighbours, remote=remote) == environment
 
 
 def test_a_host_that_is_prepared_by_a_prefix_finds_its_own_programs() -> None:
     own = {b"PATH": b"/bin", b"LD_LIBRARY_PATH": b"/lib", b"OMP_NUM_THREADS": b"2"}
     environment = choose_environment(own, 2, remote=True, prefixed=True, forwarded={b"PYTHONPATH": b"/src"})
-    assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", b"PYTHONUNBUFFERED": b"1"}
+    assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", **UNBUFFERED}
 
 
 def test_what_is_chosen_lies_over_the_environment_of_a_login() -> None:
     login = {b"HOME": b"/home/there", b"PATH": b"/usr/bin", b"HVD_JOB": b"around"}
     chosen = {b"PATH": b"/here/bin", b"RANK": b"0"}
     assert lay_over(login, chosen) == {b"HOME": b"/home/there", b"PATH": b"/here/bin", b"RANK": b"0"}
-
-
-def test_what_the_user_has_set_in_the_place_of_a_default_holds_on_all_hosts() -> None:
-    own = {b"OMP_NUM_THREADS": b"8", b"PYTHONUNBUFFERED": b""}
-    assert choose_environment(own, 2, remote=True) == own
 
 
 @pytest.mark.parametrize("remote", [False, True])

@@ -6,14 +6,16 @@ from hvdrun.errors import BadValueError
 from hvdrun.options import BY_FLAG
 
 
-def test_a_bad_value_says_where_it_came_from_and_what_was_wanted() -> None:
-    with pytest.raises(BadValueError, match=r"^\$HOROVOD_START_TIMEOUT takes a time .* not 'soon'\.$"):
-        BY_FLAG["--start-timeout"].read("soon", "$HOROVOD_START_TIMEOUT")
-
-
-def test_one_of_few_words_names_all_of_them() -> None:
-    with pytest.raises(BadValueError, match=r"^-bind-to takes none, core, socket or numa, .* not 'hwthread'\.$"):
-        BY_FLAG["-bind-to"].read("hwthread", "-bind-to")
+@pytest.mark.parametrize(
+    ("flag", "value", "source", "said"),
+    [
+        ("--start-timeout", "soon", "$START", r"^\$START takes a time .* not 'soon'\.$"),
+        ("-bind-to", "hwthread", "-bind-to", r"^-bind-to takes none, core, socket or numa, .* not 'hwthread'\.$"),
+    ],
+)
+def test_a_bad_value_says_where_it_came_from_and_what_was_wanted(flag: str, value: str, source: str, said: str) -> None:
+    with pytest.raises(BadValueError, match=said):
+        BY_FLAG[flag].read(value, source)
 
 
 def test_a_switch_has_no_value_to_read() -> None:

@@ -3,7 +3,8 @@
 from hvdrun.agent.binding import BindTo
 from hvdrun.horovod_path import ShimMode
 from hvdrun.mapping import MapBy
-from hvdrun.options import OPTIONS
+from hvdrun.options import OPTIONS, Group
+from hvdrun.options.elastic import ELASTIC, LEASE
 
 
 def test_every_default_is_what_its_option_reads() -> None:
@@ -32,3 +33,10 @@ def test_every_option_that_takes_a_value_says_which() -> None:
         assert bool(option.wanted) == bool(option.metavar) == option.takes_value
         assert len(option.metavar.split()) == option.arity
         assert option.help.endswith(".")
+
+
+def test_the_options_of_elastic_jobs_are_a_group_of_the_table() -> None:
+    assert set(ELASTIC) < set(OPTIONS)
+    assert all(option.group is Group.ELASTIC and option.wanted for option in ELASTIC)
+    assert LEASE.default is None
+    assert "5s in elastic jobs, 30s in others" in LEASE.help
