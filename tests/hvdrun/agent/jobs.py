@@ -1,10 +1,45 @@
-"""The job of a test process, which no other has.
+"""The job of a test process, which no other has, and what an agent is told of it.
 
 Agents look for, and end, whatever carries the name of their job, wherever on the host it was started: two tests that
 run at the same time under one name end each other's workers.
 """
 
 import os
+from pathlib import Path
+
+from rendezvous.core.effects import Launch
+from rendezvous.core.model import Assignment, Slot, Worker
+from rendezvous.credentials import Credential
+from rendezvous.orders import Begin
 
 JOB = f"job-{os.getpid()}"
 ORIGIN = f"{JOB}/a"  # of what comes from its agent on host a
+
+
+def make_launches(count: int) -> tuple[Launch, ...]:
+    """The orders to start so many workers on host a."""
+    return tuple(
+        Launch(Worker(Slot("a", rank), 1), Assignment(rank, count, rank, count, 0, 1), "placed")
+        for rank in range(count)
+    )
+
+
+(LAUNCH,) = make_launches(1)
+WORKER = LAUNCH.worker
+
+
+def make_begin(directory: Path | str, *command: str, **variables: str) -> Begin:
+    """What the agent on host a is told of a job with this command, or `true`, and these variables beside PATH."""
+    environment = {"PATH": os.environ["PATH"], **variables}
+    return Begin(
+        job=JOB,
+        host="a",
+        server="127.0.0.1:1",
+        credential=Credential(b"", b"", b""),
+        command=command or ("true",),
+        directory=str(directory),
+        environment={os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+        lease_seconds=30,
+        start_timeout_seconds=30,
+        address="127.0.0.1",
+    )

@@ -3,12 +3,13 @@
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
-LIMIT_SECONDS = 10.0
-_PAUSE_SECONDS = 0.005
+from hvdrun.agent import processes
+from hvdrun.agent.processes import Process
+from tests.waiting import wait_until
 
 
 @contextmanager
@@ -27,18 +28,39 @@ def sleeping(script: str = "", environment: Mapping[str, str] | None = None) -> 
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@contextmanager
+def hiding() -> Iterator[tuple[subprocess.Popen[bytes], list[Process]]]:
+    """A process, and what is below it: a child that leads a session and has no environment, and that one's child."""
+    script = "setsid env -i /bin/sh -c 'sleep 600; true' & exec sleep 600"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as process:
+        hidden: list[Process] = []
+
+        def are_hidden() -> bool:
+            hidden[:] = processes.descendants(process.pid)
+            return len(hidden) == 2 and all(child.session != process.pid and sheds(child) for child in hidden)
+
+        try:
+            wait_until(are_hidden)
+            yield process, hidden
+        finally:
+            process.kill()
+            for child in hidden:
+                processes.kill(child, signal.SIGKILL)
+
+
+def sheds(process: Process) -> bool:
+    """It has not inherited the environment."""
+    return b"PATH=" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+
+
 def is_alive(pid: int) -> bool:
     """The process has not ended; one that has, and was not reaped, is dead."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:  # noqa: PTH123 - as short as it gets
-            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    process = processes.look(pid)
+    return process is not None and not process.is_dead
 
 
-def wait_until(condition: Callable[[], bool], limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Wait for what a process does by itself."""
-    deadline = time.monotonic() + limit_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(_PAUSE_SECONDS)
+def find(pid: int) -> Process:
+    """The process, which is there."""
+    process = processes.look(pid)
+    assert process is not None
+    return process

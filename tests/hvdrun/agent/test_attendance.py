@@ -18,13 +18,10 @@ from rendezvous.core.effects import Effect, Finish, Launch
 from rendezvous.core.events import Exited, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
-from rendezvous.orders import Begin
 from rendezvous.server import Server
-from tests.hvdrun.agent.jobs import JOB
+from tests.hvdrun.agent.jobs import JOB, WORKER, make_begin
 from tests.rendezvous.stage import Sequencing
-
-LIMIT_SECONDS = 20.0
-WORKER = Worker(Slot("a", 0), 1)
+from tests.waiting import happen, in_loop
 
 
 class Workers(Watch):
@@ -54,167 +51,154 @@ class Workers(Watch):
         self.changed.set()
 
 
-class Rendezvous:
-    """A real server of a job of one worker, and what an agent needs to know of it."""
+class SteppingClock:
+    """Shows four seconds more at each look."""
 
-    def __init__(self, lease_seconds: float) -> None:
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Seconds."""
+        self._now += 4
+        return self._now
+
+
+class CountedLease(Lease):
+    """Counts its renewals; its clock stands still."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, clock=lambda: 0.0)
+        self.renewals = 0
+
+    def renew(self) -> None:
+        """See `Lease`."""
+        self.renewals += 1
+        super().renew()
+
+
+class Rendezvous:
+    """A real server of a job of one worker, what it has ordered, and an agent's part in it."""
+
+    def __init__(self, folder: str) -> None:
+        self.socket = Path(folder, "agent.sock")
         self.effects: list[Effect] = []
+        self.workers = Workers()
         self.authority = Authority(JOB)
         policy = Policy.static(1, lease_seconds=30)
         self.server = Server(policy, self.effects.append, self.authority.issue_server())
-        self.begin = Begin(
-            job=JOB,
-            host="a",
-            server="",
-            credential=self.authority.issue_agent("a"),
-            command=("true",),
-            directory="/",
-            environment={},
-            lease_seconds=lease_seconds,
-            start_timeout_seconds=30,
-            address="127.0.0.1",
-        )
+        self.begin = replace(make_begin("/"), credential=self.authority.issue_agent("a"))
+
+    async def attend(self, lease: Lease | None = None) -> None:
+        """Attend as the agent does."""
+        await attend(self.begin, self.socket, self.workers, lease or Lease(600), Sequencing())
+
+    @asynccontextmanager
+    async def attending(self, lease: Lease | None = None) -> AsyncIterator[None]:
+        """Attend meanwhile."""
+        task = asyncio.create_task(self.attend(lease))
+        try:
+            yield
+        finally:
+            assert not task.done()
+            task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled()
+
+    async def heard(self) -> None:
+        """Wait until the agent has reported."""
+        await happen(lambda: self.server.state.last_heard["a"] is not None, "a report")
 
     async def finished(self) -> Finish:
         """How the server saw the job end."""
-        while True:
-            for effect in self.effects:
-                if isinstance(effect, Finish):
-                    return effect
-            await asyncio.sleep(0.005)
+        await happen(lambda: any(isinstance(effect, Finish) for effect in self.effects), "the end of the job")
+        return next(effect for effect in self.effects if isinstance(effect, Finish))
 
 
 @asynccontextmanager
-async def serving(lease_seconds: float = 30.0) -> AsyncIterator[tuple[Rendezvous, Path]]:
-    """The server, and where the agent's socket may be."""
-    rendezvous = Rendezvous(lease_seconds)
+async def serving() -> AsyncIterator[Rendezvous]:
+    """A server that knows of host a."""
     with tempfile.TemporaryDirectory() as folder:
-        async with asyncio.timeout(LIMIT_SECONDS), rendezvous.server as server:
+        rendezvous = Rendezvous(folder)
+        async with rendezvous.server as server:
             port = await server.open("127.0.0.1")
             server.tell(HostsChanged((Host("a", 1),)))
             rendezvous.begin = replace(rendezvous.begin, server=f"127.0.0.1:{port}")
-            yield rendezvous, Path(folder, "agent.sock")
+            yield rendezvous
 
 
-def test_an_end_is_reported_at_once_and_acknowledged() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
-            while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
-                await asyncio.sleep(0.005)
-            workers.end(0)
-            assert (await rendezvous.finished()).outcome.exit_code == 0
-            while workers.ended():  # noqa: ASYNC110 - the same
-                await asyncio.sleep(0.005)
-            attending.cancel()
-            await asyncio.wait({attending})
-            assert attending.cancelled()
-
-    asyncio.run(scenario())
+@pytest.mark.parametrize("pause_seconds", [0.0, 0.2])
+@in_loop
+async def test_an_end_is_reported_also_in_the_pause_after_a_report_and_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, pause_seconds: float
+) -> None:
+    monkeypatch.setattr(attendance, "SECONDS_PER_WORKER", pause_seconds)
+    async with serving() as rendezvous, rendezvous.attending():
+        await rendezvous.heard()
+        rendezvous.workers.end(0)
+        assert (await rendezvous.finished()).outcome.exit_code == 0
+        await happen(lambda: not rendezvous.workers.ended())
 
 
-def test_reports_renew_the_lease_though_nothing_changes() -> None:
-    async def scenario() -> None:
-        async with serving(lease_seconds=0.3) as (rendezvous, socket):
-            lease = Lease(0.3)
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, Workers(), lease, Sequencing()))
-            done, _ = await asyncio.wait({attending}, timeout=1.0)
-            assert not done
-            assert lease.look()
-            attending.cancel()
-            await asyncio.wait({attending})
-
-    asyncio.run(scenario())
+@in_loop
+async def test_reports_renew_the_lease_though_nothing_changes() -> None:
+    lease = CountedLease(0.3)
+    async with serving() as rendezvous, rendezvous.attending(lease):
+        await happen(lambda: lease.renewals == 5)
 
 
-def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_last() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            await rendezvous.server.close()
-            began = asyncio.get_running_loop().time()
-            with pytest.raises(LeaseExpiredError, match=r"for the lease of 0\.5 s.*127\.0\.0\.1:.*refused"):
-                await attend(rendezvous.begin, socket, Workers(), Lease(0.5), Sequencing())
-            assert 0.5 <= asyncio.get_running_loop().time() - began < 5
-
-    asyncio.run(scenario())
+@in_loop
+async def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_last() -> None:
+    async with serving() as rendezvous:
+        await rendezvous.server.close()
+        with pytest.raises(LeaseExpiredError, match=r"for the lease of 30 s.*127\.0\.0\.1:.*refused"):
+            await rendezvous.attend(Lease(30, SteppingClock()))
 
 
-def test_a_server_that_does_not_believe_this_agent_is_named_as_such() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            begin = replace(rendezvous.begin, credential=Authority("another job").issue_agent("a"))
-            with pytest.raises(LeaseExpiredError, match="handshake failed"):
-                await attend(begin, socket, Workers(), Lease(1.0), Sequencing())
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_server_that_does_not_believe_this_agent_is_named_as_such() -> None:
+    async with serving() as rendezvous:
+        rendezvous.begin = replace(rendezvous.begin, credential=Authority("another job").issue_agent("a"))
+        with pytest.raises(LeaseExpiredError, match="handshake failed"):
+            await rendezvous.attend(Lease(30, SteppingClock()))
 
 
-def test_a_refused_report_is_an_error() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            begin = replace(rendezvous.begin, credential=rendezvous.authority.issue_agent("b"))
-            with pytest.raises(CallRefusedError, match="does not speak for host 'a'"):
-                await attend(begin, socket, Workers(), Lease(30), Sequencing())
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_refused_report_is_an_error() -> None:
+    async with serving() as rendezvous:
+        rendezvous.begin = replace(rendezvous.begin, credential=rendezvous.authority.issue_agent("b"))
+        with pytest.raises(CallRefusedError, match="does not speak for host 'a'"):
+            await rendezvous.attend()
 
 
-def test_a_cancellation_that_comes_together_with_a_change_is_not_lost() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
-            while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
-                await asyncio.sleep(0.005)
-            while not workers.changed._waiters:  # noqa: ASYNC110 - until it waits again
-                await asyncio.sleep(0)
-            workers.changed.set()
-            attending.cancel()
-            done, _ = await asyncio.wait({attending}, timeout=5)
-            assert done
-            assert attending.cancelled()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_cancellation_that_comes_together_with_a_change_is_not_lost() -> None:
+    async with serving() as rendezvous, rendezvous.attending():
+        await rendezvous.heard()
+        await happen(lambda: bool(rendezvous.workers.changed._waiters), "the wait for a change")
+        rendezvous.workers.changed.set()
 
 
 def test_the_lease_outlasts_some_lost_reports() -> None:
     assert attendance.REPORTS_PER_LEASE >= 3
 
 
-def test_the_server_orders_what_the_agent_does_not_have() -> None:
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            workers = Workers()
-            workers.alive = ()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
-            while sum(isinstance(effect, Launch) for effect in rendezvous.effects) < 2:  # noqa: ASYNC110 - no event
-                await asyncio.sleep(0.005)
-            attending.cancel()
-            await asyncio.wait({attending})
-
-    asyncio.run(scenario())
+@in_loop
+async def test_the_server_orders_what_the_agent_does_not_have() -> None:
+    async with serving() as rendezvous:
+        rendezvous.workers.alive = ()
+        async with rendezvous.attending():
+            await happen(lambda: sum(isinstance(effect, Launch) for effect in rendezvous.effects) >= 2)
 
 
-def test_many_changes_are_few_reports_and_the_last_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attendance, "SECONDS_PER_WORKER", 0.2)
-
-    async def scenario() -> None:
-        async with serving() as (rendezvous, socket):
-            workers = Workers()
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
-            while rendezvous.server.state.last_heard["a"] is None:  # noqa: ASYNC110 - the state has no event
-                await asyncio.sleep(0.005)
-            for _ in range(100):
-                workers.changed.set()
-                await asyncio.sleep(0)
-            workers.end(0)
-            await rendezvous.finished()
-            assert rendezvous.server._last_reports["a"] <= 3
-            attending.cancel()
-            await asyncio.wait({attending})
-
-    asyncio.run(scenario())
+@in_loop
+async def test_many_changes_are_one_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attendance, "SECONDS_PER_WORKER", 1000.0)  # no longer than until the next report by itself
+    async with serving() as rendezvous, rendezvous.attending():
+        await rendezvous.heard()
+        for _ in range(100):
+            rendezvous.workers.changed.set()
+            await asyncio.sleep(0)
+        assert rendezvous.server._last_reports["a"] == 1
 
 
 def test_ends_with_long_sentences_are_told_in_several_reports() -> None:
@@ -225,17 +209,10 @@ def test_ends_with_long_sentences_are_told_in_several_reports() -> None:
     assert choose_ends(()) == ()
 
 
-def test_ends_that_were_left_for_the_next_report_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_ends_that_were_left_for_the_next_report_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attendance, "MAX_ERROR_CHARACTERS", 10)
-
-    async def scenario() -> None:
-        async with serving(lease_seconds=600) as (rendezvous, socket):  # the next report by itself comes in 100 s
-            workers = Workers()
-            workers.ends = (Exited(WORKER, 127, "not found"), Exited(WORKER, 126, "no program"))
-            attending = asyncio.create_task(attend(rendezvous.begin, socket, workers, Lease(600), Sequencing()))
-            while workers.ended():  # noqa: ASYNC110 - the state has no event
-                await asyncio.sleep(0.005)
-            attending.cancel()
-            await asyncio.wait({attending})
-
-    asyncio.run(scenario())
+    async with serving() as rendezvous:
+        rendezvous.workers.ends = (Exited(WORKER, 127, "not found"), Exited(WORKER, 126, "no program"))
+        async with rendezvous.attending():  # the next report by itself comes in 100 s
+            await happen(lambda: not rendezvous.workers.ended())

@@ -1,6 +1,6 @@
 """Whether the workers' torch has a backend is asked once, before any of them is started.
 
-Programs stand in the place of the one that is asked; each scenario runs in a process of its own.
+Programs stand in the place of the one that is asked.
 """
 
 import asyncio
@@ -9,27 +9,23 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from hvdrun.agent import processes
 from hvdrun.agent.backend_check import CheckedSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotFoundError
 from rendezvous.core.effects import Launch
-from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.orders import Begin
-from tests.hvdrun.agent.alone import run_alone
-from tests.hvdrun.agent.jobs import JOB, ORIGIN
-from tests.hvdrun.agent.watching import until
+from tests.hvdrun.agent.alone import alone
+from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches
+from tests.hvdrun.agent.watching import find_ours
+from tests.waiting import LIMIT_SECONDS, happen
 
-LIMIT_SECONDS = 20.0
-LAUNCHES = tuple(Launch(Worker(Slot("a", rank), 1), Assignment(rank, 2, rank, 2, 0, 1), "placed") for rank in range(2))
+LAUNCHES = make_launches(2)
 NOTES = """
 import os, pathlib, sys
 with open("asked", "a") as file: file.write(f"{os.getpid()} {sys.argv[1:]} {os.environ['HVD_SLOT']}\\n")
@@ -82,7 +78,6 @@ class Room:
 
     checked: CheckedSpawner
     spawner: Spawner
-    guard: Guard
     folder: Path
 
     async def spawn_all(self) -> list[object]:
@@ -99,41 +94,35 @@ class Room:
 @asynccontextmanager
 async def checking(
     program: str,
-    *,
+    *command: str,
     wish: str = "ucc",
-    command: tuple[str, ...] = (sys.executable, "-u", "x.py"),
     limit_seconds: float = LIMIT_SECONDS,
     forks: bool = False,
 ) -> AsyncIterator[Room]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "program.py").write_text(program)
-        begin = Begin(
-            job=JOB,
-            host="a",
-            server="127.0.0.1:1",
-            credential=Credential(b"", b"", b""),
-            command=command,
-            directory=name,
-            environment={b"PATH": b"/bin", b"PYTHONPATH": os.fsencode(name), b"HVD_BACKEND": wish.encode()},
-            lease_seconds=30,
-            start_timeout_seconds=limit_seconds,
-            address="127.0.0.1",
-        )
+        words = command or (sys.executable, "-u", "x.py")
+        begin = make_begin(folder, *words, PATH="/bin", PYTHONPATH=name, HVD_BACKEND=wish)
         guard = Guard(ORIGIN, folder / "nothing")
         spawner = Spawner(forks)
-        checked = CheckedSpawner(begin, spawner, guard, module="program")
-        descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+        checked = CheckedSpawner(replace(begin, start_timeout_seconds=limit_seconds), spawner, guard, module="program")
+        descriptors = count_descriptors()
         try:
-            yield Room(checked, spawner, guard, folder)
+            yield Room(checked, spawner, folder)
         finally:
             await checked.close()
             assert spawner.is_closed
-            await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)  # noqa: PTH208 - a count
+            await happen(lambda: count_descriptors() <= descriptors, "the close of what was opened")
             guard.dismiss()
 
 
-async def agrees() -> None:
+def count_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+
+
+@alone
+async def test_workers_are_started_once_their_python_has_agreed() -> None:
     async with checking(AGREES) as room:
         await room.spawn_all()
         assert sorted(room.spawner.spawned, key=str) == sorted(LAUNCHES, key=str)
@@ -141,94 +130,60 @@ async def agrees() -> None:
         assert line.partition(" ")[2] == "['ucc'] a:0"
 
 
-def test_workers_are_started_once_their_python_has_agreed() -> None:
-    run_alone(agrees)
+WISHED = "'ucc', given with --backend or $HVD_BACKEND"
+REFUSED = f"with {sys.executable}: torch has none; take another."
+REFUSALS = [
+    (OBJECTS, False, BackendRefusedError, (WISHED, REFUSED)),
+    (DIES, False, BackendNotAskedError, (WISHED, "did not say: No module named torch; look whether")),
+    (DIES, True, BackendRefusedError, ("said by a fork",)),  # a fork is asked where one can be had
+]
 
 
-async def objects() -> None:
-    async with checking(OBJECTS) as room:
+@pytest.mark.parametrize(("program", "forks", "error", "words"), REFUSALS)
+@alone
+async def test_a_refusal_is_told_for_every_worker_and_none_is_started(
+    program: str, *, forks: bool, error: type[Exception], words: tuple[str, ...]
+) -> None:
+    async with checking(program, forks=forks) as room:
         errors = await room.spawn_all()
-        assert [type(error) for error in errors] == [BackendRefusedError] * 2
-        assert "'ucc', given with --backend or $HVD_BACKEND" in str(errors[0])
-        assert str(errors[0]).endswith(f"with {sys.executable}: torch has none; take another.")
-        assert (room.spawner.spawned, len(room.asked())) == ([], 1)
+        assert [type(found) for found in errors] == [error] * 2
+        assert [word for word in words if word not in str(errors[0])] == []
+        assert (room.spawner.spawned, len(room.asked())) == ([], 0 if forks else 1)
 
 
-def test_an_objection_is_told_for_every_worker_and_none_is_started() -> None:
-    run_alone(objects)
-
-
-async def is_forked() -> None:
-    async with checking(DIES, forks=True) as room:
+@alone
+async def test_what_does_not_answer_within_the_limit_is_ended() -> None:
+    async with checking(IS_MUTE, limit_seconds=0.5) as room:
         errors = await room.spawn_all()
-        assert ["said by a fork" in str(error) for error in errors] == [True] * 2
-        assert room.asked() == []
+        assert ["it did not answer within 0.5 s" in str(error) for error in errors] == [True] * 2
+        await happen(lambda: find_ours() == [])
 
 
-def test_a_fork_is_asked_where_one_can_be_had() -> None:
-    run_alone(is_forked)
-
-
-async def dies() -> None:
-    async with checking(DIES) as room:
-        errors = await room.spawn_all()
-        assert [type(error) for error in errors] == [BackendNotAskedError] * 2
-        assert "did not say: No module named torch; look whether" in str(errors[0])
-        assert room.spawner.spawned == []
-
-
-def test_a_python_that_cannot_answer_is_refused_with_its_last_words() -> None:
-    run_alone(dies)
-
-
-async def is_mute() -> None:
-    async with checking(IS_MUTE, limit_seconds=1.0) as room:
-        errors = await room.spawn_all()
-        assert ["it did not answer within 1 s" in str(error) for error in errors] == [True] * 2
-        await until(lambda: is_gone(room))
-
-
-async def closes() -> None:
+@alone
+async def test_what_does_not_answer_is_ended_when_the_agent_closes() -> None:
     async with checking(IS_MUTE) as room:
         starting = asyncio.create_task(room.spawn_all())
-        await until(lambda: len(room.asked()) == 1)
+        await happen(lambda: len(room.asked()) == 1)
         await room.checked.close()
         assert {type(error) for error in await starting} == {asyncio.CancelledError}
-        await until(lambda: is_gone(room))
+        await happen(lambda: find_ours() == [])
 
 
-def is_gone(room: Room) -> bool:
-    """The process that was asked has ended."""
-    process = processes.look(int(room.asked()[0].partition(" ")[0]))
-    return process is None or process.state == "Z"
-
-
-@pytest.mark.parametrize("scenario", [is_mute, closes])
-def test_what_does_not_answer_is_ended(scenario: object) -> None:
-    run_alone(scenario)  # type: ignore[arg-type]  # both are scenarios
-
-
-async def asks_nobody() -> None:
+@alone
+async def test_nobody_is_asked_without_need_nor_where_no_python_is_named() -> None:
     for wish, command in [
         ("ucc", ("sh", "-c", "python x.py")),
         ("gloo", ("python", "x.py")),
         ("", ("python", "x.py")),
         ("foo", ("python", "x.py")),
     ]:
-        async with checking(OBJECTS, wish=wish, command=command) as room:
+        async with checking(OBJECTS, *command, wish=wish) as room:
             await room.spawn_all()
             assert (len(room.spawner.spawned), room.asked()) == (2, [])
 
 
-def test_nobody_is_asked_without_need_nor_where_no_python_is_named() -> None:
-    run_alone(asks_nobody)
-
-
-async def has_no_python() -> None:
-    async with checking(OBJECTS, command=("python3.99", "x.py")) as room:
+@alone
+async def test_a_python_that_is_not_there_is_what_it_is_without_a_backend() -> None:
+    async with checking(OBJECTS, "python3.99", "x.py") as room:
         errors = await room.spawn_all()
         assert [type(error) for error in errors] == [CommandNotFoundError] * 2
-
-
-def test_a_python_that_is_not_there_is_what_it_is_without_a_backend() -> None:
-    run_alone(has_no_python)

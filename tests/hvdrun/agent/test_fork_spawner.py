@@ -1,12 +1,11 @@
 """Workers that are forked where that is possible, and executed with a reason where it is not."""
 
 import asyncio
-import ctypes
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +16,11 @@ from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.spawn import Spawned, WorkerEnvironment
 from hvdrun.errors import CommandNotFoundError
 from rendezvous.core.effects import Launch
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.credentials import Credential
-from rendezvous.orders import Begin
-from tests.hvdrun.agent.alone import run_alone
-from tests.hvdrun.agent.jobs import JOB
+from rendezvous.core.model import Endpoint
+from tests.hvdrun.agent.alone import alone
+from tests.hvdrun.agent.jobs import make_begin, make_launches
 
-PR_SET_CHILD_SUBREAPER = 36
-LIMIT_SECONDS = 20.0
-LAUNCHES = tuple(Launch(Worker(Slot("a", rank), 1), Assignment(rank, 4, rank, 4, 0, 1), "placed") for rank in range(4))
+LAUNCHES = make_launches(4)
 SHOW = """
 import os, sys
 is_home = os.getcwd() == os.path.dirname(__file__)
@@ -43,7 +38,7 @@ class Room:
 
     async def run(self, launch: Launch = LAUNCHES[0]) -> str:
         """Spawn a worker that ends well: what it wrote."""
-        return await read(await asyncio.wait_for(self.spawner.spawn(launch), LIMIT_SECONDS))
+        return await read(await self.spawner.spawn(launch))
 
     def ways(self) -> list[str]:
         """How the workers were started, without their pids."""
@@ -59,44 +54,26 @@ async def read(spawned: Spawned) -> str:
     return text
 
 
-def describe(folder: Path, command: tuple[str, ...]) -> Begin:
-    """A job of this command on this host."""
-    site = folder / "site"
-    return Begin(
-        job=JOB,
-        host="a",
-        server="127.0.0.1:1",
-        credential=Credential(b"", b"", b""),
-        command=command,
-        directory=str(folder),
-        environment={
-            b"PATH": os.fsencode(Path(sys.executable).parent),
-            b"NAME": "ä".encode(),
-            b"PYTHONPATH": os.fsencode(site),
-        },
-        lease_seconds=30,
-        start_timeout_seconds=30,
-        address="127.0.0.1",
-    )
-
-
 @asynccontextmanager
 async def spawning(
     *command: str,
     script: str = SHOW,
     preload: str = "",
     prefork: bool = True,
-    environment: dict[bytes, bytes] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Room]:
     """A spawner for a command; `preload` is what the interpreter's sitecustomize does."""
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "script.py").write_text(script, encoding="utf-8")
         (folder / "site").mkdir()
         (folder / "site/sitecustomize.py").write_text(preload, encoding="utf-8")
-        begin = replace(describe(folder, command or ("python", "script.py", "a b")), prefork=prefork)
-        begin = replace(begin, environment={**begin.environment, **(environment or {})})
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        words = command or ("python", "script.py", "a b")
+        begin = make_begin(
+            folder, *words, **{"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **(variables or {})}
+        )
+        begin = replace(begin, prefork=prefork)
         remarks: list[str] = []
         around = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
         spawner = ForkSpawner(begin, around, remarks.append)
@@ -106,17 +83,14 @@ async def spawning(
             await spawner.close()
 
 
-async def both_ways() -> None:
-    for prefork, way in ((True, "forked"), (False, "executed (--no-prefork)")):
-        async with spawning(prefork=prefork) as room:
-            texts = await asyncio.gather(*map(room.run, LAUNCHES))
-            assert texts == [f"{rank} ä ['a b'] True False\n" for rank in range(4)]
-            assert room.ways() == [way] * 4
-            assert room.remarks[0].startswith("a:")
-
-
-def test_forked_and_executed_workers_have_the_same_words_variables_and_place() -> None:
-    run_alone(both_ways)
+@pytest.mark.parametrize(("prefork", "way"), [(True, "forked"), (False, "executed (--no-prefork)")])
+@alone
+async def test_forked_and_executed_workers_have_the_same_words_variables_and_place(*, prefork: bool, way: str) -> None:
+    async with spawning(prefork=prefork) as room:
+        texts = await asyncio.gather(*map(room.run, LAUNCHES))
+        assert texts == [f"{rank} ä ['a b'] True False\n" for rank in range(4)]
+        assert room.ways() == [way] * 4
+        assert room.remarks[0].startswith("a:")
 
 
 async def fork_a_module(room: Room) -> str | None:
@@ -143,7 +117,8 @@ print(__name__, sys.argv[1:], dict(os.environ), os.getcwd(), is_leader, len(desc
 """
 
 
-async def modules() -> None:
+@alone
+async def test_a_module_of_ours_is_forked_where_workers_are() -> None:
     for prefork in (True, False):
         async with spawning(prefork=prefork) as room:
             (room.folder / "site/show.py").write_text(SHOW_MODULE)
@@ -151,39 +126,24 @@ async def modules() -> None:
             assert await fork_a_module(room) == expected
 
 
-def test_a_module_of_ours_is_forked_where_workers_are() -> None:
-    run_alone(modules)
-
-
+TOO_EARLY = "which must be set before the imports"
 REASONS = [
     (("python", "-u", "script.py"), "pass", {}, "not a plain Python command"),
     (("sh", "-c", "exit 0"), "pass", {}, "not a plain Python command"),
-    (("python", "script.py"), "pass", {b"MKL_NUM_THREADS": b"2"}, "MKL_NUM_THREADS is set"),
-    (
-        ("python", "script.py"),
-        "'OMP_PROC_BIND'",
-        {},
-        "the script names OMP_PROC_BIND, which must be set before the imports",
-    ),
-    (
-        ("python", "-m", "script"),
-        "'LD_PRELOAD'",
-        {},
-        "the script names LD_PRELOAD, which must be set before the imports",
-    ),
+    (("python", "script.py"), "pass", {"MKL_NUM_THREADS": "2"}, "MKL_NUM_THREADS is set"),
+    (("python", "script.py"), "'OMP_PROC_BIND'", {}, f"the script names OMP_PROC_BIND, {TOO_EARLY}"),
+    (("python", "-m", "script"), "'LD_PRELOAD'", {}, f"the script names LD_PRELOAD, {TOO_EARLY}"),
 ]
 
 
-async def reasons() -> None:
-    for command, script, environment, reason in REASONS:
-        added = {b"PATH": os.environb[b"PATH"], **environment}
-        async with spawning(*command, script=script, environment=added) as room:
-            assert await room.run() == ""
-            assert room.ways() == [f"executed ({reason})"]
-
-
-def test_a_command_that_is_not_forked_is_executed_with_the_reason() -> None:
-    run_alone(reasons)
+@pytest.mark.parametrize(("command", "script", "variables", "reason"), REASONS)
+@alone
+async def test_a_command_that_is_not_forked_is_executed_with_the_reason(
+    command: tuple[str, ...], script: str, variables: dict[str, str], reason: str
+) -> None:
+    async with spawning(*command, script=script, variables=variables) as room:
+        assert await room.run() == ""
+        assert room.ways() == [f"executed ({reason})"]
 
 
 # Killed by itself right after its second fork, which nobody has heard of yet.
@@ -199,7 +159,8 @@ if "serve" in sys.orig_argv[-1]:
 """
 
 
-async def dying() -> None:
+@alone
+async def test_workers_are_executed_when_the_forkserver_dies_among_them() -> None:
     async with spawning(script="import os; print(os.environ['RANK'])", preload=DIES) as room:
         texts = await asyncio.gather(*map(room.run, LAUNCHES))
         assert texts == [f"{rank}\n" for rank in range(4)]
@@ -207,54 +168,39 @@ async def dying() -> None:
         assert await room.run() == "0\n"
 
 
-def test_workers_are_executed_when_the_forkserver_dies_among_them() -> None:
-    run_alone(dying)
-
-
-async def stopped() -> None:
+@alone
+async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_down() -> None:
     async with spawning(script="print('alive')") as room:
         assert await room.run() == "alive\n"
         ((pid, name),) = room.spawner.list_living()
         assert name == "the forkserver"
         os.kill(pid, signal.SIGSTOP)
         waiting = asyncio.create_task(room.run())
-        done, _ = await asyncio.wait({waiting}, timeout=0.2)
-        assert not done
+        await asyncio.sleep(0)
         room.spawner.put_down(pid + 1, "nobody has started it")
+        assert room.spawner.list_living() == ((pid, name),)
         room.spawner.put_down(pid, "the forkserver was stopped")
         assert await waiting == "alive\n"
         assert room.ways() == ["forked", "executed (the forkserver was stopped)"]
         assert room.spawner.list_living() == ()
 
 
-def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_down() -> None:
-    run_alone(stopped)
-
-
-async def threads() -> None:
+@pytest.mark.parametrize("wanted", ["1", "2", None])
+@alone
+async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | None) -> None:
     script = "import numpy, threadpoolctl; print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
     preload = "import sys\nif 'serve' in sys.orig_argv[-1]: import numpy"
-    expected = {"1": 1, "2": min(2, len(os.sched_getaffinity(0))), None: len(os.sched_getaffinity(0))}
-    for wanted, count in expected.items():
-        added = {} if wanted is None else {b"OMP_NUM_THREADS": wanted.encode()}
-        async with spawning(script=script, preload=preload, environment=added) as room:
-            assert await room.run() == f"[{count}]\n"
-            assert room.ways() == ["forked"]
+    cpus = len(os.sched_getaffinity(0))
+    variables = {} if wanted is None else {"OMP_NUM_THREADS": wanted}
+    async with spawning(script=script, preload=preload, variables=variables) as room:
+        assert await room.run() == f"[{min(int(wanted or cpus), cpus)}]\n"
+        assert room.ways() == ["forked"]
 
 
-def test_as_many_threads_are_used_as_the_environment_says() -> None:
-    run_alone(threads)
-
-
-async def missing() -> None:
-    async with spawning("python9", "script.py") as room:
-        with pytest.raises(CommandNotFoundError):
-            await room.spawner.spawn(LAUNCHES[0])
-    async with spawning("./python3", "script.py") as room:
+@pytest.mark.parametrize("interpreter", ["python9", "./python3"])
+@alone
+async def test_an_interpreter_that_does_not_exist_is_said_as_for_any_command(interpreter: str) -> None:
+    async with spawning(interpreter, "script.py") as room:
         with pytest.raises(CommandNotFoundError):
             await room.spawner.spawn(LAUNCHES[0])
         assert room.remarks == []
-
-
-def test_an_interpreter_that_does_not_exist_is_said_as_for_any_command() -> None:
-    run_alone(missing)

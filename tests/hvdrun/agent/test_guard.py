@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.agent import processes
 from hvdrun.agent.guard import Guard
 from tests.hvdrun.agent.jobs import ORIGIN
-from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
+from tests.hvdrun.agent.sleepers import find, is_alive, sleeping
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -54,30 +54,23 @@ def die(guard: Guard) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def test_a_guardian_knows_the_sessions_it_was_told_of(guard: Guard, folder: Path) -> None:
-    with sleeping() as one, sleeping() as ended:
-        guard.add(one.pid)
-        guard.add(ended.pid)
-        guard.remove(ended.pid)
-        assert die(guard) == 0
-        assert one.wait(10) == -signal.SIGKILL
-        assert is_alive(ended.pid)
-    assert not folder.exists()
-
-
 def test_a_killed_guardian_is_replaced_by_one_that_knows_as_much(guard: Guard, folder: Path) -> None:
-    with sleeping() as before, sleeping() as between, sleeping() as ended:
+    with sleeping() as before, sleeping() as between, sleeping() as after, sleeping() as one, sleeping() as other:
         guard.add(before.pid)
-        guard.add(ended.pid)
+        guard.add(one.pid)
         first = kill_guardian(guard)
         guard.add(between.pid)  # nobody hears it
-        guard.remove(ended.pid)
+        guard.remove(one.pid)
         guard.replace()
+        guard.add(after.pid)
+        guard.add(other.pid)
+        guard.remove(other.pid)
         assert find_guardian(guard) != first
         assert not guard.owns(first)
         assert die(guard) == 0
-        assert (before.wait(10), between.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
-        assert is_alive(ended.pid)
+        assert [process.wait(LIMIT_SECONDS) for process in (before, between, after)] == [-signal.SIGKILL] * 3
+        assert is_alive(one.pid)
+        assert is_alive(other.pid)
     assert not folder.exists()
 
 
@@ -106,7 +99,6 @@ def test_a_guardian_that_dies_again_and_again_is_given_up(guard: Guard) -> None:
 
 
 def test_a_guardian_leads_a_session_and_holds_no_folder(guard: Guard) -> None:
-    process = processes.look(find_guardian(guard))
-    assert process is not None
+    process = find(find_guardian(guard))
     assert process.session == process.pid
     wait_until(lambda: os.readlink(f"/proc/{process.pid}/cwd") == "/")  # noqa: PTH115 - as short as it gets

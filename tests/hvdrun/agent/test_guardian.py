@@ -14,7 +14,8 @@ import pytest
 
 from hvdrun.agent import processes
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
-from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
+from tests.hvdrun.agent.sleepers import find, hiding, is_alive, sleeping
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 OURS = {"HVD_JOB": JOB, "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 
@@ -34,15 +35,9 @@ def guardian(folder: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
-def start_time(pid: int) -> int:
-    process = processes.look(pid)
-    assert process is not None
-    return process.started
-
-
 def tell(guardian: subprocess.Popen[str], *lines: str) -> int:
     """Say these lines, and nothing more; how the guardian ends."""
-    guardian.communicate("".join(f"{line}\n" for line in lines), timeout=15)
+    guardian.communicate("".join(f"{line}\n" for line in lines), timeout=LIMIT_SECONDS)
     return guardian.returncode
 
 
@@ -50,9 +45,9 @@ def test_at_the_end_of_its_pipe_it_ends_the_sessions_and_removes_the_folder(
     guardian: subprocess.Popen[str], folder: Path
 ) -> None:
     with sleeping("trap '' TERM; sleep 600 & echo $!") as worker:
-        told = f"session {worker.pid} {start_time(worker.pid)}"
+        told = f"session {worker.pid} {find(worker.pid).started}"
         assert tell(guardian, told) == 0
-        assert worker.wait(10) == -9
+        assert worker.wait(LIMIT_SECONDS) == -9
         assert [process for process in processes.running() if process.session == worker.pid] == []
     assert not folder.exists()
 
@@ -61,7 +56,7 @@ def test_it_finds_what_was_started_by_the_agent_s_workers_wherever_it_went(guard
     inner = {**OURS, "HVD_JOB": f"{ORIGIN}/0.1/inner", "HVD_SLOT": "b:0"}
     with sleeping(environment=OURS) as stray, sleeping(environment=inner) as inner_worker:
         assert tell(guardian) == 0
-        assert (stray.wait(10), inner_worker.wait(10)) == (-9, -9)
+        assert (stray.wait(LIMIT_SECONDS), inner_worker.wait(LIMIT_SECONDS)) == (-9, -9)
 
 
 def test_it_leaves_everybody_else_alone(guardian: subprocess.Popen[str]) -> None:
@@ -77,19 +72,19 @@ def test_it_leaves_everybody_else_alone(guardian: subprocess.Popen[str]) -> None
 
 def test_a_session_that_has_ended_is_forgotten(guardian: subprocess.Popen[str]) -> None:
     with sleeping() as later:
-        assert tell(guardian, f"session {later.pid} {start_time(later.pid)}", f"end {later.pid}") == 0
+        assert tell(guardian, f"session {later.pid} {find(later.pid).started}", f"end {later.pid}") == 0
         assert is_alive(later.pid)
 
 
 def test_a_session_whose_leader_is_another_is_left_alone(guardian: subprocess.Popen[str]) -> None:
     with sleeping("sleep 600 & echo $!") as stranger:
-        assert tell(guardian, f"session {stranger.pid} {start_time(stranger.pid) - 1}") == 0
+        assert tell(guardian, f"session {stranger.pid} {find(stranger.pid).started - 1}") == 0
         assert len([process for process in processes.running() if process.session == stranger.pid]) == 3
 
 
 def test_an_agent_that_leaves_in_good_order_needs_no_guardian(guardian: subprocess.Popen[str], folder: Path) -> None:
     with sleeping(environment=OURS) as worker:
-        assert tell(guardian, f"session {worker.pid} {start_time(worker.pid)}", "done") == 0
+        assert tell(guardian, f"session {worker.pid} {find(worker.pid).started}", "done") == 0
         assert is_alive(worker.pid)
     assert folder.exists()
 
@@ -97,11 +92,11 @@ def test_an_agent_that_leaves_in_good_order_needs_no_guardian(guardian: subproce
 def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_killed(guardian: subprocess.Popen[str]) -> None:
     assert guardian.stdin is not None
     with sleeping() as agent, sleeping() as another:
-        guardian.stdin.write(f"agent {agent.pid} {start_time(agent.pid)}\nlease 0.2\n")
+        guardian.stdin.write(f"agent {agent.pid} {find(agent.pid).started}\nlease 0.2\n")
         guardian.stdin.flush()
         for process in (agent, another):
             os.kill(process.pid, signal.SIGSTOP)
-        assert agent.wait(10) == -9
+        assert agent.wait(LIMIT_SECONDS) == -9
         assert is_alive(another.pid)
         assert tell(guardian) == 0
 
@@ -111,57 +106,28 @@ def test_words_that_it_does_not_know_are_nothing_to_it(guardian: subprocess.Pope
     assert not folder.exists()
 
 
-# A stand-in for an agent: it starts a daemon that has nothing of its own but ancestors, and tells who it is.
-HIDES = """
-import os, sys, time
-if os.fork() == 0:
-    os.setsid()
-    os.execve("/bin/sleep", ["sleep", "600"], {})
-time.sleep(600)
-"""
-
-
-def start_agent() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", HIDES], start_new_session=True)
-
-
-def find_hidden(agent: int) -> int | None:
-    """The daemon, once it is one."""
-    found = [process.pid for process in processes.descendants(agent) if process.session == process.pid]
-    return found[0] if found and not Path(f"/proc/{found[0]}/environ").read_bytes() else None
-
-
 def test_a_daemon_that_hides_is_known_by_having_been_seen_below_the_agent(guardian: subprocess.Popen[str]) -> None:
     assert guardian.stdin is not None
-    with start_agent() as agent:
-        wait_until(lambda: find_hidden(agent.pid) is not None)
-        hidden = find_hidden(agent.pid)
-        assert hidden is not None
-        guardian.stdin.write(f"agent {agent.pid} {start_time(agent.pid)}\n")
+    with hiding() as (agent, hidden):
+        guardian.stdin.write(f"agent {agent.pid} {find(agent.pid).started}\n")
         guardian.stdin.flush()
         wait_until(lambda: has_heard(guardian))
         agent.kill()
-        agent.wait(10)
-        assert is_alive(hidden)
+        agent.wait(LIMIT_SECONDS)
+        assert is_alive(hidden[0].pid)
         assert tell(guardian) == 0
-        wait_until(lambda: not is_alive(hidden))
+        wait_until(lambda: not is_alive(hidden[0].pid))
 
 
 def has_heard(guardian: subprocess.Popen[str]) -> bool:
     """It has read all that it was told, done it, and waits for more."""
     assert guardian.stdin is not None
     unread = struct.unpack("i", fcntl.ioctl(guardian.stdin, termios.FIONREAD, b"\0" * 4))[0]
-    process = processes.look(guardian.pid)
-    return unread == 0 and process is not None and process.state == "S"
+    return unread == 0 and find(guardian.pid).state == "S"
 
 
 def test_an_agent_that_lives_has_only_let_its_guardian_go(guardian: subprocess.Popen[str]) -> None:
-    with start_agent() as agent, sleeping(environment=OURS) as worker:
-        wait_until(lambda: find_hidden(agent.pid) is not None)
-        hidden = find_hidden(agent.pid)
-        assert hidden is not None
-        assert tell(guardian, f"agent {agent.pid} {start_time(agent.pid)}") == 0
-        assert worker.wait(10) == -9
-        assert is_alive(hidden)
-        os.kill(hidden, signal.SIGKILL)
-        agent.kill()
+    with hiding() as (agent, hidden), sleeping(environment=OURS) as worker:
+        assert tell(guardian, f"agent {agent.pid} {find(agent.pid).started}") == 0
+        assert worker.wait(LIMIT_SECONDS) == -9
+        assert is_alive(hidden[0].pid)

@@ -3,87 +3,74 @@
 import asyncio
 import os
 
+import pytest
+
 from hvdrun.agent.input import InputFeed
-
-LIMIT_SECONDS = 10
-
-
-def test_pieces_arrive_in_order_and_an_empty_one_is_the_end() -> None:
-    async def story() -> tuple[bytes, int]:
-        taken = asyncio.Semaphore(0)
-        feed = InputFeed(taken.release)
-        reader, writer = os.pipe()
-        await feed.open(writer)
-        pieces = [b"first\n", b"\xff\x00second", b""]
-        for count, piece in enumerate(pieces):
-            async with asyncio.timeout(LIMIT_SECONDS):
-                await taken.acquire()
-            feed.write(piece)
-            if not piece:
-                return await asyncio.to_thread(read_all, reader), count
-        raise AssertionError
-
-    assert asyncio.run(story()) == (b"first\n\xff\x00second", 2)
+from tests.waiting import happen, in_loop
 
 
-def test_the_next_piece_is_asked_for_only_when_the_worker_has_taken_the_last() -> None:
-    async def story() -> list[int]:
-        asked = 0
+class Story:
+    """A feed, the pipe to a worker, and how often the feed has asked for a piece."""
 
-        def taken() -> None:
-            nonlocal asked
-            asked += 1
+    def __init__(self) -> None:
+        self.asked = 0
+        self.feed = InputFeed(self._ask)
+        self.reader, self.writer = os.pipe()
 
-        feed = InputFeed(taken)
-        reader, writer = os.pipe()
-        await feed.open(writer)
-        counts = [asked]
-        large = b"x" * 1_000_000  # more than a pipe holds
-        feed.write(large)
-        await asyncio.sleep(0)
-        counts.append(asked)
-        assert await asyncio.to_thread(read_exactly, reader, len(large)) == large
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while asked == counts[-1]:  # noqa: ASYNC110 - the feed's own callback is what is waited for
-                await asyncio.sleep(0.001)
-        counts.append(asked)
-        feed.close()
-        os.close(reader)
-        return counts
+    def read(self) -> bytes:
+        """All that the worker gets, to the end."""
+        with os.fdopen(self.reader, "rb") as pipe:
+            return pipe.read()
 
-    assert asyncio.run(story()) == [1, 1, 2]
+    def _ask(self) -> None:
+        self.asked += 1
 
 
-def test_a_worker_that_does_not_read_any_more_harms_nobody() -> None:
-    async def story() -> None:
-        feed = InputFeed(lambda: None)
-        reader, writer = os.pipe()
-        await feed.open(writer)
-        os.close(reader)
-        for _ in range(3):
-            feed.write(b"nobody reads this")
-            await asyncio.sleep(0)
-        feed.write(b"")
-        feed.close()
-
-    asyncio.run(story())
+@in_loop
+async def test_pieces_arrive_in_order_and_an_empty_one_is_the_end() -> None:
+    story = Story()
+    await story.feed.open(story.writer)
+    for count, piece in enumerate([b"first\n", b"\xff\x00second", b""], 1):
+        await happen(lambda count=count: story.asked == count)  # type: ignore[misc]  # mypy sees no default there
+        story.feed.write(piece)
+    assert await asyncio.to_thread(story.read) == b"first\n\xff\x00second"
+    assert story.asked == 3
 
 
-def test_without_a_worker_that_reads_pieces_are_dropped() -> None:
-    feed = InputFeed(lambda: None)
-    feed.write(b"too early")
-    feed.close()
+@in_loop
+async def test_the_next_piece_is_asked_for_only_when_the_worker_has_taken_the_last() -> None:
+    story = Story()
+    await story.feed.open(story.writer)
+    large = b"x" * 1_000_000  # more than a pipe holds
+    story.feed.write(large)
+    await asyncio.sleep(0)
+    assert story.asked == 1
+    reading = asyncio.create_task(asyncio.to_thread(story.read))
+    await happen(lambda: story.asked == 2)
+    story.feed.write(b"")
+    assert await reading == large
 
 
-def read_all(descriptor: int) -> bytes:
-    """To the end of the pipe."""
-    with os.fdopen(descriptor, "rb") as pipe:
-        return pipe.read()
+@in_loop
+async def test_a_worker_that_does_not_read_any_more_is_asked_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
+    story = Story()
+    await story.feed.open(story.writer)
+    os.close(story.reader)
+    story.feed.write(b"nobody reads this")
+    await happen(lambda: str(story.writer) not in os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all it needs
+    asked = story.asked
+    for _ in range(10):  # asyncio complains from the fifth on of what is written into a pipe that is lost
+        story.feed.write(b"nor this")
+    story.feed.write(b"")
+    story.feed.close()
+    assert (story.asked, caplog.messages) == (asked, [])
 
 
-def read_exactly(descriptor: int, size: int) -> bytes:
-    """So many bytes; the descriptor stays open."""
-    data = b""
-    while len(data) < size:
-        data += os.read(descriptor, size - len(data))
-    return data
+@in_loop
+async def test_what_is_typed_before_there_is_a_worker_is_dropped() -> None:
+    story = Story()
+    story.feed.write(b"too early")
+    await story.feed.open(story.writer)
+    story.feed.write(b"in time")
+    story.feed.write(b"")
+    assert await asyncio.to_thread(story.read) == b"in time"

@@ -1,10 +1,22 @@
-"""An agent's lease under a clock of the test's own."""
+"""Who is silent, or stands still, for longer than the lease: agents and workers, under a clock of the test's own."""
 
 import math
 
 import pytest
 
+from hvdrun.agent import heartbeat, standstill
+from hvdrun.agent.heartbeat import MARGIN_SECONDS, Heartbeat
 from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.processes import Process
+from hvdrun.agent.standstill import Standstill
+
+pytestmark = pytest.mark.pure
+
+LEASE_SECONDS = 30.0
+PATIENCE_SECONDS = LEASE_SECONDS + MARGIN_SECONDS
+AGENT = 11
+STARTED = 5
+Step = tuple[str, float]
 
 
 class Clock:
@@ -23,58 +35,38 @@ def clock() -> Clock:
     return Clock()
 
 
-def pass_time(lease: Lease, clock: Clock, seconds: float, step_seconds: float = 1.0) -> bool:
-    """Let time pass in small steps; whether the agent may go on at its end."""
-    end = clock.now + seconds
+def play(lease: Lease, clock: Clock, *steps: Step) -> bool:
+    """Let time pass as it does for an agent that runs, sleeps or is held; whether it may go on in the end."""
     may = True
-    while clock.now < end:
-        clock.now = min(end, clock.now + step_seconds)
-        may = lease.look()
+    for what, seconds in steps:
+        if what == "renewed":
+            lease.renew()
+        elif what in {"held", "let go"}:
+            lease.hold(held=what == "held")
+        looks = 1 if what == "sleeps" else round(seconds)
+        for _ in range(looks):
+            clock.now += seconds / looks
+            may = lease.look()
     return may
 
 
-def test_an_agent_goes_on_for_the_lease_and_no_longer(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    assert pass_time(lease, clock, 30)
-    assert not pass_time(lease, clock, 1)
-
-
-def test_an_acknowledged_report_renews_the_lease(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    pass_time(lease, clock, 29)
-    lease.renew()
-    assert pass_time(lease, clock, 30)
-    assert not pass_time(lease, clock, 1)
-
-
-def test_a_machine_that_slept_gets_time_for_one_more_report(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    clock.now += 3600
-    assert lease.look()
-    assert pass_time(lease, clock, 11)
-
-
-def test_an_agent_that_was_stopped_alone_does_not_get_a_whole_lease_again(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    clock.now += 3600
-    lease.look()
-    assert not pass_time(lease, clock, 13)
-
-
-def test_a_sleep_does_not_shorten_a_lease(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    clock.now += 16
-    assert lease.look()
-    assert pass_time(lease, clock, 14)
-
-
-def test_a_held_lease_does_not_expire_and_starts_anew_afterwards(clock: Clock) -> None:
-    lease = Lease(30, clock)
-    lease.hold(held=True)
-    assert pass_time(lease, clock, 3600)
-    lease.hold(held=False)
-    assert pass_time(lease, clock, 30)
-    assert not pass_time(lease, clock, 1)
+@pytest.mark.parametrize(
+    ("steps", "may"),
+    [
+        ([("runs", 30)], True),
+        ([("runs", 31)], False),
+        ([("runs", 29), ("renewed", 30)], True),
+        ([("runs", 29), ("renewed", 31)], False),
+        ([("sleeps", 3600), ("runs", 11)], True),  # time for one more report
+        ([("sleeps", 3600), ("runs", 13)], False),  # not a whole lease, in case only the agent was stopped
+        ([("sleeps", 16), ("runs", 14)], True),  # a sleep does not shorten it
+        ([("held", 3600)], True),
+        ([("held", 3600), ("let go", 30)], True),
+        ([("held", 3600), ("let go", 31)], False),
+    ],
+)
+def test_an_agent_goes_on_for_the_lease_and_no_longer(clock: Clock, steps: list[Step], *, may: bool) -> None:
+    assert play(Lease(LEASE_SECONDS, clock), clock, *steps) is may
 
 
 def test_an_expired_lease_is_told_with_its_cause_where_one_is_known() -> None:
@@ -90,3 +82,139 @@ def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_i
     assert lease.left_seconds == 0
     lease.hold(held=True)
     assert lease.left_seconds == math.inf
+
+
+@pytest.mark.parametrize(
+    ("steps", "given_up"),
+    [
+        ([("S", 60), ("T", PATIENCE_SECONDS)], False),
+        ([("S", 60), ("T", PATIENCE_SECONDS + 2 * heartbeat.LOOK_SECONDS)], True),
+        ([("T", PATIENCE_SECONDS), ("S", PATIENCE_SECONDS), ("T", PATIENCE_SECONDS)], False),
+        *(([(state, 60.0)], False) for state in ("R", "D", "t", "Z", "")),
+        ([("another", 60)], False),  # process of the same number
+        ([("T", LEASE_SECONDS), ("sleeps", 3600), ("T", LEASE_SECONDS)], False),
+    ],
+)
+def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_given_up(
+    clock: Clock, steps: list[Step], *, given_up: bool
+) -> None:
+    state = ""
+
+    def look(pid: int) -> Process | None:
+        found = Process(pid, "T" if state == "another" else state, 1, pid, STARTED + (state == "another"))
+        return found if state else None
+
+    agent = Heartbeat(LEASE_SECONDS, look=look, clock=clock)
+    found = False
+    for state, seconds in steps:
+        if state == "sleeps":
+            clock.now += seconds
+            continue
+        for _ in range(round(seconds / heartbeat.LOOK_SECONDS)):
+            clock.now += heartbeat.LOOK_SECONDS
+            found = agent.find_given_up(AGENT, STARTED) is not None
+    assert found is given_up
+
+
+PAUSE_SECONDS = 0.25
+ONE, TWO = 11, 22
+NAMES = {ONE: "the worker a:0", TWO: "the worker a:1"}
+
+
+class Bench:
+    """Workers whose states the test sets, and a clock that it moves."""
+
+    def __init__(self) -> None:
+        self.states = {ONE: "S", TWO: "R"}
+        self.put: dict[int, str] = {}
+        self.clock = Clock()
+        self.cost_seconds = 0.0  # of one look at one process
+        self.standstill = Standstill([self], LEASE_SECONDS, look=self._look, clock=self.clock)
+
+    def list_living(self) -> tuple[tuple[int, str], ...]:
+        """See `Owner`."""
+        return tuple((pid, name) for pid, name in NAMES.items() if pid not in self.put)
+
+    def put_down(self, pid: int, error: str) -> None:
+        """See `Owner`."""
+        self.put[pid] = error
+
+    def pass_time(self, seconds: float) -> dict[int, str]:
+        """Look four times a second for so long: who was put down until then, and why."""
+        for _ in range(round(seconds / PAUSE_SECONDS)):
+            self.clock.now += PAUSE_SECONDS
+            self.standstill.look()
+        return self.put
+
+    def _look(self, pid: int) -> Process | None:
+        self.clock.now += self.cost_seconds
+        return Process(pid, self.states[pid], 1, pid, 1) if pid in self.states else None
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_worker_that_is_stopped_for_the_lease_is_ended(bench: Bench) -> None:
+    bench.pass_time(60)
+    bench.states[ONE] = "T"
+    assert not bench.pass_time(LEASE_SECONDS)
+    assert bench.pass_time(0.5) == {ONE: "the worker a:0 was stopped for longer than the lease of 30 s (--lease)"}
+
+
+def test_a_worker_of_which_only_threads_are_left_is_ended(bench: Bench) -> None:
+    bench.states[TWO] = "Z"
+    assert "main thread of the worker a:1" in bench.pass_time(LEASE_SECONDS + 0.5)[TWO]
+
+
+def test_a_worker_that_goes_on_in_time_starts_anew(bench: Bench) -> None:
+    for _ in range(3):
+        bench.states[ONE] = "T"
+        bench.pass_time(LEASE_SECONDS - 1)
+        bench.states[ONE] = "S"
+        assert not bench.pass_time(0.25)
+
+
+def test_a_debugger_and_a_busy_disk_are_no_reasons(bench: Bench) -> None:
+    bench.states = {ONE: "t", TWO: "D"}
+    bench.pass_time(10 * LEASE_SECONDS)
+    del bench.states[ONE]
+    assert not bench.pass_time(1)
+
+
+def test_while_nobody_looked_nobody_stood_still(bench: Bench) -> None:
+    bench.states[ONE] = "T"
+    bench.pass_time(1)
+    bench.clock.now += 3600.0
+    bench.standstill.look()
+    assert not bench.pass_time(LEASE_SECONDS - 0.5)
+    assert ONE in bench.pass_time(1)
+
+
+def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks(bench: Bench) -> None:
+    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+    bench.states[ONE] = "T"
+    assert not bench.pass_time(LEASE_SECONDS + PAUSE_SECONDS)
+    pause_seconds = bench.standstill.find_pause()
+    assert 0 < pause_seconds < 0.1
+    bench.clock.now += pause_seconds
+    bench.standstill.look()
+    assert list(bench.put) == [ONE]
+    assert bench.standstill.find_pause() == standstill.LOOK_SECONDS
+
+
+def test_one_that_was_ended_and_is_not_reaped_yet_is_told_of_with_what_it_was_ended_for(bench: Bench) -> None:
+    bench.states[ONE] = "T"
+    assert "was stopped" in bench.pass_time(LEASE_SECONDS + 0.5).pop(ONE)
+    bench.states[ONE] = "Z"
+    assert not bench.pass_time(1)
+
+
+def test_who_has_thousands_of_workers_looks_less_often(bench: Bench) -> None:
+    bench.cost_seconds = 0.004
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == pytest.approx(0.8)
+    bench.cost_seconds = LEASE_SECONDS / 5
+    bench.standstill.look()
+    assert bench.standstill.find_pause() == LEASE_SECONDS / 4

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +18,7 @@ from hvdrun import __version__
 from hvdrun.network.probe import probe
 from rendezvous import wire
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Launch
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.model import Endpoint
 from rendezvous.orders import (
     Begin,
     Found,
@@ -25,6 +26,7 @@ from rendezvous.orders import (
     Listening,
     Look,
     Order,
+    Output,
     Probe,
     Probed,
     ProbeTarget,
@@ -33,27 +35,14 @@ from rendezvous.orders import (
     Telling,
     Wait,
 )
-from tests.hvdrun.agent.jobs import JOB
-
-LAUNCH = Launch(Worker(Slot("a", 0), 1), Assignment(0, 1, 0, 1, 0, 1), "placed")
+from tests.hvdrun.agent.jobs import JOB, LAUNCH, make_begin
+from tests.waiting import LIMIT_SECONDS
 
 HELLO = Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3])))
 
 
 def read_tellings(data: bytes) -> list[Telling]:
     return [wire.decode_telling(message) for message in wire.FrameReader().feed(data)]
-
-
-def run_agent(data: bytes, tmp_path: Path) -> subprocess.CompletedProcess[bytes]:
-    """A real agent that finds these bytes on its standard input, and then its end."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "hvdrun.agent"],
-        input=data,
-        capture_output=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        timeout=20,
-        check=False,
-    )
 
 
 def start_agent(tmp_path: Path) -> subprocess.Popen[bytes]:
@@ -67,55 +56,60 @@ def start_agent(tmp_path: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def make_begin(directory: Path) -> Begin:
-    return Begin(
-        job=JOB,
-        host="a",
-        server="127.0.0.1:1",
-        credential=Authority(JOB).issue_agent("a"),
-        command=("sh", "-c", "echo up; sleep 600"),
-        directory=str(directory),
-        environment={b"PATH": os.environb[b"PATH"]},
-        lease_seconds=30,
-        start_timeout_seconds=30,
-        address="127.0.0.1",
-    )
+def run_agent(data: bytes, tmp_path: Path) -> tuple[int, list[Telling], str]:
+    """A real agent that finds these bytes on its standard input, and then its end: how it ends and what it says."""
+    with start_agent(tmp_path) as agent:
+        told, errors = agent.communicate(data, LIMIT_SECONDS)
+    return agent.returncode, read_tellings(told), errors.decode()
 
 
-@pytest.mark.parametrize("data", [b"\xff" * 8, wire.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"])
-def test_an_agent_that_is_not_spoken_to_as_it_should_says_so_in_one_sentence(data: bytes, tmp_path: Path) -> None:
-    run = run_agent(data, tmp_path)
-    assert run.returncode == 1
-    assert read_tellings(run.stdout) == [HELLO]
-    (line,) = run.stderr.decode().splitlines()
+def describe(directory: Path) -> Begin:
+    begin = make_begin(directory, "sh", "-c", "echo up; sleep 600")
+    return replace(begin, credential=Authority(JOB).issue_agent("a"))
+
+
+GARBAGE = [b"\xff" * 8, wire.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
+
+
+@pytest.mark.parametrize(("in_a_job", "data"), [*((False, data) for data in GARBAGE), (True, GARBAGE[0])])
+def test_an_agent_that_is_not_spoken_to_as_it_should_says_so_in_one_sentence(
+    data: bytes, tmp_path: Path, *, in_a_job: bool
+) -> None:
+    begin = wire.encode_order(describe(tmp_path)) if in_a_job else b""
+    returncode, tellings, errors = run_agent(begin + data, tmp_path)
+    assert (returncode, tellings[0]) == (1, HELLO)
+    (line,) = errors.splitlines()
     assert line.startswith("the peer does not speak hvdrun's protocol: ")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", wire.encode_order(Release()), wire.encode_order(Release())[:3]])
-def test_an_agent_whose_launcher_has_gone_goes(data: bytes, tmp_path: Path) -> None:
-    run = run_agent(data, tmp_path)
-    assert (run.returncode, run.stderr) == (1, b"its launcher has gone\n")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        wire.encode_order(Release())[:3],
+        # what it cannot do yet
+        wire.encode_order(Release()),
+        wire.encode_order(LAUNCH),
+        wire.encode_order(Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
+    ],
+)
+def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
+    assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher has gone\n")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("order", [LAUNCH, Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))])
-def test_an_agent_that_is_ordered_what_it_cannot_do_yet_goes(order: Order, tmp_path: Path) -> None:
-    run = run_agent(wire.encode_order(order), tmp_path)
-    assert (run.returncode, run.stderr) == (1, b"its launcher has gone\n")
 
 
 def test_an_agent_is_surveyed_before_it_is_told_of_the_job(tmp_path: Path) -> None:
     look = wire.encode_order(Look(b"token", "a"))
-    begin = wire.encode_order(make_begin(tmp_path))
-    run = run_agent(look + wire.encode_order(Probe(())) + look + begin, tmp_path)
-    hello, first, probed, second, *_ = read_tellings(run.stdout)
+    begin = wire.encode_order(describe(tmp_path))
+    _, tellings, errors = run_agent(look + wire.encode_order(Probe(())) + look + begin, tmp_path)
+    hello, first, probed, second, *_ = tellings
     assert (hello, probed) == (HELLO, Probed(()))
     assert isinstance(first, Found)
     assert isinstance(second, Found)
     assert first.cores == len(os.sched_getaffinity(0))
     assert [strip_port(listening) for listening in first.addresses] == list(map(strip_port, second.addresses))
-    assert run.stderr == b"its launcher has gone\n"
+    assert errors == "its launcher has gone\n"
 
 
 def strip_port(listening: Listening) -> tuple[str, str]:
@@ -128,6 +122,7 @@ class Conversation:
     def __init__(self, agent: subprocess.Popen[bytes]) -> None:
         assert agent.stdin is not None
         assert isinstance(agent.stdout, io.BufferedReader)
+        self._agent = agent
         self._orders = agent.stdin
         self._output = agent.stdout
         self._frames = wire.FrameReader()
@@ -146,91 +141,85 @@ class Conversation:
             self._tellings += [wire.decode_telling(message) for message in self._frames.feed(chunk)]
         return self._tellings.pop(0)
 
+    def begin(self, directory: Path) -> None:
+        """Tell it of the job."""
+        self.send(describe(directory))
+        assert self.receive() == HELLO
+        assert isinstance(self.receive(), Reserved)
 
-def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(tmp_path: Path) -> None:
-    with start_agent(tmp_path) as agent:
-        conversation = Conversation(agent)
-        conversation.send(Look(b"token", "a"))
-        assert conversation.receive() == HELLO
-        found = conversation.receive()
+    def find(self, token: bytes) -> tuple[ProbeTarget, ...]:
+        """Where it listens in a survey."""
+        self.send(Look(token, "a"))
+        found = next(telling for telling in iter(self.receive, None) if telling != HELLO)
         assert isinstance(found, Found)
-        if not found.addresses:
-            pytest.skip("this machine has no network interface but loopback")
-        targets = [ProbeTarget("a", listening.endpoint) for listening in found.addresses]
-        assert len(asyncio.run(probe(b"token", targets))) == len(targets)
-        conversation.send(Probe(tuple(targets)))
-        probed = conversation.receive()
+        return tuple(ProbeTarget("a", listening.endpoint) for listening in found.addresses)
+
+    def probe(self, targets: tuple[ProbeTarget, ...]) -> list[str]:
+        """Which addresses it reaches."""
+        self.send(Probe(targets))
+        probed = self.receive()
         assert isinstance(probed, Probed)
-        assert [proof.address for proof in probed.proofs] == [target.endpoint.address for target in targets]
-        conversation.send(make_begin(tmp_path))
-        assert isinstance(conversation.receive(), Reserved)
-        assert asyncio.run(probe(b"token", targets)) == ()
+        return [proof.address for proof in probed.proofs]
+
+    def end(self) -> str:
+        """Wait for its end, with exit code 1: its last words."""
+        assert self._agent.wait(LIMIT_SECONDS) == 1
+        assert self._agent.stderr is not None
+        return self._agent.stderr.read().decode()
 
 
-def test_an_agent_that_serves_a_job_is_surveyed_again_when_another_host_is_to_join(tmp_path: Path) -> None:
+@pytest.fixture
+def conversation(tmp_path: Path) -> Iterator[Conversation]:
     with start_agent(tmp_path) as agent:
-        conversation = Conversation(agent)
-        conversation.send(make_begin(tmp_path))
-        assert conversation.receive() == HELLO
-        assert isinstance(conversation.receive(), Reserved)
-        conversation.send(Look(b"another token", "a"))
-        found = conversation.receive()
-        assert isinstance(found, Found)
-        targets = tuple(ProbeTarget("a", listening.endpoint) for listening in found.addresses)
-        assert len(asyncio.run(probe(b"another token", targets))) == len(targets)
-        conversation.send(Probe(targets))
-        probed = conversation.receive()
-        assert isinstance(probed, Probed)
-        assert len(probed.proofs) == len(targets)
-
-
-def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(tmp_path: Path) -> None:
-    with start_agent(tmp_path) as agent:
-        conversation = Conversation(agent)
-        conversation.send(Wait(0.2))
-        assert (agent.wait(20), agent.stderr.read() if agent.stderr else None) == (1, b"its launcher has gone\n")
-
-
-def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(tmp_path: Path) -> None:
-    with start_agent(tmp_path) as agent:
-        conversation = Conversation(agent)
-        conversation.send(Wait(0.05), Wait(None))  # the last one counts
-        with pytest.raises(subprocess.TimeoutExpired):
-            agent.wait(0.5)
-        conversation.send(make_begin(tmp_path))
-        assert conversation.receive() == HELLO
-        assert isinstance(conversation.receive(), Reserved)
-
-
-def test_an_agent_without_any_order_to_launch_ends_with_its_lease(tmp_path: Path) -> None:
-    with start_agent(tmp_path) as agent:
-        conversation = Conversation(agent)
-        conversation.send(replace(make_begin(tmp_path), lease_seconds=0.3))
-        assert agent.wait(20) == 1
-        assert agent.stderr is not None
-        assert agent.stderr.read() == b"no report was acknowledged for the lease of 0.3 s (--lease)\n"
+        yield Conversation(agent)
+        agent.communicate()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_bad_orders_in_the_middle_of_a_job_end_it_too(tmp_path: Path) -> None:
-    run = run_agent(wire.encode_order(make_begin(tmp_path)) + b"\xff" * 8, tmp_path)
-    assert run.returncode == 1
-    (line,) = run.stderr.decode().splitlines()
-    assert line.startswith("the peer does not speak hvdrun's protocol: ")
-    assert list(tmp_path.iterdir()) == []
+def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(conversation: Conversation, tmp_path: Path) -> None:
+    targets = conversation.find(b"token")
+    if not targets:
+        pytest.skip("this machine has no network interface but loopback")
+    assert len(asyncio.run(probe(b"token", targets))) == len(targets)
+    assert conversation.probe(targets) == [target.endpoint.address for target in targets]
+    conversation.send(describe(tmp_path))
+    assert isinstance(conversation.receive(), Reserved)
+    assert asyncio.run(probe(b"token", targets)) == ()
 
 
-def test_an_agent_that_is_asked_to_end_says_so(tmp_path: Path) -> None:
-    with start_agent(tmp_path) as agent:
-        assert agent.stdin is not None
-        assert isinstance(agent.stdout, io.BufferedReader)
-        assert agent.stderr is not None
-        agent.stdin.write(wire.encode_order(make_begin(tmp_path)) + wire.encode_order(LAUNCH))
-        agent.stdin.flush()
-        told = b""
-        while b"up\n" not in told:
-            told += agent.stdout.read1()
-        agent.send_signal(signal.SIGTERM)
-        assert agent.wait(20) == 1
-        assert agent.stderr.read() == b"a signal asked it to end\n"
-    assert list(tmp_path.iterdir()) == []
+def test_an_agent_that_serves_a_job_is_surveyed_again_when_another_host_is_to_join(
+    conversation: Conversation, tmp_path: Path
+) -> None:
+    conversation.begin(tmp_path)
+    targets = conversation.find(b"another token")
+    assert len(asyncio.run(probe(b"another token", targets))) == len(targets)
+    assert len(conversation.probe(targets)) == len(targets)
+
+
+def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(conversation: Conversation) -> None:
+    conversation.send(Wait(0.2))
+    assert conversation.end() == "its launcher has gone\n"
+
+
+def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
+    conversation: Conversation, tmp_path: Path
+) -> None:
+    conversation.send(Wait(0.05), Wait(None))  # the last one counts
+    time.sleep(0.5)  # nothing tells that the first did not
+    conversation.begin(tmp_path)
+
+
+def test_an_agent_without_any_order_to_launch_ends_with_its_lease(conversation: Conversation, tmp_path: Path) -> None:
+    conversation.send(replace(describe(tmp_path), lease_seconds=0.3))
+    assert conversation.end() == "no report was acknowledged for the lease of 0.3 s (--lease)\n"
+
+
+def test_an_agent_that_is_asked_to_end_says_so(conversation: Conversation, tmp_path: Path) -> None:
+    conversation.begin(tmp_path)
+    conversation.send(LAUNCH)
+    told = b""
+    while told != b"up\n":
+        telling = conversation.receive()
+        told += telling.data if isinstance(telling, Output) else b""
+    conversation._agent.send_signal(signal.SIGTERM)
+    assert conversation.end() == "a signal asked it to end\n"

@@ -3,41 +3,58 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from hvdrun.agent.output import OutputForwarder
 from rendezvous import wire
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import Output, OutputStream, Remark, Telling
+from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
 OTHER = Worker(Slot("a", 1), 1)
-LIMIT_SECONDS = 10.0
-MANY = 4 * 1024 * 1024
+BLOCKS = [number.to_bytes(4, "big") * 1024 for number in range(1024)]  # 4 MB
 
 
-@asynccontextmanager
-async def forwarding() -> AsyncIterator[tuple[OutputForwarder, int]]:
-    """A forwarder, and where the launcher reads."""
-    reading, writing = os.pipe()
-    forwarder = OutputForwarder()
-    await forwarder.open(writing)
-    async with asyncio.timeout(LIMIT_SECONDS):
-        yield forwarder, reading
+class Story:
+    """A forwarder, and the launcher's end of its pipe."""
 
+    def __init__(self) -> None:
+        self.forwarder = OutputForwarder()
+        self.launcher, self._writing = os.pipe()
+        self.written = 0
 
-def add(forwarder: OutputForwarder, worker: Worker, stream: OutputStream) -> int:
-    """Where the worker writes."""
-    reading, writing = os.pipe()
-    forwarder.add(worker, stream, reading)
-    return writing
+    async def open(self) -> OutputForwarder:
+        """Begin."""
+        await self.forwarder.open(self._writing)
+        return self.forwarder
 
+    def add(self, worker: Worker, stream: OutputStream) -> int:
+        """Where the worker writes."""
+        reading, writing = os.pipe()
+        self.forwarder.add(worker, stream, reading)
+        return writing
 
-def read_all(descriptor: int) -> list[Telling]:
-    frames = wire.FrameReader()
-    with os.fdopen(descriptor, "rb") as pipe:
-        return [wire.decode_telling(data) for data in frames.feed(pipe.read())]
+    def write(self, worker: Worker, stream: OutputStream, text: bytes) -> None:
+        """The worker writes this and ends."""
+        writing = self.add(worker, stream)
+        os.write(writing, text)
+        os.close(writing)
+
+    def write_much(self, descriptor: int) -> None:
+        """The worker writes all blocks and ends, in a thread."""
+        with os.fdopen(descriptor, "wb", buffering=0) as pipe:
+            for block in BLOCKS:
+                self.written += pipe.write(block)
+
+    async def close(self) -> list[Telling]:
+        """End; what the launcher has read then."""
+        reading = asyncio.create_task(asyncio.to_thread(self._read))
+        await self.forwarder.close()
+        return await reading
+
+    def _read(self) -> list[Telling]:
+        with os.fdopen(self.launcher, "rb") as pipe:
+            return [wire.decode_telling(data) for data in wire.FrameReader().feed(pipe.read())]
 
 
 def join(tellings: list[Telling], worker: Worker, stream: OutputStream) -> bytes:
@@ -45,95 +62,64 @@ def join(tellings: list[Telling], worker: Worker, stream: OutputStream) -> bytes
     return b"".join(piece.data for piece in pieces if (piece.worker, piece.stream) == (worker, stream))
 
 
-def test_each_byte_comes_with_its_worker_and_stream() -> None:
-    async def scenario() -> list[Telling]:
-        async with forwarding() as (forwarder, launcher):
-            forwarder.tell(Remark("first"))
-            for worker in (WORKER, OTHER):
-                for stream in OutputStream:
-                    writing = add(forwarder, worker, stream)
-                    os.write(writing, f"{worker} {stream}\xff".encode("latin-1"))
-                    os.close(writing)
-            reading = asyncio.create_task(asyncio.to_thread(read_all, launcher))
-            await forwarder.close()
-            return await reading
-
-    tellings = asyncio.run(scenario())
+@in_loop
+async def test_each_byte_comes_with_its_worker_and_stream() -> None:
+    story = Story()
+    (await story.open()).tell(Remark("first"))
+    sources = [(worker, stream) for worker in (WORKER, OTHER) for stream in OutputStream]
+    for worker, stream in sources:
+        story.write(worker, stream, f"{worker} {stream}\xff".encode("latin-1"))
+    tellings = await story.close()
     assert tellings[0] == Remark("first")
-    for worker in (WORKER, OTHER):
-        for stream in OutputStream:
-            assert join(tellings, worker, stream) == f"{worker} {stream}\xff".encode("latin-1")
+    for worker, stream in sources:
+        assert join(tellings, worker, stream) == f"{worker} {stream}\xff".encode("latin-1")
 
 
-def test_a_forwarder_of_nothing_closes_at_once() -> None:
-    async def scenario() -> list[Telling]:
-        async with forwarding() as (forwarder, launcher):
-            await forwarder.close()
-            return await asyncio.to_thread(read_all, launcher)
-
-    assert asyncio.run(scenario()) == []
+@in_loop
+async def test_a_forwarder_of_nothing_closes_at_once() -> None:
+    story = Story()
+    await story.open()
+    assert await story.close() == []
 
 
-def test_a_launcher_that_does_not_read_blocks_the_workers_and_loses_nothing() -> None:
-    written = 0
-
-    def write(descriptor: int) -> None:
-        nonlocal written
-        with os.fdopen(descriptor, "wb", buffering=0) as pipe:
-            for number in range(MANY // 4096):
-                written += pipe.write(number.to_bytes(4, "big") * 1024)
-
-    async def scenario() -> tuple[int, int, list[Telling]]:
-        async with forwarding() as (forwarder, launcher):
-            thread = threading.Thread(target=write, args=(add(forwarder, WORKER, OutputStream.STDOUT),))
-            thread.start()
-            while forwarder._flowing.is_set():  # noqa: ASYNC110 - there is no event for a full pipe
-                await asyncio.sleep(0.001)
-            later = add(forwarder, OTHER, OutputStream.STDOUT)  # added while nothing flows
-            os.write(later, b"later")
-            os.close(later)
-            assert forwarder._transport is not None
-            kept, before = forwarder._transport.get_write_buffer_size(), written
-            reading = asyncio.create_task(asyncio.to_thread(read_all, launcher))
-            await forwarder.close()
-            thread.join()
-            return kept, before, await reading
-
-    kept, before, tellings = asyncio.run(scenario())
-    assert kept < 256 * 1024
-    assert before < 512 * 1024
-    shown = join(tellings, WORKER, OutputStream.STDOUT)
-    assert shown == b"".join(number.to_bytes(4, "big") * 1024 for number in range(MANY // 4096))
+@in_loop
+async def test_a_launcher_that_does_not_read_blocks_the_workers_and_loses_nothing() -> None:
+    story = Story()
+    forwarder = await story.open()
+    thread = threading.Thread(target=story.write_much, args=(story.add(WORKER, OutputStream.STDOUT),))
+    thread.start()
+    await happen(lambda: not forwarder._flowing.is_set(), "a full pipe")
+    story.write(OTHER, OutputStream.STDOUT, b"later")  # added while nothing flows
+    assert forwarder._transport is not None
+    assert forwarder._transport.get_write_buffer_size() < 256 * 1024
+    assert story.written < 512 * 1024
+    tellings = await story.close()
+    thread.join()
+    assert join(tellings, WORKER, OutputStream.STDOUT) == b"".join(BLOCKS)
     assert join(tellings, OTHER, OutputStream.STDOUT) == b"later"
 
 
-def test_when_the_launcher_has_gone_the_workers_are_read_on() -> None:
-    def write(descriptor: int) -> None:
-        with os.fdopen(descriptor, "wb", buffering=0) as pipe:
-            pipe.write(b"x" * MANY)
-
-    async def scenario() -> None:
-        async with forwarding() as (forwarder, launcher):
-            writing = add(forwarder, WORKER, OutputStream.STDOUT)
-            os.close(launcher)
-            await asyncio.to_thread(write, writing)  # does not block for ever
-            await forwarder.close()
-            forwarder.tell(Remark("nobody hears it"))
-
-    asyncio.run(scenario())
+@in_loop
+async def test_when_the_launcher_has_gone_the_workers_are_read_on() -> None:
+    story = Story()
+    forwarder = await story.open()
+    writing = story.add(WORKER, OutputStream.STDOUT)
+    os.close(story.launcher)
+    await asyncio.to_thread(story.write_much, writing)  # does not block for ever
+    await forwarder.close()
+    forwarder.tell(Remark("nobody hears it"))
+    assert story.written == len(b"".join(BLOCKS))
 
 
-def test_closing_waits_for_the_last_writer() -> None:
-    async def scenario() -> list[Telling]:
-        async with forwarding() as (forwarder, launcher):
-            writing = add(forwarder, WORKER, OutputStream.STDERR)
-            closing = asyncio.create_task(forwarder.close())
-            await asyncio.sleep(0)
-            assert not closing.done()
-            os.write(writing, b"last words")
-            os.close(writing)
-            reading = asyncio.create_task(asyncio.to_thread(read_all, launcher))
-            await closing
-            return await reading
-
-    assert join(asyncio.run(scenario()), WORKER, OutputStream.STDERR) == b"last words"
+@in_loop
+async def test_closing_waits_for_the_last_writer() -> None:
+    story = Story()
+    await story.open()
+    writing = story.add(WORKER, OutputStream.STDERR)
+    closing = asyncio.create_task(story.close())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not closing.done()
+    os.write(writing, b"last words")
+    os.close(writing)
+    assert join(await closing, WORKER, OutputStream.STDERR) == b"last words"

@@ -11,18 +11,13 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent import processes
-from hvdrun.agent.processes import Process, comes_from, name_origin, name_worker_origin
+from hvdrun.agent.processes import comes_from, name_origin, name_worker_origin
 from rendezvous.core.model import Slot, Worker
-from tests.hvdrun.agent.sleepers import sleeping, wait_until
+from tests.hvdrun.agent.sleepers import find, sleeping
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 WORKER = {"HVD_JOB": "job", "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 INNER = {"HVD_JOB": "job/a/0.1/inner", "HVD_SLOT": "localhost:0", "HVD_INCARNATION": "1"}
-
-
-def find(pid: int) -> Process:
-    process = processes.look(pid)
-    assert process is not None
-    return process
 
 
 def test_a_process_is_seen_as_it_is() -> None:
@@ -161,7 +156,7 @@ def test_an_origin_names_the_agent_s_own_worker(origin: str | None, worker: str)
 def test_a_signal_hits_its_process() -> None:
     with sleeping() as sleeper:
         processes.kill(find(sleeper.pid), signal.SIGKILL)
-        assert sleeper.wait(10) == -signal.SIGKILL
+        assert sleeper.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 def test_a_process_that_took_over_the_number_is_not_hit() -> None:
@@ -169,7 +164,7 @@ def test_a_process_that_took_over_the_number_is_not_hit() -> None:
         seen = find(sleeper.pid)
         processes.kill(replace(seen, started=seen.started - 1), signal.SIGKILL)
         processes.kill(seen, signal.SIGTERM)
-        assert sleeper.wait(10) == -signal.SIGTERM
+        assert sleeper.wait(LIMIT_SECONDS) == -signal.SIGTERM
 
 
 def test_to_signal_who_has_ended_is_no_error() -> None:
@@ -182,6 +177,6 @@ def test_all_that_belong_are_killed_and_counted_but_never_who_asks() -> None:
     with sleeping() as one, sleeping() as two, sleeping() as other:
         wanted = {one.pid, two.pid, os.getpid()}
         assert processes.kill_all(lambda process: process.pid in wanted) == 2
-        assert (one.wait(10), two.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert (one.wait(LIMIT_SECONDS), two.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
         assert processes.kill_all(lambda process: process.pid in wanted) == 0
         assert other.poll() is None

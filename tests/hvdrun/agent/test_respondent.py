@@ -2,106 +2,78 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
 
 import pytest
 
 from hvdrun.agent.respondent import Respondent
 from hvdrun.network.probe import probe
 from rendezvous.orders import Found, Listening, Look, Probe, Probed, ProbeTarget, Telling
+from tests.waiting import happen, in_loop
 
-LIMIT_SECONDS = 20.0
 TOKEN = b"t" * 32
 
 
-def run(scenario: Callable[[], Coroutine[object, object, None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), LIMIT_SECONDS))
-
-
-class Told:
-    """What is told, one after the other."""
-
-    def __init__(self) -> None:
-        self._tellings: asyncio.Queue[Telling] = asyncio.Queue()
-
-    def tell(self, telling: Telling) -> None:
-        """It is told."""
-        self._tellings.put_nowait(telling)
-
-    async def found(self) -> tuple[Listening, ...]:
-        """The next, which is what was found."""
-        found = await self._tellings.get()
-        assert isinstance(found, Found)
-        return found.addresses
-
-    async def probed(self) -> Probed:
-        """The next, which is what was proven."""
-        probed = await self._tellings.get()
-        assert isinstance(probed, Probed)
-        return probed
+async def find(told: "asyncio.Queue[Telling]") -> tuple[Listening, ...]:
+    """The addresses that are told next."""
+    found = await told.get()
+    assert isinstance(found, Found)
+    return found.addresses
 
 
 def listens(listening: Listening) -> bool:
     family = socket.AF_INET6 if ":" in listening.endpoint.address else socket.AF_INET
     with socket.socket(family) as probing:
-        probing.settimeout(LIMIT_SECONDS)
         return probing.connect_ex((listening.endpoint.address, listening.endpoint.port)) == 0
 
 
-def test_it_is_reached_and_reaches_others() -> None:
-    async def scenario() -> None:
-        told, others = Told(), Told()
-        respondent, other = Respondent(told.tell, loopback=True), Respondent(others.tell, loopback=True)
-        respondent.take(Look(TOKEN, "a"))
-        other.take(Look(TOKEN, "b"))
-        here, there = await told.found(), await others.found()
-        respondent.take(Probe(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
-        assert len((await told.probed()).proofs) == len(there)
-        assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
-        await respondent.close()
-        await other.close()
-        assert not any(map(listens, (*here, *there)))
-
-    run(scenario)
-
-
-def test_another_survey_ends_the_one_before() -> None:
-    async def scenario() -> None:
-        told = Told()
-        respondent = Respondent(told.tell, loopback=True)
-        respondent.take(Look(TOKEN, "a"))
-        first = await told.found()
-        respondent.take(Look(b"u" * 32, "a"))
-        second = await told.found()
-        assert not any(map(listens, first))
-        assert all(map(listens, second))
-        await respondent.close()
-
-    run(scenario)
+@in_loop
+async def test_it_is_reached_and_reaches_others() -> None:
+    told, others = asyncio.Queue[Telling](), asyncio.Queue[Telling]()
+    respondent, other = Respondent(told.put_nowait, loopback=True), Respondent(others.put_nowait, loopback=True)
+    respondent.take(Look(TOKEN, "a"))
+    other.take(Look(TOKEN, "b"))
+    here, there = await find(told), await find(others)
+    respondent.take(Probe(tuple(ProbeTarget("b", entry.endpoint) for entry in there)))
+    probed = await told.get()
+    assert isinstance(probed, Probed)
+    assert len(probed.proofs) == len(there)
+    assert len(await probe(TOKEN, [ProbeTarget("a", entry.endpoint) for entry in here])) == len(here)
+    await respondent.close()
+    await other.close()
+    assert not any(map(listens, (*here, *there)))
 
 
-def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
-    async def scenario() -> None:
-        told = Told()
-        respondent = Respondent(told.tell, listen_seconds=0.2, loopback=True)
-        respondent.take(Look(TOKEN, "a"))
-        addresses = await told.found()
-        while any(map(listens, addresses)):  # noqa: ASYNC110 - nothing tells of a listener's end
-            await asyncio.sleep(0.01)
-        respondent.take(Probe(()))  # too late: nobody waits for the answer
-        await respondent.close()
+@in_loop
+async def test_another_survey_ends_the_one_before() -> None:
+    told = asyncio.Queue[Telling]()
+    respondent = Respondent(told.put_nowait, loopback=True)
+    respondent.take(Look(TOKEN, "a"))
+    first = await find(told)
+    respondent.take(Look(b"u" * 32, "a"))
+    second = await find(told)
+    assert not any(map(listens, first))
+    assert all(map(listens, second))
+    await respondent.close()
 
-    run(scenario)
+
+@in_loop
+async def test_a_survey_of_which_nothing_more_is_heard_is_over() -> None:
+    told = asyncio.Queue[Telling]()
+    respondent = Respondent(told.put_nowait, listen_seconds=0.2, loopback=True)
+    respondent.take(Look(TOKEN, "a"))
+    addresses = await find(told)
+    await happen(lambda: not any(map(listens, addresses)), "the listener's end")
+    respondent.take(Probe(()))  # too late: nobody waits for the answer
+    await respondent.close()
+    assert told.empty()
 
 
 @pytest.mark.parametrize("question", [Look(TOKEN, "a"), Probe(())])
-def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
-    async def scenario() -> None:
-        said: list[Telling] = []
-        respondent = Respondent(said.append, loopback=True)
-        respondent.take(question)
-        await respondent.close()
-        await asyncio.sleep(0)
-        assert said == []
-
-    run(scenario)
+@in_loop
+async def test_one_that_closes_answers_no_more(question: Look | Probe) -> None:
+    said: list[Telling] = []
+    respondent = Respondent(said.append, loopback=True)
+    respondent.take(question)
+    await respondent.close()
+    await asyncio.sleep(0)
+    assert said == []

@@ -4,15 +4,15 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerProcess
 from rendezvous.errors import SequencerStartError
 from rendezvous.sequencing import Activation
+from tests.waiting import LIMIT_SECONDS, in_loop
 
-LIMIT_SECONDS = 20.0
 ACTIVATION = Activation(3, 2, bytes(range(32)))
 
 Streams = tuple[int, int, int]
@@ -44,90 +44,72 @@ def count_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    """Run a story that leaves no descriptor."""
-
-    async def count() -> None:
-        before = count_descriptors()
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await story()
-        await asyncio.sleep(0)  # transports close in the next turn
-        assert count_descriptors() <= before
-
-    asyncio.run(count())
+@pytest.fixture(autouse=True)
+def _no_descriptor_is_left() -> Iterator[None]:
+    before = count_descriptors()
+    yield
+    assert count_descriptors() <= before
 
 
-def test_it_tells_its_port_and_is_told_its_generations() -> None:
-    async def story() -> None:
-        process = await start("""echo '{"port": 4712}'; read line; echo "$line" >&2; exit 5""")
-        await process.open(LIMIT_SECONDS)
-        assert process.port == 4712
+@in_loop
+async def test_it_tells_its_port_and_is_told_its_generations() -> None:
+    process = await start("""echo '{"port": 4712}'; read line; echo "$line" >&2; exit 5""")
+    await process.open(LIMIT_SECONDS)
+    assert process.port == 4712
+    process.activate(ACTIVATION)
+    await reap(process)
+    assert process.describe_end() == f"it ended with exit code 5 ({ACTIVATION.encode().decode().strip()})"
+    with pytest.raises(SequencerStartError, match="ended with exit code 5"):
         process.activate(ACTIVATION)
-        await reap(process)
-        assert process.describe_end() == f"it ended with exit code 5 ({ACTIVATION.encode().decode().strip()})"
-        with pytest.raises(SequencerStartError, match="ended with exit code 5"):
-            process.activate(ACTIVATION)
-        process.close()
-
-    run(story)
+    process.close()
 
 
-def test_it_ends_at_the_end_of_its_orders() -> None:
-    async def story() -> None:
-        process = await start("""echo '{"port": 4712}'; cat""")
+@in_loop
+async def test_it_ends_at_the_end_of_its_orders() -> None:
+    process = await start("""echo '{"port": 4712}'; cat""")
+    await process.open(LIMIT_SECONDS)
+    process.close()
+    _, status = await asyncio.to_thread(os.waitpid, process.pid, 0)
+    assert status == 0
+
+
+@in_loop
+async def test_one_that_ends_before_it_has_a_port_is_told_with_its_last_line() -> None:
+    process = await start("echo hello; echo first >&2; echo last >&2; exit 3")
+    reaping = asyncio.create_task(reap(process))
+    with pytest.raises(SequencerEndedError, match=r"it ended with exit code 3 \(last\)$"):
         await process.open(LIMIT_SECONDS)
-        process.close()
-        _, status = await asyncio.to_thread(os.waitpid, process.pid, 0)
-        assert status == 0
-
-    run(story)
+    await reaping
+    process.close()
 
 
-def test_one_that_ends_before_it_has_a_port_is_told_with_its_last_line() -> None:
-    async def story() -> None:
-        process = await start("echo hello; echo first >&2; echo last >&2; exit 3")
-        reaping = asyncio.create_task(reap(process))
-        with pytest.raises(SequencerEndedError, match=r"it ended with exit code 3 \(last\)$"):
-            await process.open(LIMIT_SECONDS)
-        await reaping
-        process.close()
-
-    run(story)
-
-
-def test_one_that_says_nothing_is_given_up_and_can_be_killed() -> None:
-    async def story() -> None:
-        process = await start("exec sleep 600")
-        with pytest.raises(SequencerStartError, match=r"port within 0\.2 s"):
-            await process.open(0.2)
-        process.kill()
-        await reap(process)
-        assert process.describe_end() == f"it ended with signal {signal.SIGKILL:d}"
-        process.kill()  # nobody is hit
-        process.close()
-
-    run(story)
+@in_loop
+async def test_one_that_says_nothing_is_given_up_and_can_be_killed() -> None:
+    process = await start("exec sleep 600")
+    with pytest.raises(SequencerStartError, match=r"port within 0\.2 s"):
+        await process.open(0.2)
+    process.kill()
+    await reap(process)
+    assert process.describe_end() == f"it ended with signal {signal.SIGKILL:d}"
+    process.kill()  # nobody is hit
+    process.close()
 
 
-def test_one_that_does_not_listen_any_more_is_told() -> None:
-    async def story() -> None:
-        process = await start("""exec 0<&-; echo '{"port": 4712}'; exec sleep 600""")
-        await process.open(LIMIT_SECONDS)
-        with pytest.raises(SequencerStartError, match="it takes no orders: Broken pipe"):
-            process.activate(ACTIVATION)
-        process.kill()
-        await reap(process)
-        process.close()
-
-    run(story)
+@in_loop
+async def test_one_that_does_not_listen_any_more_is_told() -> None:
+    process = await start("""exec 0<&-; echo '{"port": 4712}'; exec sleep 600""")
+    await process.open(LIMIT_SECONDS)
+    with pytest.raises(SequencerStartError, match="it takes no orders: Broken pipe"):
+        process.activate(ACTIVATION)
+    process.kill()
+    await reap(process)
+    process.close()
 
 
-def test_one_that_cannot_be_started_leaves_nothing() -> None:
+@in_loop
+async def test_one_that_cannot_be_started_leaves_nothing() -> None:
     async def spawn(_: Streams) -> int:
         raise FileNotFoundError
 
-    async def story() -> None:
-        with pytest.raises(FileNotFoundError):
-            await SequencerProcess.start(spawn)
-
-    run(story)
+    with pytest.raises(FileNotFoundError):
+        await SequencerProcess.start(spawn)

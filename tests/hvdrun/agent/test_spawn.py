@@ -18,29 +18,19 @@ from hvdrun.agent.spawn import (
     open_streams,
 )
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
-from rendezvous.core.effects import Launch
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.credentials import Credential
+from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
-from tests.hvdrun.agent.jobs import JOB
+from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
 
-LAUNCH = Launch(Worker(Slot("a", 1), 1), Assignment(1, 2, 1, 2, 0, 1), "placed")
+LAUNCH = make_launches(2)[1]
 
 
-def make_begin(directory: Path, *command: str, stdin_rank: int | None = None) -> Begin:
-    return Begin(
-        job=JOB,
-        host="a",
-        server="127.0.0.1:1",
-        credential=Credential(b"", b"", b""),
-        command=command,
-        directory=str(directory),
-        environment={b"PATH": os.environb[b"PATH"], b"HOROVOD_RANK": b"77", b"NAME": b"\xff"},
-        lease_seconds=30,
-        start_timeout_seconds=30,
-        address="127.0.0.1",
-        stdin_rank=stdin_rank,
-    )
+def describe(directory: Path, *command: str, **variables: str) -> Begin:
+    return make_begin(directory, *command, HOROVOD_RANK="77", NAME="\udcff", **variables)
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 NETWORKS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -53,22 +43,16 @@ def find_networks(begin: Begin) -> dict[str, str]:
 
 
 def test_the_libraries_are_told_the_interface_that_was_chosen(tmp_path: Path) -> None:
-    begin = replace(make_begin(tmp_path, "true"), interface="eth1")
-    assert find_networks(begin) == {
-        "NCCL_SOCKET_IFNAME": "=eth1",
-        "GLOO_SOCKET_IFNAME": "eth1",
-        "TP_SOCKET_IFNAME": "eth1",
-    }
-
-
-def test_without_an_interface_the_libraries_choose_themselves(tmp_path: Path) -> None:
-    assert find_networks(make_begin(tmp_path, "true")) == {}
+    begin = describe(tmp_path, "true")
+    assert find_networks(replace(begin, interface="eth1")) == dict(
+        zip(NETWORKS, ("=eth1", "eth1", "eth1"), strict=True)
+    )
+    assert find_networks(begin) == {}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_an_interface_that_the_user_has_set_is_left_alone(name: str, tmp_path: Path) -> None:
-    begin = make_begin(tmp_path, "true")
-    theirs = replace(begin, interface="eth1", environment={**begin.environment, name.encode(): b"ib0"})
+    theirs = replace(describe(tmp_path, "true", **{name: "ib0"}), interface="eth1")
     assert find_networks(theirs)[name] == "ib0"
     assert all("eth1" in value for other, value in find_networks(theirs).items() if other != name)
 
@@ -85,7 +69,7 @@ def read(descriptor: int) -> bytes:
 
 def run(directory: Path, script: str) -> tuple[bytes, bytes, int]:
     """What a shell as worker writes on both streams, and its status."""
-    spawned = spawn(make_begin(directory, "sh", "-c", script))
+    spawned = spawn(describe(directory, "sh", "-c", script))
     assert spawned.stdin is None
     out, err = read(spawned.stdout), read(spawned.stderr)
     return out, err, os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1])
@@ -99,7 +83,7 @@ def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Pat
     own = os.sched_getaffinity(0)
     cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
     assert cpus is not None
-    begin = make_begin(tmp_path, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
+    begin = describe(tmp_path, "sh", "-c", "grep Cpus_allowed_list /proc/$$/status")
     spawned = spawn(replace(begin, bind_to="core"))
     text = read(spawned.stdout)
     os.close(spawned.stderr)
@@ -125,8 +109,7 @@ def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) 
 
 
 def test_a_worker_of_an_elastic_job_has_no_world_that_would_stay_the_same(tmp_path: Path) -> None:
-    begin = make_begin(tmp_path, "true")
-    begin = replace(begin, environment={**begin.environment, b"HOROVOD_ELASTIC": b"1"})
+    begin = describe(tmp_path, "true", HOROVOD_ELASTIC="1")
     environment = WorkerEnvironment(begin, Path("/run/agent.sock"), None).of(LAUNCH)
     assert (environment[b"HOROVOD_ELASTIC"], environment[b"HOROVOD_RANK"]) == (b"1", b"1")
     assert environment.keys().isdisjoint({b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT"})
@@ -138,7 +121,7 @@ def test_a_worker_has_three_descriptors_and_nothing_to_read(tmp_path: Path) -> N
 
 
 def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
-    spawned = spawn(make_begin(tmp_path, "cat", stdin_rank=1))
+    spawned = spawn(replace(describe(tmp_path, "cat"), stdin_rank=1))
     assert spawned.stdin is not None
     os.write(spawned.stdin, b"typed")
     os.close(spawned.stdin)
@@ -148,19 +131,19 @@ def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:
 
 
 def test_what_was_not_handed_over_is_closed() -> None:
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = count_descriptors()
     with pytest.raises(ZeroDivisionError), open_streams(reads=True):
         raise ZeroDivisionError
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert count_descriptors() == before
 
 
 def test_a_command_that_cannot_be_executed_holds_no_descriptors(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text("#!/no/such/interpreter\n")
     (tmp_path / "train.sh").chmod(0o755)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = count_descriptors()
     with pytest.raises(CommandNotExecutableError):
-        spawn(make_begin(tmp_path, "./train.sh"))
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+        spawn(describe(tmp_path, "./train.sh"))
+    assert count_descriptors() == before
 
 
 def test_a_bare_name_is_found_on_the_worker_s_path(tmp_path: Path) -> None:

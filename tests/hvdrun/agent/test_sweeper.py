@@ -1,8 +1,7 @@
 """What is left of workers is ended, and one look at all processes serves every worker that waits for it."""
 
-import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Container, Iterator
+from collections.abc import Container, Iterator
 
 import pytest
 
@@ -12,8 +11,8 @@ from hvdrun.agent.sweeper import CLEAN_LOOKS, Sweeper
 from rendezvous.core.model import Slot, Worker
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.waiting import LIMIT_SECONDS, in_loop
 
-LIMIT_SECONDS = 20.0
 NOBODY = 2**22 + 1  # more than the largest pid
 
 
@@ -43,78 +42,61 @@ def mark(index: int) -> dict[str, str]:
     return {"HVD_JOB": JOB, "HVD_SLOT": f"a:{index}", "HVD_INCARNATION": "1"}
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await scenario()
+@in_loop
+async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_one() -> None:
+    room = Counted()
+    for index in range(100):
+        room.end(index, NOBODY + index)
+    await room.finish()
+    assert room.looks == CLEAN_LOOKS
+    assert room.told == [name(index) for index in range(100)]
 
-    asyncio.run(limited())
 
-
-def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_one() -> None:
-    async def scenario() -> None:
-        room = Counted()
-        for index in range(100):
-            room.end(index, NOBODY + index)
+@in_loop
+async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
+    with sleeping("setsid sleep 600 &", mark(0)) as first, sleeping(environment=mark(1)) as second:
+        room = Counted({second.pid})
+        room.end(0, NOBODY)
         await room.finish()
-        assert room.looks == CLEAN_LOOKS
-        assert room.told == [name(index) for index in range(100)]
-
-    run(scenario)
-
-
-def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
-    async def scenario() -> None:
-        with sleeping("setsid sleep 600 &", mark(0)) as first, sleeping(environment=mark(1)) as second:
-            room = Counted({second.pid})
-            room.end(0, NOBODY)
-            await room.finish()
-            assert room.told == [name(0)]
-            assert first.wait(10) == -signal.SIGKILL
-            assert not [process for process in processes.running() if processes.comes_from(process, f"{ORIGIN}/0.1")]
-            assert is_alive(second.pid)
-
-    run(scenario)
+        assert room.told == [name(0)]
+        assert first.wait(LIMIT_SECONDS) == -signal.SIGKILL
+        assert not [process for process in processes.running() if processes.comes_from(process, f"{ORIGIN}/0.1")]
+        assert is_alive(second.pid)
 
 
-def test_a_session_without_the_worker_s_environment_is_ended_with_it() -> None:
-    async def scenario() -> None:
-        with sleeping() as left:
-            room = Counted()
-            room.end(0, left.pid)
-            await room.finish()
-            assert left.wait(10) == -signal.SIGKILL
-
-    run(scenario)
+@in_loop
+async def test_a_session_without_the_worker_s_environment_is_ended_with_it() -> None:
+    with sleeping() as left:
+        room = Counted()
+        room.end(0, left.pid)
+        await room.finish()
+        assert left.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
-def test_a_living_worker_that_has_a_dead_one_s_number_is_not_swept_for_it() -> None:
-    async def scenario() -> None:
-        with sleeping(environment=mark(1)) as living:
-            room = Counted({living.pid})
-            room.end(0, living.pid)
-            await room.finish()
-            assert room.told == [name(0)]
-            assert is_alive(living.pid)
-
-    run(scenario)
+@in_loop
+async def test_a_living_worker_that_has_a_dead_one_s_number_is_not_swept_for_it() -> None:
+    with sleeping(environment=mark(1)) as living:
+        room = Counted({living.pid})
+        room.end(0, living.pid)
+        await room.finish()
+        assert room.told == [name(0)]
+        assert is_alive(living.pid)
 
 
-def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
-    async def scenario() -> None:
-        with sleeping(environment=mark(0)) as first, sleeping() as second, sleeping(environment=mark(2)) as third:
-            room = Counted({first.pid, second.pid, third.pid})
-            room.kill(name(0), first.pid)
-            room.kill(name(1), second.pid)
-            await room.finish()
-            assert room.looks == 1
-            assert (first.wait(10), second.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
-            assert is_alive(third.pid)
-
-    run(scenario)
+@in_loop
+async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
+    with sleeping(environment=mark(0)) as first, sleeping() as second, sleeping(environment=mark(2)) as third:
+        room = Counted({first.pid, second.pid, third.pid})
+        room.kill(name(0), first.pid)
+        room.kill(name(1), second.pid)
+        await room.finish()
+        assert room.looks == 1
+        assert (first.wait(LIMIT_SECONDS), second.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
+        assert is_alive(third.pid)
 
 
-def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     real = processes.running
     failures = iter([True, True])
 
@@ -124,27 +106,20 @@ def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch: pytes
         return real()
 
     monkeypatch.setattr(processes, "running", running)
-
-    async def scenario() -> None:
-        with sleeping(environment=mark(0)) as left, sleeping() as doomed:
-            room = Counted()
-            room.end(0, NOBODY)
-            room.kill(name(1), doomed.pid)
-            await room.finish()
-            assert (left.wait(10), doomed.wait(10)) == (-signal.SIGKILL, -signal.SIGKILL)
-
-    run(scenario)
+    with sleeping(environment=mark(0)) as left, sleeping() as doomed:
+        room = Counted()
+        room.end(0, NOBODY)
+        room.kill(name(1), doomed.pid)
+        await room.finish()
+        assert (left.wait(LIMIT_SECONDS), doomed.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
 
 
-def test_who_cannot_be_ended_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_loop
+async def test_who_cannot_be_ended_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweeper, "SWEEP_SECONDS", 0.0)
     monkeypatch.setattr(processes, "kill", lambda *_: None)  # as it is with a process that waits for a dead disk
-
-    async def scenario() -> None:
-        with sleeping(environment=mark(0)):
-            room = Counted()
-            room.end(0, NOBODY)
-            await room.finish()
-            assert room.told == [name(0)]
-
-    run(scenario)
+    with sleeping(environment=mark(0)):
+        room = Counted()
+        room.end(0, NOBODY)
+        await room.finish()
+        assert room.told == [name(0)]

@@ -1,42 +1,36 @@
-"""The workers of a host: started once, ended as ordered, and told of when nothing of them is left.
+"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left.
 
-Long because each scenario is run in a process of its own: it is a function, and a test beside it says what it shows.
+Long because each way in which a worker can start or end has its test here.
 """
 
 import asyncio
+import errno
 import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 from hvdrun.agent import processes, sweeper
-from hvdrun.agent.processes import Process
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
 from rendezvous.core.events import Exited
-from tests.hvdrun.agent.alone import run_alone
-from tests.hvdrun.agent.jobs import ORIGIN
+from tests.hvdrun.agent.alone import alone
+from tests.hvdrun.agent.jobs import ORIGIN, make_launches
 from tests.hvdrun.agent.sleepers import is_alive
-from tests.hvdrun.agent.watching import (
-    LAUNCHES,
-    LIMIT_SECONDS,
-    WORKERS,
-    FailingSpawner,
-    SlowSpawner,
-    UnpreparedSpawner,
-    make_launches,
-    until,
-    watching,
-)
+from tests.hvdrun.agent.watching import LAUNCHES, WORKERS, watching
+from tests.waiting import LIMIT_SECONDS, happen
+
+SLEEPS = ("sh", "-c", "echo $$ > worker; sleep 600; true")
+IGNORES = "trap 'echo $$ > asked' TERM; echo $$ > ready; while :; do sleep 0.02; done"
 
 
 def order(index: int, grace_seconds: float) -> Terminate:
     return Terminate(WORKERS[index], grace_seconds, "the test wants it")
 
 
-async def an_end() -> None:
+@alone
+async def test_an_end_is_told_until_it_is_acknowledged() -> None:
     async with watching("sh", "-c", "exit 3") as room:
         room.watch.launch(LAUNCHES[0])
         assert room.watch.running() == (WORKERS[0],)
@@ -47,11 +41,8 @@ async def an_end() -> None:
         assert room.watch.ended() == ()
 
 
-def test_an_end_is_told_until_it_is_acknowledged() -> None:
-    run_alone(an_end)
-
-
-async def once() -> None:
+@alone
+async def test_a_worker_is_started_once_however_often_it_is_ordered() -> None:
     async with watching("sh", "-c", "echo x >> starts") as room:
         room.watch.launch(LAUNCHES[0])
         room.watch.launch(LAUNCHES[0])
@@ -62,11 +53,8 @@ async def once() -> None:
         assert (room.folder / "starts").read_text() == "x\nx\n"
 
 
-def test_a_worker_is_started_once_however_often_it_is_ordered() -> None:
-    run_alone(once)
-
-
-async def whole_family() -> None:
+@alone
+async def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
     script = "sh -c 'trap \"\" TERM; echo $$ > child; sleep 600; true' & "
     script += "setsid sh -c 'trap \"\" TERM; echo $$ > stray; sleep 600; true' & "
     script += "echo $$ > worker; until [ -s child ] && [ -s stray ]; do sleep 0.01; done; kill -9 $$"
@@ -74,16 +62,11 @@ async def whole_family() -> None:
         room.watch.launch(LAUNCHES[0])
         assert await room.ended() == (Exited(WORKERS[0], -9),)
         for name in ("worker", "child", "stray"):
-            pid = room.find(name)
-            assert pid is not None
-            assert not is_alive(pid)
+            assert not is_alive(await room.started(name))
 
 
-def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
-    run_alone(whole_family)
-
-
-async def told_at_once() -> None:
+@alone
+async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_when_nothing_is_left() -> None:
     script = "[ ! -s child ] || exit 4; setsid sh -c 'echo $$ > child; sleep 600; true' & "
     script += "until [ -s child ]; do sleep 0.01; done; exit 3"
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
@@ -95,16 +78,11 @@ async def told_at_once() -> None:
         room.watch.launch(LAUNCHES[1])  # in another slot
         assert (await room.ended(2))[1] == Exited(WORKERS[1], 4)
         assert room.watch.running() == (again.worker,)
-        child = room.find("child")
-        assert child is not None
+        child = await room.started("child")
         assert is_alive(child)
         processes.kill = kill
         assert (await room.ended(3))[2] == Exited(again.worker, 4)
         assert not is_alive(child)
-
-
-def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_when_nothing_is_left() -> None:
-    run_alone(told_at_once)
 
 
 # What a DataLoader does: a forked child in the session, and one that has left it, hold the worker's connections open.
@@ -122,14 +100,14 @@ time.sleep(600)
 """
 
 
-async def held_connections() -> None:
+@alone
+async def test_when_an_end_is_told_no_child_holds_the_worker_s_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         program = HOLDS_A_SOCKET.format(port=server.getsockname()[1])
-        async with watching(sys.executable, "-c", program) as room:
+        async with watching(sys.executable, "-S", "-c", program) as room:
             room.watch.launch(LAUNCHES[0])
             connection, _ = await asyncio.to_thread(server.accept)
             with connection:
-                connection.settimeout(LIMIT_SECONDS)
                 assert {await asyncio.to_thread(connection.recv, 1) for _ in range(2)} == {b"1", b"2"}
                 ((pid, _),) = room.watch.list_living()
                 os.kill(pid, signal.SIGKILL)
@@ -138,11 +116,8 @@ async def held_connections() -> None:
                 assert connection.recv(1) == b""  # not a moment after the end was told
 
 
-def test_when_an_end_is_told_no_child_holds_the_worker_s_connections() -> None:
-    run_alone(held_connections)
-
-
-async def put_down() -> None:
+@alone
+async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_reason_told() -> None:
     async with watching("sh", "-c", "sleep 600 & echo $! > child; kill -STOP $$; true") as room:
         room.watch.launch(LAUNCHES[0])
         child = await room.started("child")
@@ -156,11 +131,8 @@ async def put_down() -> None:
         assert room.watch.list_living() == ()
 
 
-def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_reason_told() -> None:
-    run_alone(put_down)
-
-
-async def neighbours() -> None:
+@alone
+async def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> None:
     # The second worker runs what an hvdrun in it would start: a worker of an inner job in a slot like the first's.
     inner = f"HVD_JOB={ORIGIN}/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
     script = f"if [ $HVD_SLOT = a:0 ]; then until [ -s inner ]; do sleep 0.01; done; else {inner}; fi"
@@ -175,57 +147,41 @@ async def neighbours() -> None:
         assert not is_alive(pid)
 
 
-def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> None:
-    run_alone(neighbours)
-
-
-async def not_found() -> None:
+@alone
+async def test_a_command_that_cannot_be_started_is_told_as_an_end_with_its_sentence() -> None:
     async with watching("no-such-program") as room:
         room.watch.launch(LAUNCHES[0])
         (end,) = await room.ended()
         assert (end.returncode, end.cannot_start) == (127, True)
-        assert end.error is not None
-        assert "'no-such-program' was not found" in end.error
+        assert "'no-such-program' was not found" in (end.error or "")
 
 
-def test_a_command_that_cannot_be_started_is_told_as_an_end_with_its_sentence() -> None:
-    run_alone(not_found)
-
-
-async def no_descriptors() -> None:
-    async with watching("true", wrap=FailingSpawner) as room:
+@alone
+async def test_a_host_without_resources_is_told_as_an_end_too() -> None:
+    async with watching("true") as room:
+        room.spawner.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         room.watch.launch(LAUNCHES[0])
-        (end,) = await room.ended()
-        assert end == Exited(
-            WORKERS[0], 125, "hvdrun cannot start a worker on a: Too many open files", cannot_start=True
-        )
+        reason = "hvdrun cannot start a worker on a: Too many open files"
+        assert await room.ended() == (Exited(WORKERS[0], 125, reason, cannot_start=True),)
         assert room.watch.running() == ()
 
 
-def test_a_host_without_resources_is_told_as_an_end_too() -> None:
-    run_alone(no_descriptors)
-
-
-async def asked_then_killed() -> None:
-    script = "trap 'echo $$ > asked' TERM; echo $$ > ready; while :; do sleep 0.02; done"
-    async with watching("sh", "-c", script) as room:
+@alone
+async def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() -> None:
+    async with watching("sh", "-c", IGNORES) as room:
         room.watch.launch(LAUNCHES[0])
         await room.started("ready")
-        began = asyncio.get_running_loop().time()
-        room.watch.terminate(order(0, 600))
-        room.watch.terminate(order(0, 0.3))  # the earliest counts
         room.watch.terminate(order(0, 600))
         await room.started("asked")
+        assert room.watch.running() == (WORKERS[0],)
+        room.watch.terminate(order(0, 0.01))
+        room.watch.terminate(order(0, 600))
         assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
-        assert 0.3 <= asyncio.get_running_loop().time() - began < 10
 
 
-def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() -> None:
-    run_alone(asked_then_killed)
-
-
-async def killed_at_once() -> None:
-    async with watching("sh", "-c", "trap 'touch asked' TERM; echo $$ > ready; while :; do sleep 0.02; done") as room:
+@alone
+async def test_without_grace_a_worker_is_not_asked() -> None:
+    async with watching("sh", "-c", IGNORES) as room:
         room.watch.launch(LAUNCHES[0])
         await room.started("ready")
         room.watch.terminate(order(0, 0))
@@ -233,64 +189,50 @@ async def killed_at_once() -> None:
         assert not (room.folder / "asked").exists()
 
 
-def test_without_grace_a_worker_is_not_asked() -> None:
-    run_alone(killed_at_once)
-
-
-async def early_order() -> None:
-    async with watching("sleep", "600", wrap=SlowSpawner) as room:
-        spawner = room.watch._spawner
-        assert isinstance(spawner, SlowSpawner)
+@alone
+async def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost() -> None:
+    async with watching("sleep", "600") as room:
+        room.spawner.may_tell.clear()
         room.watch.launch(LAUNCHES[0])
-        await until(lambda: spawner.begun == 1)
+        await happen(lambda: room.spawner.begun == 1)
         room.watch.terminate(order(0, 600))
         assert room.watch.running() == (WORKERS[0],)
-        spawner.may_go_on.set()
+        room.spawner.may_tell.set()
         assert await room.ended() == (Exited(WORKERS[0], -signal.SIGTERM),)
 
 
-def test_an_order_to_end_a_worker_that_is_just_being_started_is_not_lost() -> None:
-    run_alone(early_order)
-
-
-async def never_started() -> None:
-    async with watching("sleep", "600", wrap=UnpreparedSpawner) as room:
-        spawner = room.watch._spawner
-        assert isinstance(spawner, UnpreparedSpawner)
-        for launch in LAUNCHES[:2]:
+@alone
+async def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> None:
+    async with watching("sleep", "600") as room:
+        room.spawner.may_prepare.clear()
+        for launch in LAUNCHES:
             room.watch.launch(launch)
         await asyncio.sleep(0)
-        assert room.watch.running() == WORKERS[:2]
+        assert room.watch.running() == WORKERS
         room.watch.terminate(order(0, 600))
         assert room.watch.ended() == (Exited(WORKERS[0], -signal.SIGTERM, NOT_STARTED),)
-        spawner.may_go_on.set()
-        await until(lambda: spawner.begun == 1)
+        room.spawner.may_prepare.set()
+        await happen(lambda: room.spawner.begun == 1)
         room.watch.terminate(order(1, 0))
         assert (await room.ended(2))[1] == Exited(WORKERS[1], -signal.SIGKILL)
-        assert spawner.begun == 1
+        assert room.spawner.begun == 1
 
 
-def test_whose_end_is_ordered_before_anybody_can_be_started_never_is() -> None:
-    run_alone(never_started)
-
-
-async def early_end() -> None:
-    async with watching("sh", "-c", "echo $$ > worker; exit 4", wrap=SlowSpawner) as room:
-        spawner = room.watch._spawner
-        assert isinstance(spawner, SlowSpawner)
+@alone
+async def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> None:
+    async with watching("sh", "-c", "echo $$ > worker; exit 4") as room:
+        room.spawner.may_tell.clear()
         room.watch.launch(LAUNCHES[0])
         pid = await room.started("worker")
-        await until(lambda: processes.look(pid) is None)  # it has been reaped
-        spawner.may_go_on.set()
+        await happen(lambda: processes.look(pid) is None, "its reaping")
+        room.spawner.may_tell.set()
         assert await room.ended() == (Exited(WORKERS[0], 4),)
 
 
-def test_a_worker_that_ends_before_the_news_of_its_birth_is_not_lost() -> None:
-    run_alone(early_end)
-
-
-async def close_while_starting() -> None:
-    async with watching("sh", "-c", "echo $$ > worker; sleep 600; true", wrap=SlowSpawner) as room:
+@alone
+async def test_closing_ends_also_who_is_just_being_started_and_starts_nobody() -> None:
+    async with watching(*SLEEPS) as room:
+        room.spawner.may_tell.clear()
         room.watch.launch(LAUNCHES[0])
         pid = await room.started("worker")
         await room.watch.close()
@@ -299,11 +241,8 @@ async def close_while_starting() -> None:
         assert room.watch.running() == ()
 
 
-def test_closing_ends_also_who_is_just_being_started_and_starts_nobody() -> None:
-    run_alone(close_while_starting)
-
-
-async def nameless_orphan() -> None:
+@alone
+async def test_closing_ends_an_orphan_that_carries_no_name() -> None:
     # It has left the session and the environment, and its parent has ended.
     script = "(setsid env -i sh -c 'echo $$ > orphan; sleep 600; true' &); sleep 600"
     async with watching("sh", "-c", script) as room:
@@ -313,91 +252,49 @@ async def nameless_orphan() -> None:
         assert not is_alive(pid)
 
 
-def test_closing_ends_an_orphan_that_carries_no_name() -> None:
-    run_alone(nameless_orphan)
-
-
-async def guardian_killed() -> None:
-    async with watching("sh", "-c", "echo $$ > worker; sleep 600; true") as room:
+@alone
+async def test_a_killed_guardian_is_replaced_at_once() -> None:
+    async with watching(*SLEEPS) as room:
         room.watch.launch(LAUNCHES[0])
         pid = await room.started("worker")
         assert room.guard._process is not None
         first = room.guard._process.pid
         os.kill(first, signal.SIGKILL)
-        await until(lambda: room.guard._process is not None and not room.guard.owns(first))
+        await happen(lambda: room.guard._process is not None and not room.guard.owns(first))
         assert is_alive(pid)
         assert room.watch.running() == (WORKERS[0],)
 
 
-def test_a_killed_guardian_is_replaced_at_once() -> None:
-    run_alone(guardian_killed)
-
-
-async def few_at_once() -> None:
+@alone
+async def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out() -> None:
     launches = make_launches(STARTS_AT_ONCE + 4)
-    async with watching("true", wrap=SlowSpawner) as room:
-        spawner = room.watch._spawner
-        assert isinstance(spawner, SlowSpawner)
+    async with watching("true") as room:
+        room.spawner.may_tell.clear()
         for launch in launches:
             room.watch.launch(launch)
-        await until(lambda: spawner.begun == STARTS_AT_ONCE)
+        await happen(lambda: room.spawner.begun == STARTS_AT_ONCE)
         assert len(room.watch.running()) == len(launches)
         late = launches[-1].worker
         room.watch.terminate(Terminate(late, 600, "the test wants it"))
         assert room.watch.ended() == (Exited(late, -signal.SIGTERM, NOT_STARTED),)
-        spawner.may_go_on.set()
+        room.spawner.may_tell.set()
         await room.ended(len(launches))
-        assert spawner.begun == len(launches) - 1
+        assert room.spawner.begun == len(launches) - 1
 
 
-def test_a_few_are_started_at_a_time_and_who_waits_can_still_be_left_out() -> None:
-    run_alone(few_at_once)
-
-
-async def close_with_a_queue() -> None:
-    async with watching("sleep", "600", wrap=SlowSpawner) as room:
-        spawner = room.watch._spawner
-        assert isinstance(spawner, SlowSpawner)
+@alone
+async def test_closing_starts_nobody_who_waits_for_a_turn() -> None:
+    async with watching("sleep", "600") as room:
+        room.spawner.may_tell.clear()
         for launch in make_launches(STARTS_AT_ONCE + 4):
             room.watch.launch(launch)
-        await until(lambda: spawner.begun == STARTS_AT_ONCE)
+        await happen(lambda: room.spawner.begun == STARTS_AT_ONCE)
         await room.watch.close()
-        assert spawner.begun == STARTS_AT_ONCE
+        assert room.spawner.begun == STARTS_AT_ONCE
 
 
-def test_closing_starts_nobody_who_waits_for_a_turn() -> None:
-    run_alone(close_with_a_queue)
-
-
-async def many_ends() -> None:
-    async with watching("sleep", "600") as room:
-        launches = make_launches(60)
-        looks = 0
-        look = processes.running
-
-        def count() -> Iterator[Process]:
-            nonlocal looks
-            looks += 1
-            return look()
-
-        processes.running = count
-        for launch in launches:
-            room.watch.launch(launch)
-        await until(lambda: len(room.watch._pids) == len(launches))
-        for launch in launches:
-            room.watch.terminate(Terminate(launch.worker, 0, "the test wants it"))
-        ends = await room.ended(len(launches))
-        assert {end.returncode for end in ends} == {-signal.SIGKILL}
-        assert looks < len(
-            launches
-        )  # it was three for each, once; a busy machine may need some more than three for all
-
-
-def test_the_looks_at_all_processes_do_not_grow_with_the_workers() -> None:
-    run_alone(many_ends)
-
-
-async def too_many() -> None:
+@alone
+async def test_more_workers_than_the_machine_can_hold_are_not_started_and_it_is_said_once() -> None:
     async with watching("true") as room:
         launches = make_launches(3)
         for launch in launches:
@@ -408,7 +305,3 @@ async def too_many() -> None:
         assert (first.error or "").startswith("the workers on a cannot be started: 10000000 workers ")
         assert [(end.returncode, end.error) for end in others] == [(125, None)] * 2
         assert room.watch.running() == ()
-
-
-def test_more_workers_than_the_machine_can_hold_are_not_started_and_it_is_said_once() -> None:
-    run_alone(too_many)

@@ -1,5 +1,7 @@
 """Real OpenSSH servers on this machine's loopback, with test keys, and a home directory that knows them."""
 
+import asyncio
+import functools
 import getpass
 import os
 import re
@@ -7,14 +9,19 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hvdrun.transport.ssh.config import SshConfig
+from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.target import Target, resolve_target
+from hvdrun.transport.ssh.threads import in_thread
+from tests.hvdrun.agent.sleepers import is_alive
+from tests.waiting import LIMIT_SECONDS, wait_until
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB") == "1"
@@ -48,9 +55,28 @@ class SshServer:
         """Let these keys in."""
         self.authorized.write_text("".join(f"{read_public(key)}\n" for key in keys), encoding="utf-8")
 
+    def sessions(self) -> list[psutil.Process]:
+        """A process for each connection."""
+        return [child for child in psutil.Process(self.process.pid).children() if is_alive(child.pid)]
+
+    def clear(self) -> None:
+        """End the connections that are left, with all that they have started."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        wait_until(lambda: self.sessions() == [], "the end of the connections")
+
     def known_line(self, kind: str = "ed25519") -> str:
         """What a known_hosts file has of it."""
         return f"[127.0.0.1]:{self.port} {read_public(self.host_keys[kind])}\n"
+
+
+@functools.cache
+def read_version() -> tuple[int, int]:
+    """The server's."""
+    said = subprocess.run([SSHD or "", "-V"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r"OpenSSH_(\d+)\.(\d+)", said)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 @contextmanager
@@ -80,6 +106,7 @@ def serving(
         "KbdInteractiveAuthentication no",
         "LogLevel VERBOSE",
         "MaxStartups 100",
+        *(["PerSourcePenalties no"] if read_version() >= (9, 8) else []),  # many a test fails to log in
     ]
     config = folder / "sshd_config"
     config.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -142,7 +169,24 @@ class Home:
         )
 
 
-def make_home(path: Path) -> Home:
-    """A home with a key of the default name."""
-    (path / ".ssh").mkdir(mode=0o700, parents=True)
-    return Home(path, make_key(path / ".ssh" / "id_ed25519"))
+def make_home(path: Path, key_pair: Path) -> Home:
+    """A home with this key, under the default name."""
+    folder = path / ".ssh"
+    folder.mkdir(mode=0o700, parents=True)
+    for half in (key_pair, key_pair.with_name(f"{key_pair.name}.pub")):
+        shutil.copy(half, folder)
+    return Home(path, folder / key_pair.name)
+
+
+def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
+    """Log in to all of them at once, and out."""
+
+    async def log_in(target: Target) -> None:
+        connection = await dial(target, limit_seconds)
+        assert connection.client.is_authenticated()
+        await in_thread(connection.close)
+
+    async def scenario() -> None:
+        await asyncio.gather(*map(log_in, targets))
+
+    asyncio.run(scenario())

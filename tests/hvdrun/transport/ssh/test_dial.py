@@ -20,20 +20,10 @@ from hvdrun.transport.ssh.failures import (
     TimedOutError,
     UnknownHostError,
 )
-from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.threads import in_thread
-from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving
+from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, reach, serving
+from tests.waiting import wait_until
 
 pytestmark = needs_sshd
-
-LIMIT_SECONDS = 20.0
-
-
-async def reach(target: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Log in, and out."""
-    connection = await dial(target, limit_seconds)
-    assert connection.client.is_authenticated()
-    await in_thread(connection.close)
 
 
 @contextmanager
@@ -65,32 +55,28 @@ def listening(answer: bytes | None) -> Iterator[int]:
 
 
 def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(home: Home, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with serving(tmp_path / "busy", options=("MaxStartups 2:100:2",)) as server:
-            server.authorize(home.key)
-            home.trust(server)
-            target = home.target(server)
-            await asyncio.gather(*(reach(target) for _ in range(10)))
-
-    asyncio.run(scenario())
+    with serving(tmp_path / "busy", options=("MaxStartups 2:100:2",)) as server:
+        server.authorize(home.key)
+        home.trust(server)
+        reach(*[home.target(server)] * 10)
 
 
 def test_a_server_that_always_hangs_up_is_told_when_the_limit_is_over(home: Home) -> None:
     with listening(b"") as port, pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught:
-        asyncio.run(reach(replace(home.target(), port=port), 1.0))
+        reach(replace(home.target(), port=port), limit_seconds=2.0)
     assert caught.value.attempts > 1
 
 
 def test_a_server_that_says_nothing_is_told_when_the_limit_is_over(home: Home) -> None:
-    with listening(None) as port, pytest.raises(TimedOutError, match=r"no answer within 0\.5 s \(.*silent\)"):
-        asyncio.run(reach(replace(home.target(), port=port), 0.5))
+    with listening(None) as port, pytest.raises(TimedOutError, match=r"no answer within 1 s \(.*silent\)"):
+        reach(replace(home.target(), port=port), limit_seconds=1.0)
 
 
 def test_a_port_where_nobody_listens_refuses(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1 port {port}: .*--ssh-port"):
-        asyncio.run(reach(replace(home.target(), port=port)))
+        reach(replace(home.target(), port=port))
 
 
 def test_a_connection_that_is_not_taken_times_out(home: Home) -> None:
@@ -99,7 +85,7 @@ def test_a_connection_that_is_not_taken_times_out(home: Home) -> None:
         for client in waiting:
             client.connect_ex(full.getsockname())
         with pytest.raises(TimedOutError, match=r"within 0\.3 s \(connecting\)"):
-            asyncio.run(reach(replace(home.target(), port=full.getsockname()[1]), 0.3))
+            reach(replace(home.target(), port=full.getsockname()[1]), limit_seconds=0.3)
         for client in waiting:
             client.close()
 
@@ -117,7 +103,7 @@ def test_an_unknown_name_is_told_with_a_close_one_if_there_is_one(home: Home, ho
     home.known_hosts.write_text("server1.invalid ssh-rsa a2V5\n", encoding="utf-8")
     home.configure("Host cluster.invalid\n")
     with pytest.raises(UnknownHostError, match=advice):
-        asyncio.run(reach(home.target(host=host)))
+        reach(home.target(host=host))
 
 
 def test_a_way_through_jump_hosts(home: Home, server: SshServer, tmp_path: Path) -> None:
@@ -132,7 +118,7 @@ def test_a_way_through_jump_hosts(home: Home, server: SshServer, tmp_path: Path)
         target = home.target(host="far")
         assert target.via is not None
         assert target.via.via is not None
-        asyncio.run(reach(target))
+        reach(target)
 
 
 def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshServer, tmp_path: Path) -> None:
@@ -147,20 +133,18 @@ def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshSe
             f"Host bad\n HostName 127.0.0.1\n Port {jump.port}\n"
         )
 
-        async def scenario() -> None:
-            with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*let .* log in"):
-                await reach(home.target(host="far"))
-            jump.authorize(home.key)
-            with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*prohibited"):
-                await reach(home.target(host="far"))
-            with pytest.raises(JumpFailedError, match=r"'closed' through the jump host 'good' .*cannot be connected"):
-                await reach(home.target(host="closed"))
-
-        asyncio.run(scenario())
+        with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*let .* log in"):
+            reach(home.target(host="far"))
+        jump.authorize(home.key)
+        with pytest.raises(JumpFailedError, match=r"'far' through the jump host 'bad' failed: .*prohibited"):
+            reach(home.target(host="far"))
+        with pytest.raises(JumpFailedError, match=r"'closed' through the jump host 'good' .*cannot be connected"):
+            reach(home.target(host="closed"))
 
 
 RELAY = """
 import select, socket, sys, os
+from tests.waiting import wait_until
 peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 while True:
     for ready in select.select([0, peer], [], [])[0]:
@@ -177,7 +161,7 @@ def test_a_way_through_a_command(home: Home, server: SshServer, tmp_path: Path) 
     home.configure(
         f"Host far\n HostName 127.0.0.1\n Port {server.port}\n ProxyCommand {sys.executable} {relay} %h %p\n"
     )
-    asyncio.run(reach(home.target(host="far")))
+    reach(home.target(host="far"))
 
 
 @pytest.mark.parametrize(
@@ -187,16 +171,16 @@ def test_a_way_through_a_command(home: Home, server: SshServer, tmp_path: Path) 
 def test_a_command_that_fails_is_told_with_its_words(home: Home, command: str, words: str) -> None:
     home.configure(f"Host far\n ProxyCommand {command}\n")
     with pytest.raises(JumpFailedError, match=f"'far' through its ProxyCommand failed: .*{words}"):
-        asyncio.run(reach(home.target(host="far"), 2.0))
+        reach(home.target(host="far"))
 
 
 def test_a_command_that_hangs_is_ended(home: Home) -> None:
     home.configure("Host far\n ProxyCommand sleep 600\n")
     with pytest.raises(TimedOutError, match="silent"):
-        asyncio.run(reach(home.target(host="far"), 0.5))
+        reach(home.target(host="far"), limit_seconds=0.5)
 
 
-def test_a_login_that_is_given_up_ends_at_once(home: Home) -> None:
+def test_a_login_that_is_given_up_ends_with_its_thread(home: Home) -> None:
     async def scenario(port: int) -> None:
         dialling = asyncio.create_task(dial(replace(home.target(), port=port), 600))
         await asyncio.sleep(0.1)  # long enough to be somewhere in the middle; anywhere is right
@@ -204,15 +188,13 @@ def test_a_login_that_is_given_up_ends_at_once(home: Home) -> None:
         with pytest.raises(asyncio.CancelledError):
             await dialling
 
+    before = set(threading.enumerate())
     with listening(None) as port:
         asyncio.run(scenario(port))
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread():
-            thread.join(5)
-    assert [thread.name for thread in threading.enumerate()] == ["MainThread"]
+    wait_until(lambda: set(threading.enumerate()) <= before, "the end of the threads")
 
 
 def test_every_failure_knows_its_host(home: Home) -> None:
     with pytest.raises(SshError) as caught:
-        asyncio.run(reach(home.target(host="nobody.invalid")))
+        reach(home.target(host="nobody.invalid"))
     assert caught.value.host == "nobody.invalid"

@@ -1,5 +1,7 @@
 """The sentences: what happened, where, and what to do."""
 
+from pathlib import Path
+
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH
@@ -12,6 +14,14 @@ from hvdrun.transport.ssh.failures import (
     UnknownHostError,
     VersionMismatchError,
 )
+from hvdrun.transport.ssh.login_failures import (
+    AuthenticationFailedError,
+    HostKeyChangedError,
+    HostKeyRevokedError,
+    HostKeyUnknownError,
+)
+
+pytestmark = pytest.mark.pure
 
 
 @pytest.mark.parametrize(
@@ -27,6 +37,15 @@ from hvdrun.transport.ssh.failures import (
         (HvdrunMissingError("a", "/py", "1.2"), ["/py -m pip install hvdrun==1.2"]),
         (VersionMismatchError("a", "/py", "1.1", "1.2"), ["1.1", "1.2", "/py -m pip install hvdrun==1.2"]),
         (AgentStartError("a", "exit code 3", "boom."), ["did not start (exit code 3): boom."]),
+        (
+            HostKeyChangedError("a", "[a]:2222", "ssh-rsa", "SHA256:x", file=Path("/k"), line=7),
+            ["line 7 of /k", "ssh-keygen -f /k -R '[a]:2222'"],
+        ),
+        (HostKeyRevokedError("a", "ssh-rsa", "SHA256:x", Path("/k"), 7), ["line 7 of /k", "revoked"]),
+        (
+            HostKeyUnknownError("a", "[a]:2222", "ssh-rsa", "SHA256:x"),
+            ["[a]:2222: ssh-rsa SHA256:x", "--ssh-accept-new"],
+        ),
     ],
 )
 def test_a_failure_names_its_host_and_the_remedy(error: SshError, words: list[str]) -> None:
@@ -35,3 +54,20 @@ def test_a_failure_names_its_host_and_the_remedy(error: SshError, words: list[st
     for word in words:
         assert word in str(error)
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("methods", "unusable", "advice"),
+    [
+        (["publickey"], [], "ssh-copy-id"),
+        (["password"], [], "keys only"),
+        (["publickey"], ["/k (encrypted)"], "ssh-add"),
+        ([], [], "ssh-copy-id"),
+    ],
+)
+def test_advice_about_a_login_fits_what_was_found(methods: list[str], unusable: list[str], advice: str) -> None:
+    error = AuthenticationFailedError("a", "ada", methods=methods, tried=["/one"], unusable=unusable)
+    assert advice in str(error)
+    assert "keys tried: /one" in str(error)
+    for word in (*methods, *unusable):
+        assert word in str(error)

@@ -1,32 +1,15 @@
 """Which host keys are trusted, on real OpenSSH servers."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.failures import SshError
 from hvdrun.transport.ssh.login_failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError
-from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.threads import in_thread
-from tests.hvdrun.transport.ssh.servers import Home, SshServer, make_key, needs_sshd, read_public, serving
+from tests.hvdrun.transport.ssh.servers import Home, SshServer, make_key, needs_sshd, reach, read_public, serving
 
 pytestmark = needs_sshd
-
-
-def reach(*targets: Target) -> None:
-    """Log in to all of them at once."""
-
-    async def one(target: Target) -> None:
-        connection = await dial(target, 20.0)
-        await in_thread(connection.close)
-
-    async def scenario() -> None:
-        await asyncio.gather(*(one(target) for target in targets))
-
-    asyncio.run(scenario())
 
 
 def test_an_unknown_key_is_refused_with_its_fingerprint(home: Home, server: SshServer) -> None:

@@ -1,6 +1,5 @@
 """Logging in to real OpenSSH servers with keys of all sorts."""
 
-import asyncio
 import os
 import re
 import subprocess
@@ -9,23 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.login_failures import AuthenticationFailedError
-from hvdrun.transport.ssh.target import Target
-from hvdrun.transport.ssh.threads import in_thread
-from tests.hvdrun.transport.ssh.servers import USER, Home, SshServer, make_key, needs_sshd, serving
+from tests.hvdrun.transport.ssh.servers import USER, Home, SshServer, make_key, needs_sshd, reach, serving
 
 pytestmark = needs_sshd
-
-
-def reach(target: Target) -> None:
-    """Log in."""
-
-    async def scenario() -> None:
-        connection = await dial(target, 20.0)
-        await in_thread(connection.close)
-
-    asyncio.run(scenario())
 
 
 @pytest.fixture

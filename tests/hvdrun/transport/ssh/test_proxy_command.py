@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.transport.ssh.proxy_command import ProxyCommand
-from tests.hvdrun.agent.sleepers import is_alive, wait_until
+from tests.hvdrun.agent.sleepers import is_alive
+from tests.waiting import wait_until
 
 
 def test_its_input_and_output_are_the_socket() -> None:

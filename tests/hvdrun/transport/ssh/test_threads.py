@@ -6,32 +6,29 @@ import threading
 import pytest
 
 from hvdrun.transport.ssh.threads import in_thread
+from tests.waiting import LIMIT_SECONDS, in_loop
 
 
-def test_a_call_returns_or_raises_where_it_is_waited_for() -> None:
-    async def scenario() -> None:
-        assert await in_thread(lambda: threading.current_thread().daemon)
-        with pytest.raises(ZeroDivisionError):
-            await in_thread(lambda: 1 // 0)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_call_returns_or_raises_where_it_is_waited_for() -> None:
+    assert await in_thread(lambda: threading.current_thread().daemon)
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
-    async def scenario() -> None:
-        released = threading.Event()
-        ended = threading.Event()
+@in_loop
+async def test_a_call_that_nobody_waits_for_any_more_is_ended() -> None:
+    released = threading.Event()
+    ended = threading.Event()
 
-        def work() -> None:
-            released.wait()
-            ended.set()
+    def work() -> None:
+        released.wait()
+        ended.set()
 
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await in_thread(work, abort=released.set)
-        assert ended.wait(10)
-
-    asyncio.run(scenario())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await in_thread(work, abort=released.set)
+    assert ended.wait(LIMIT_SECONDS)
 
 
 def test_a_call_that_never_ends_does_not_hold_up_the_loop_s_end() -> None:

@@ -1,38 +1,40 @@
 """Connections from the far side to this machine's loopback, through a real OpenSSH server."""
 
 import asyncio
-import hashlib
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from hvdrun.transport.ssh.failures import TunnelRefusedError
-from hvdrun.transport.ssh.start import RemoteAgent
 from hvdrun.transport.ssh.transport import SshTransport
+from tests.hvdrun.transport.ssh.agents import opened, write_script
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd, serving
+from tests.waiting import happen, in_loop
 
 pytestmark = needs_sshd
 
-LIMIT_SECONDS = 40.0
-DATA = os.urandom(1024) * 1024 * 4
+DATA = os.urandom(1024) * 1024
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def opened(home: Home, server: SshServer, folder: Path) -> AsyncIterator[SshTransport]:
-    agent = folder / "idle"
-    agent.write_text("#!/bin/sh\necho up\nexec cat\n", encoding="utf-8")
-    agent.chmod(0o755)
-    transport = SshTransport(home.target(server), RemoteAgent(str(agent)))
-    try:
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await transport.open()
-            yield transport
-    finally:
-        await transport.close()
+async def connected(home: Home, server: SshServer, folder: Path) -> AsyncIterator[SshTransport]:
+    """A way to an agent that does nothing."""
+    agent = write_script(folder / "idle", "#!/bin/sh\necho up\nexec cat\n")
+    async with opened(home, server, agent) as transport:
+        yield transport
+
+
+@asynccontextmanager
+async def tunnelling(transport: SshTransport, serve: Serve) -> AsyncIterator[int]:
+    """A server here; the port there that leads to it."""
+    served = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield await transport.tunnel(served.sockets[0].getsockname()[1])
+    served.close()
 
 
 def is_open(port: int) -> bool:
@@ -40,15 +42,22 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send back what comes, until its end."""
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
+async def read(port: int) -> bytes:
+    """All that comes from there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = await reader.read(-1)
     writer.close()
+    return data
 
 
-def test_bytes_go_both_ways_and_ends_too(home: Home, server: SshServer, tmp_path: Path) -> None:
+@in_loop
+async def test_bytes_go_both_ways_and_ends_too(home: Home, server: SshServer, tmp_path: Path) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
     async def converse(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -58,41 +67,31 @@ def test_bytes_go_both_ways_and_ends_too(home: Home, server: SshServer, tmp_path
             writer.write_eof()
 
         received, _ = await asyncio.gather(reader.read(-1), send())
-        assert hashlib.sha256(received).digest() == hashlib.sha256(DATA).digest()
+        assert received == DATA
         writer.close()
 
-    async def scenario() -> None:
-        async with opened(home, server, tmp_path) as transport:
-            served = await asyncio.start_server(echo, "127.0.0.1", 0)
-            port = await transport.tunnel(served.sockets[0].getsockname()[1])
-            await asyncio.gather(*(converse(port) for _ in range(4)))
-            served.close()
-        while is_open(port):  # noqa: ASYNC110 - no event tells that the server has closed it
-            await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+    async with connected(home, server, tmp_path) as transport, tunnelling(transport, echo) as port:
+        await asyncio.gather(*(converse(port) for _ in range(4)))
+    await happen(lambda: not is_open(port), "the close of the tunnel")
 
 
-def test_two_tunnels_lead_to_two_ports(home: Home, server: SshServer, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with opened(home, server, tmp_path) as transport:
-            for word in (b"one", b"two"):
+@in_loop
+async def test_two_tunnels_lead_to_two_ports(home: Home, server: SshServer, tmp_path: Path) -> None:
+    async with connected(home, server, tmp_path) as transport:
+        for word in (b"one", b"two"):
 
-                async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes = word) -> None:
-                    writer.write(word)
-                    writer.close()
-
-                served = await asyncio.start_server(greet, "127.0.0.1", 0)
-                port = await transport.tunnel(served.sockets[0].getsockname()[1])
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                assert await reader.read(-1) == word
+            async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes = word) -> None:
+                writer.write(word)
                 writer.close()
-                served.close()
 
-    asyncio.run(scenario())
+            async with tunnelling(transport, greet) as port:
+                assert await read(port) == word
 
 
-def test_a_far_end_that_does_not_read_holds_the_sender_back(home: Home, server: SshServer, tmp_path: Path) -> None:
+@in_loop
+async def test_a_far_end_that_does_not_read_holds_the_sender_back(
+    home: Home, server: SshServer, tmp_path: Path
+) -> None:
     sent = 0
 
     async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,42 +104,31 @@ def test_a_far_end_that_does_not_read_holds_the_sender_back(home: Home, server: 
         except OSError:
             writer.close()
 
-    async def scenario() -> None:
-        async with opened(home, server, tmp_path) as transport:
-            served = await asyncio.start_server(flood, "127.0.0.1", 0)
-            port = await transport.tunnel(served.sockets[0].getsockname()[1])
-            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
-            before = -1
-            while sent == 0 or sent != before:
-                before = sent
-                await asyncio.sleep(0.3)  # no event tells that nothing happens
-            assert sent < 32 * 1024 * 1024
-            writer.close()
-            served.close()
-
-    asyncio.run(scenario())
+    async with connected(home, server, tmp_path) as transport, tunnelling(transport, flood) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
+        before = -1
+        while sent == 0 or sent != before:
+            before = sent
+            await asyncio.sleep(0.3)  # no event tells that nothing happens
+        assert sent < 32 * 1024 * 1024
+        writer.close()
 
 
-def test_a_port_here_where_nobody_listens_ends_the_connection(home: Home, server: SshServer, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            closed = probe.getsockname()[1]
-        async with opened(home, server, tmp_path) as transport:
-            port = await transport.tunnel(closed)
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await reader.read(-1) == b""
-            writer.close()
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_port_here_where_nobody_listens_ends_the_connection(
+    home: Home, server: SshServer, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        closed = probe.getsockname()[1]
+    async with connected(home, server, tmp_path) as transport:
+        assert await read(await transport.tunnel(closed)) == b""
 
 
-def test_a_server_that_forwards_nothing_is_told(home: Home, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with serving(tmp_path / "strict", options=("AllowTcpForwarding no",)) as server:
-            server.authorize(home.key)
-            home.trust(server)
-            async with opened(home, server, tmp_path) as transport:
-                with pytest.raises(TunnelRefusedError, match=r"denied the request\): set AllowTcpForwarding"):
-                    await transport.tunnel(1)
-
-    asyncio.run(scenario())
+@in_loop
+async def test_a_server_that_forwards_nothing_is_told(home: Home, tmp_path: Path) -> None:
+    with serving(tmp_path / "strict", options=("AllowTcpForwarding no",)) as server:
+        server.authorize(home.key)
+        home.trust(server)
+        async with connected(home, server, tmp_path) as transport:
+            with pytest.raises(TunnelRefusedError, match=r"denied the request\): set AllowTcpForwarding"):
+                await transport.tunnel(1)

@@ -1,0 +1,40 @@
+"""A home directory for each test that asks for one, and an OpenSSH server that lets its user in."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hvdrun.transport.ssh.servers import Home, SshServer, make_home, make_key, serving
+
+
+@pytest.fixture(scope="session")
+def key_pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The users' key: its private half."""
+    return make_key(tmp_path_factory.mktemp("keys") / "id_ed25519")
+
+
+@pytest.fixture
+def home(tmp_path: Path, key_pair: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """A user's home, with no ssh agent."""
+    made = make_home(tmp_path / "home", key_pair)
+    monkeypatch.setenv("HOME", str(made.path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return made
+
+
+@pytest.fixture(scope="session")
+def sshd() -> Iterator[SshServer]:
+    """The server of all tests that need no other."""
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as found:
+        yield found
+
+
+@pytest.fixture
+def server(sshd: SshServer, home: Home) -> Iterator[SshServer]:
+    """A server that knows the user, and that the user knows; no connection is left of the tests before."""
+    sshd.authorize(home.key)
+    home.trust(sshd)
+    yield sshd
+    sshd.clear()

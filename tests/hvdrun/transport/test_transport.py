@@ -1,0 +1,169 @@
+"""Ways to agents, here and over ssh: what is true of both, and what is of the one on this machine; real agents."""
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hvdrun import __version__
+from hvdrun.errors import LaunchError
+from hvdrun.transport import local
+from hvdrun.transport.local import LocalTransport
+from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.ssh.transport import SshTransport
+from hvdrun.transport.transport import Transport
+from rendezvous.authority import Authority
+from rendezvous.core.effects import Terminate
+from rendezvous.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
+from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
+from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.transport.ssh.servers import needs_sshd
+from tests.waiting import happen, in_loop
+
+Make = Callable[[], Transport]
+SLEEPS = "echo $$ $PPID; trap '' TERM; sleep 600; true"
+
+
+@pytest.fixture(params=["local", pytest.param("ssh", marks=needs_sshd)])
+def make(request: pytest.FixtureRequest) -> Make:
+    """Makes a transport of each kind."""
+    if request.param == "local":
+        return lambda: LocalTransport("a")
+    target = request.getfixturevalue("home").target(request.getfixturevalue("server"))
+    return lambda: SshTransport(target, RemoteAgent(sys.executable))
+
+
+def begin_with(directory: Path, script: str) -> Begin:
+    """A job of one shell."""
+    return replace(make_begin(directory, "sh", "-c", script), credential=Authority(JOB).issue_agent("a"))
+
+
+@asynccontextmanager
+async def opened(transport: Transport) -> AsyncIterator[AsyncIterator[Telling]]:
+    """What its agent tells, after its greeting."""
+    try:
+        await transport.open()
+        tellings = transport.tellings()
+        hello = await anext(tellings)
+        assert isinstance(hello, Hello)
+        assert hello.version == __version__
+        yield tellings
+    finally:
+        await transport.close()
+
+
+async def start(transport: Transport, tellings: AsyncIterator[Telling], directory: Path, script: str) -> list[str]:
+    """Launch the worker: the words of its first line."""
+    transport.send(begin_with(directory, script))
+    transport.send(LAUNCH)
+    assert isinstance(await anext(tellings), Reserved)
+    data = b""
+    while not data.endswith(b"\n"):
+        telling = await anext(tellings)
+        if isinstance(telling, Output) and telling.stream is OutputStream.STDOUT:
+            data += telling.data
+    return data.decode().split()
+
+
+async def find_output(tellings: AsyncIterator[Telling]) -> list[Telling]:
+    """What output comes until the end."""
+    return [telling async for telling in tellings if isinstance(telling, Output)]
+
+
+@in_loop
+async def test_orders_go_there_and_output_comes_back(make: Make, tmp_path: Path) -> None:
+    transport = make()
+    async with opened(transport) as tellings:
+        script = "echo $HOROVOD_HOSTNAME $HVD_SLOT; exec sleep 600"
+        assert await start(transport, tellings, tmp_path, script) == ["a", "a:0"]
+        transport.send(Terminate(WORKER, 0.0, "the test wants it"))
+        transport.send(Release())
+        assert await find_output(tellings) == []
+        assert await transport.wait() == "its agent ended with exit code 0"
+        transport.send(Release())  # is lost
+
+
+@in_loop
+async def test_the_end_of_the_orders_ends_the_agent_and_its_workers(make: Make, tmp_path: Path) -> None:
+    transport = make()
+    async with opened(transport) as tellings:
+        pids = await start(transport, tellings, tmp_path, SLEEPS)
+    assert not any(is_alive(int(pid)) for pid in pids)
+
+
+@in_loop
+async def test_an_agent_that_is_given_up_ends_with_its_workers_and_tells_no_more(make: Make, tmp_path: Path) -> None:
+    transport = make()
+    async with opened(transport) as tellings:
+        worker, agent = map(int, await start(transport, tellings, tmp_path, SLEEPS))
+        if isinstance(transport, LocalTransport):
+            os.kill(agent, signal.SIGSTOP)  # it cannot end by itself
+        await transport.abandon()
+        assert await find_output(tellings) == []
+        await happen(lambda: not is_alive(worker) and not is_alive(agent), "its end")
+
+
+@in_loop
+async def test_a_transport_that_was_never_opened_has_nothing_to_close(make: Make) -> None:
+    transport = make()
+    transport.send(Release())
+    assert await transport.wait() == "it was never started"
+    assert await find_output(transport.tellings()) == []
+    await transport.close()
+
+
+def find_agent(transport: LocalTransport) -> psutil.Process:
+    assert transport._process is not None
+    return psutil.Process(transport._process.pid)
+
+
+@in_loop
+async def test_an_agent_s_last_words_are_in_the_sentence_about_its_end() -> None:
+    transport = LocalTransport("a")
+    async with opened(transport):
+        assert transport._process is not None
+        assert transport._process.stdin is not None
+        transport._process.stdin.write(b"\xff" * 8)
+        how = await transport.wait()
+        assert how.startswith("its agent ended with exit code 1: the peer does not speak hvdrun's protocol")
+
+
+@in_loop
+async def test_an_agent_that_was_killed_is_told_with_the_signal() -> None:
+    transport = LocalTransport("a")
+    async with opened(transport) as tellings:
+        find_agent(transport).kill()
+        assert await find_output(tellings) == []
+        assert await transport.wait() == "its agent ended with signal 9"
+        transport.send(Release())  # is lost
+
+
+@in_loop
+async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_CLOSE_SECONDS", 0.2)
+    transport = LocalTransport("a")
+    async with opened(transport):
+        find_agent(transport).suspend()
+        await transport.close()
+        assert await transport.wait() == "its agent ended with signal 9"
+
+
+@in_loop
+async def test_an_agent_that_cannot_be_started_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+    with pytest.raises(LaunchError, match=r"the agent on a could not be started: .*No such file"):
+        await LocalTransport("a").open()
+
+
+@in_loop
+async def test_an_agent_is_in_a_session_of_its_own_and_holds_no_folder() -> None:
+    transport = LocalTransport("a")
+    async with opened(transport):
+        agent = find_agent(transport)
+        assert (os.getsid(agent.pid), agent.cwd()) == (agent.pid, "/")
