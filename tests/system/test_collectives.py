@@ -19,7 +19,7 @@ from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
 IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
-CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "25"))
+CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "4"))
 MOST_WAKE_UPS = 2  # of a process in a second: its timers' own; whatever polls has many more
 MOST_MEMORY_KIB = 6 * 1024  # that glibc takes once, whenever a thread begins to allocate
 MOST_GROWTH_KIB = 10  # for each init() and shutdown()
@@ -186,6 +186,7 @@ print("ends", flush=True)
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
+@pytest.mark.nightly
 def test_the_programs_own_default_group_works_beside(hvdrun: Launcher) -> None:
     running = start(
         hvdrun,

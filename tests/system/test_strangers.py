@@ -48,6 +48,7 @@ def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
     assert sorted(line.partition("] ")[2] for line in finished.stdout.splitlines()) == ["0 2 3", "1 2 3"]
 
 
+@pytest.mark.nightly
 def test_our_script_runs_under_torchrun(hvdrun: Launcher) -> None:
     script = hvdrun.write("train.py", OURS)
     run = subprocess.run(
