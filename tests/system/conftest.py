@@ -26,7 +26,7 @@ def pytest_runtest_makereport(
 def hvdrun(request: pytest.FixtureRequest) -> Iterator[Launcher]:
     """`hvdrun("-np", "2", "python", "train.py")`, or `.start(...)` for a test that interrupts it.
 
-    After the test nothing of it may be left within five seconds: no process, no socket, no temporary file, nothing in
+    After the test nothing of it may be left before long: no process, no socket, no temporary file, nothing in
     /dev/shm. A test that failed while its hvdrun ran is not blamed for leaving it.
     """
     room = make_room()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
@@ -18,6 +18,7 @@ from tests.system.leftovers import LeftProcess, Watch
 
 LIMIT_SECONDS = 60.0
 _CHUNK = 65536
+_PRELOAD = Path(__file__).with_name("preload")
 _FOREIGN = ("HVD_", "HOROVOD_")  # an hvdrun around the tests must not be taken for the one under test
 
 
@@ -132,7 +133,8 @@ class Launcher:
     """Starts `python -m hvdrun` in a folder of its own. Called like a command, it waits for the end.
 
     Workers are executed (`--no-prefork`), which is cheapest for a short script, unless the script uses torch: then
-    they are forked, and one import of torch serves all of them. A test of forked workers says `forks=True`.
+    they are forked, and one import of torch serves all of them; so does what torch imports for the first optimizer
+    (`preload`). A test of forked workers says `forks=True`.
 
     directory: where hvdrun runs; a test puts its scripts there.
     """
@@ -163,10 +165,12 @@ class Launcher:
         stdin: int | IO[bytes] = subprocess.DEVNULL,
     ) -> Running:
         """Start hvdrun with these arguments, and with these variables besides the test's own."""
+        has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
+        preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
         process = subprocess.Popen(
             self.command(*arguments, forks=forks),
             cwd=self.directory,
-            env={**self.environment(), **(environment or {})},
+            env={**self.environment(), **preload, **(environment or {})},
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -197,9 +201,13 @@ class Launcher:
     def command(self, *arguments: str | Path, forks: bool | None = None) -> list[str]:
         """The words that start hvdrun with these arguments."""
         if forks is None:
-            paths = (self.directory / argument for argument in arguments)
-            forks = any(path.is_file() and wants_torch(path.read_bytes()) for path in paths)
+            forks = any(map(wants_torch, self._read_scripts(arguments)))
         return [sys.executable, "-m", "hvdrun", *(() if forks else ("--no-prefork",)), *map(str, arguments)]
+
+    def _read_scripts(self, arguments: Sequence[str | Path]) -> Iterator[bytes]:
+        """The files among the words of a command."""
+        paths = (self.directory / argument for argument in arguments)
+        return (path.read_bytes() for path in paths if path.is_file())
 
     def write(self, name: str, text: str) -> Path:
         """Put a script into the directory."""

@@ -135,6 +135,7 @@ def test_what_is_there_is_not_used_for_being_there(hvdrun: Launcher, script: Pat
     assert count_dtypes(run.stdout) == (0, 0)
 
 
+@pytest.mark.nightly
 def test_a_backend_that_is_silently_wrong_is_refused_by_all(
     hvdrun: Launcher, script: Path, plug_in: dict[str, str]
 ) -> None:

@@ -30,8 +30,8 @@ FLOOD = "import sys\nwhile True: sys.stdout.write('y' * 1000 + '\\n')"
 
 @pytest.mark.parametrize(
     ("count", "script"),
-    rest_nightly([(4, JOINS), (20, JOINS), (5, TRAINS)]),
-    ids=["4", "20", "5 that train"],
+    rest_nightly([(3, JOINS), (20, JOINS), (5, TRAINS)]),
+    ids=["3", "20", "5 that train"],
 )
 def test_jobs_at_once_do_not_collide(hvdrun: Launcher, count: int, script: str) -> None:
     hvdrun.write("train.py", script)

@@ -119,7 +119,8 @@ def test_a_training_function_does_not_begin_again_after_a_failure(hvdrun: Launch
     check_steps(finished, {0: 3, 7: 2})
 
 
-@pytest.mark.parametrize("rest", rest_nightly([PLAIN, ELASTIC]), ids=["plain", "elastic"])
+@pytest.mark.nightly
+@pytest.mark.parametrize("rest", [PLAIN, ELASTIC], ids=["plain", "elastic"])
 def test_a_worker_that_ends_with_0_has_left_and_is_named(hvdrun: Launcher, rest: str) -> None:
     finished = run(hvdrun, rest, ("well", 1, "backward", 7))
     assert finished.returncode == 1

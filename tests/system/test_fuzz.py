@@ -11,7 +11,6 @@ import pytest
 
 from tests.rendezvous.fire import Fire, burning
 from tests.system.launcher import Finished, Launcher, Running
-from tests.system.tables import rest_nightly
 
 SEED = int(os.environ.get("HVDRUN_FUZZ_SEED", "1"))
 IDLE = 1000
@@ -64,7 +63,8 @@ def run_under_fire(hvdrun: Launcher, exit_code: int) -> tuple[Finished, Fire]:
     return asyncio.run(story(running))
 
 
-@pytest.mark.parametrize("exit_code", rest_nightly([7, 0]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("exit_code", [7, 0])
 def test_a_job_joins_trains_and_ends_under_fire_as_without(hvdrun: Launcher, exit_code: int) -> None:
     finished, fire = run_under_fire(hvdrun, exit_code)
     assert finished.returncode == exit_code, finished.stderr

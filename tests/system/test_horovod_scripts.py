@@ -144,7 +144,8 @@ def test_a_horovod_beside_the_script_is_the_scripts_own(hvdrun: Launcher) -> Non
     assert told["version"] == THEIRS
 
 
-@pytest.mark.parametrize(("inner", "found"), rest_nightly([("off", "No module named 'horovod'"), ("auto", OURS)]))
+@pytest.mark.nightly
+@pytest.mark.parametrize(("inner", "found"), [("off", "No module named 'horovod'"), ("auto", OURS)])
 def test_a_job_within_a_job_decides_for_itself(hvdrun: Launcher, inner: str, found: str) -> None:
     nested = ("hvdrun", "-np", "1", "--no-prefix", "--horovod-shim", inner, "python", "train.py")
     told = ask(hvdrun, "--horovod-shim", "on", *nested)

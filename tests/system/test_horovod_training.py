@@ -42,7 +42,7 @@ def data(hvdrun: Launcher) -> Path:
 def run(hvdrun: Launcher, size: int, script: str, *options: str | Path) -> Said:
     """Run a script to its good end; what each rank has printed."""
     command = ("python", SCRIPTS / script, *options)
-    finished = hvdrun("-np", str(size), *command, limit_seconds=110)
+    finished = hvdrun("-np", str(size), *command, limit_seconds=200)
     assert (finished.returncode, finished.stderr) == (0, "")
     said: Said = [[] for _ in range(size)]
     for line in finished.stdout.splitlines():

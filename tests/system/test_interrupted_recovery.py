@@ -50,9 +50,7 @@ def end(hvdrun: Launcher, running: Running, number: signal.Signals) -> tuple[int
 
 @pytest.mark.nightly
 @is_signalled
-def test_a_signal_ends_a_job_while_it_is_being_formed_ends_the_job(
-    hvdrun: Launcher, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_ends_a_job_while_it_is_being_formed(hvdrun: Launcher, number: signal.Signals, code: int) -> None:
     running = start(hvdrun, "-np", "2", "--min-np", "1", sleepers="1.1")
     for place in ("0.1", "1.1"):
         running.stdout.wait_for(rf"\] {place} \d+$", 60)
@@ -70,9 +68,7 @@ def test_a_signal_ends_a_job_while_too_few_are_left(hvdrun: Launcher, number: si
 
 
 @is_signalled
-def test_a_signal_ends_a_job_while_a_survivor_is_silent_ends_the_job(
-    hvdrun: Launcher, number: signal.Signals, code: int
-) -> None:
+def test_a_signal_ends_a_job_while_a_survivor_is_silent(hvdrun: Launcher, number: signal.Signals, code: int) -> None:
     running = start(hvdrun, "-np", "3", "--min-np", "1", "--lease", "30s")
     for place in ("0.1", "1.1", "2.1"):
         running.stdout.wait_for(rf"\] {place} trains$", 60)

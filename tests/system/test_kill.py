@@ -109,11 +109,17 @@ class Job:
     pids: dict[tuple[str, int], int]
 
 
-def start(hvdrun: Launcher, doing: str, *options: str, forks: bool = False, command: str = "python train.py") -> Job:
+def start(
+    hvdrun: Launcher,
+    doing: str,
+    *options: str,
+    forks: bool = False,
+    command: tuple[str, ...] = ("python", "train.py"),
+) -> Job:
+    """Start a job of two, and wait until all members of its workers' families live."""
     script, members = JOBS[doing]
     hvdrun.write("train.py", script)
-    words = command.split() if "'" not in command else ("sh", "-c", command.strip("'"))
-    running = hvdrun.start("-np", "2", *options, *words, forks=forks or None)
+    running = hvdrun.start("-np", "2", *options, *command, forks=forks or None)
     pids = {
         (member, rank): int(running.stdout.wait_for(rf"^\[{rank}\] {member} (\d+) lives$", 60)[1])
         for rank in range(2)
@@ -224,15 +230,15 @@ def test_a_guardian_s_death_and_that_of_workers_children_are_nothing_to_a_job(hv
     ("options", "command"),
     rest_nightly(
         [
-            ((), "python train.py"),
-            (("--min-np", "1"), "python train.py"),
-            ((), "'python train.py; echo goes on; sleep 600'"),
+            ((), ("python", "train.py")),
+            (("--min-np", "1"), ("python", "train.py")),
+            ((), ("sh", "-c", "python train.py; echo goes on; sleep 600")),
         ]
     ),
     ids=["static", "elastic", "below a shell"],
 )
 def test_workers_end_when_agent_and_guardian_are_killed_at_once(
-    hvdrun: Launcher, options: tuple[str, ...], command: str
+    hvdrun: Launcher, options: tuple[str, ...], command: tuple[str, ...]
 ) -> None:
     job = start(hvdrun, BLOCKED, *options, command=command)
     both = find_agent(hvdrun), find_guardian(hvdrun)

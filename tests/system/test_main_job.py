@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.tables import rest_nightly
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "torch_digits.py"
 EPOCHS = "12"  # enough for the accuracy that is promised
@@ -22,7 +21,8 @@ def read_accuracy(line: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize("size", rest_nightly([2, 4]))
+@pytest.mark.nightly
+@pytest.mark.parametrize("size", [2, 4])
 def test_the_example_learns_with_two_workers_and_with_more(hvdrun: Launcher, size: int) -> None:
     command = ("python", SCRIPT, "--epochs", EPOCHS)
     finished = hvdrun("-np", str(size), *command, environment=ENVIRONMENT, limit_seconds=110)

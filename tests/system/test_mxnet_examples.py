@@ -8,6 +8,7 @@ import pytest
 
 from tests.house.sources import ROOT
 from tests.system.launcher import Finished, Launcher
+from tests.system.tables import rest_nightly
 
 EXAMPLES = ROOT / "examples"
 EPOCHS = "12"  # enough for the accuracy that is promised
@@ -139,7 +140,7 @@ def test_a_narrow_resnet_trains_three_batches_and_leaves_a_checkpoint(
     assert check_ended_well(told) == [expected]
 
 
-@pytest.mark.parametrize("program", [GLUON, MODULE], ids=["gluon", "module"])
+@pytest.mark.parametrize("program", rest_nightly([GLUON, MODULE]), ids=["gluon", "module"])
 def test_the_programs_of_mxnets_guide_to_horovod_train(hvdrun: Launcher, program: str) -> None:
     hvdrun.write("train.py", POINTS + program + TELLS)
     finished = hvdrun("-np", "2", "python", "train.py", environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)

@@ -9,7 +9,10 @@ import pytest
 
 from tests.system.launcher import Launcher
 
-pytestmark = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'"),
+]
 
 BEGINS = """
 import os, sys
@@ -78,7 +81,6 @@ def test_a_forked_worker_imports_mxnet_itself_and_trains_as_an_executed_one(hvdr
     assert [line.replace("['torch']", "[]") for line in forked] == executed  # as many threads, too
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("forks", [True, False], ids=["forked", "executed"])
 def test_a_parameter_that_a_rank_never_initialises_is_named(hvdrun: Launcher, *, forks: bool) -> None:
     hvdrun.write("train.py", STALLS)
@@ -89,7 +91,6 @@ def test_a_parameter_that_a_rank_never_initialises_is_named(hvdrun: Launcher, *,
     assert running.wait().returncode == 0
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("forks", [True, False], ids=["forked", "executed"])
 def test_a_program_may_end_with_work_pending(hvdrun: Launcher, *, forks: bool) -> None:
     assert run(hvdrun, ENDS, forks=forks) == [f"[{rank}] ends {rank}" for rank in range(2)]
@@ -175,7 +176,6 @@ print("told")
 """
 
 
-@pytest.mark.nightly
 def test_a_trainer_that_would_skip_steps_on_some_workers_only_is_refused(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", REFUSES)
     finished = hvdrun("-np", "2", "python", "train.py")

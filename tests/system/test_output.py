@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import wait_until
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
@@ -76,15 +75,3 @@ def test_one_stream_of_bytes_arrives_unchanged(hvdrun: Launcher) -> None:
     expected = subprocess.run([sys.executable, "-c", NOISE], capture_output=True, check=True).stdout.rstrip(b"\n")
     found = os.fsencode(finished.stdout).rstrip(b"\n")
     assert hashlib.sha256(found).hexdigest() == hashlib.sha256(expected).hexdigest()
-
-
-@pytest.mark.nightly
-def test_a_reader_who_is_slow_loses_nothing_and_needs_no_memory(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", PRINTS)
-    process, stdout = hvdrun.open("-np", "4", "python", "train.py", str(LINES))
-    stdout.read(1)
-    # All of them wait for the reader.
-    wait_until(lambda: sum(each.command.startswith("python train.py") for each in hvdrun.processes("train.py")) == 4)
-    size = 1 + len(stdout.read())
-    assert process.wait(60) == 0
-    assert size == 4 * LINES * (100 + len("[0] "))

@@ -6,6 +6,8 @@ import re
 import textwrap
 from pathlib import Path
 
+import pytest
+
 from tests.system.launcher import Launcher
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -90,6 +92,7 @@ def test_the_messages_about_mismatches_are_those_that_come(hvdrun: Launcher) -> 
         assert own == shown
 
 
+@pytest.mark.nightly
 def test_the_warning_about_a_stall_is_the_one_that_comes(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", STALLS)
     seconds = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"}

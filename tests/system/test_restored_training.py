@@ -3,7 +3,6 @@
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.tables import rest_nightly
 
 # Each gradient is the step and the rank, averaged: the fifteen steps of three ranks make -(1 + 2 + ... + 15).
 # The optimizers are used in another order than the state holds them. FATE is what happens on rank 1, once.
@@ -50,9 +49,8 @@ print("end", [model.weight.item() for model in models], flush=True)
 TOTAL = -120.0
 
 
-@pytest.mark.parametrize(
-    ("fate", "least", "optimizers"), rest_nightly([("killed", 3, 2), ("raises", 1, 2), ("gathers", 3, 1)])
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize(("fate", "least", "optimizers"), [("raises", 1, 2), ("killed", 3, 2), ("gathers", 3, 1)])
 def test_all_begin_again_and_apply_each_step_once(hvdrun: Launcher, fate: str, least: int, optimizers: int) -> None:
     """There may be fewer of the three workers: `least` says how few."""
     hvdrun.write("train.py", SCRIPT)

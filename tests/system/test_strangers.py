@@ -48,6 +48,7 @@ def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
     assert sorted(line.partition("] ")[2] for line in finished.stdout.splitlines()) == ["0 2 3", "1 2 3"]
 
 
+@pytest.mark.nightly
 def test_our_script_runs_under_torchrun(hvdrun: Launcher) -> None:
     script = hvdrun.write("train.py", OURS)
     run = subprocess.run(
@@ -72,19 +73,3 @@ def test_folders_of_our_names_beside_the_script_are_the_user_s(hvdrun: Launcher,
     finished = hvdrun("-np", "2", "python", "train.py", environment=environment, forks=forks)
     assert finished.returncode == 0, finished.stderr
     assert sorted(finished.stdout.splitlines()) == ["[0] [0, 1]", "[1] [0, 1]"]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("forks", [True, False], ids=["forked", "executed"])
-def test_modules_in_a_folder_of_our_name_without_an_init_are_found(hvdrun: Launcher, *, forks: bool) -> None:
-    for name in ("protos", "rendezvous"):
-        (hvdrun.directory / name).mkdir()
-        (hvdrun.directory / name / "own.py").write_text(f"name = {name!r}\n")
-    hvdrun.write(
-        "script.py",
-        "import torch\nfrom protos import own\nimport worker_runtime.torch as hvd\n"
-        "from rendezvous import own as other\nhvd.init()\nprint(own.name, other.name, hvd.size())\n",
-    )
-    finished = hvdrun("-np", "2", "--no-prefix", "python", "script.py", forks=forks)
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert finished.stdout.splitlines() == ["protos rendezvous 2"] * 2
