@@ -14,7 +14,7 @@ from typing import IO
 from tests.lab import kernel
 from tests.lab.network import Network
 from tests.lab.plan import HostPlan, SshdPlan, plan_interfaces
-from tests.lab.process import HostProcess, find_processes, wait_for_entry
+from tests.lab.process import HostProcess, end, find_processes, wait_for_entry
 from tests.lab.sshd import Sshd
 
 LIMIT_SECONDS = 60.0
@@ -176,6 +176,10 @@ class Host:
             self.network.remove()
             signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
         self.wait()
+
+    def end_all(self) -> None:
+        """Kill all processes but the first, which waits for them: what they have used is counted as the lab's then."""
+        end(self._find(), signal.SIGKILL)
 
     @property
     def is_up(self) -> bool:

@@ -196,6 +196,8 @@ class Lab:
         """Have the keeper end all; it waits until those who started processes there have heard of their end."""
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
+        for host in self._hosts.values():
+            host.end_all()
         with contextlib.suppress(BrokenPipeError):  # the keeper was killed, with what was to be said to it
             self._keeper.stdin.close()
         deadline = time.monotonic() + LIMIT_SECONDS

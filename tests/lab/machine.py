@@ -3,6 +3,7 @@
 Its end is the end of the host: the kernel ends all processes of a process-id namespace with the first.
 """
 
+import contextlib
 import os
 import signal
 import socket
@@ -52,10 +53,13 @@ def settle(machine: Machine) -> None:
 
 
 def rest() -> None:
-    """Live until killed; orphans are this process's, and vanish when they end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    """Live until killed; orphans are this process's, which waits for them: so what they have used is counted."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     while True:
-        signal.pause()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        signal.sigwait({signal.SIGCHLD})
 
 
 def feed(*command: str, text: str) -> None:

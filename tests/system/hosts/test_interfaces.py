@@ -10,7 +10,7 @@ from tests.system.launcher import Finished
 
 JOB = ("-v", "-np", "2", "-H", "host1:1,host2:1")
 IPV6_ONLY = (Family.IPV6,)
-NAMES = "names $NCCL_SOCKET_IFNAME $GLOO_SOCKET_IFNAME $HVD_ADDRESS"
+TELLS = ("sh", "-c", "echo $GLOO_SOCKET_IFNAME $HVD_ADDRESS $MASTER_ADDR")
 # Each rank says what it was told, and to whom it is connected when gloo has connected all.
 TRAINS = """
 import os
@@ -39,31 +39,13 @@ def run(cluster: Cluster, *words: str) -> Finished:
     return finished
 
 
-def train(cluster: Cluster, *options: str) -> Finished:
-    """Run such a job of torch."""
-    cluster.write("train.py", TRAINS)
-    return run(cluster, *options, "python", "train.py")
-
-
-def check_use(finished: Finished, first: str, second: str, name: str) -> None:
-    """Both ranks are connected to these addresses, and to no others; and know their host's interface."""
-    said = dict(re.findall(r"^\[(\d)@host\d\] (names .*)$", finished.stdout, re.MULTILINE))
-    for rank, own, other in (("0", first, second), ("1", second, first)):
-        found = re.fullmatch(r"names (\S*) (\S*) peers (.*) listens(.*)", said[rank])
-        assert found is not None
-        nccl, gloo, peers, listens = found.groups()
-        assert (nccl, gloo) == (f"={name}", name)
-        assert {other} <= set(peers.split()) <= {own, other}, said
-        assert set(listens.split()) <= {own}, said
-
-
 def test_a_decoy_with_the_same_address_on_all_hosts_is_not_chosen(build: BuildCluster) -> None:
     decoys = ("docker0", "virbr0")
     plans = [HostPlan(name, decoys=decoys) for name in ("host1", "host2")]
-    finished = run(build(plans, launcher=HostPlan("launcher", decoys=decoys, sshd=None)), "sh", "-c", f"echo {NAMES}")
+    finished = run(build(plans, launcher=HostPlan("launcher", decoys=decoys, sshd=None)), *TELLS)
     assert sorted(finished.stdout.splitlines()) == [
-        "[0@host1] names =eth0 eth0 10.77.0.1",
-        "[1@host2] names =eth0 eth0 10.77.0.2",
+        "[0@host1] eth0 10.77.0.1 10.77.0.1",
+        "[1@host2] eth0 10.77.0.2 10.77.0.1",
     ]
     assert "172." not in finished.stderr
     assert (
@@ -75,18 +57,21 @@ def test_a_decoy_with_the_same_address_on_all_hosts_is_not_chosen(build: BuildCl
 def test_of_two_networks_the_one_that_joins_all_is_used_whatever_its_interfaces_are_called(build: BuildCluster) -> None:
     cluster = build([HostPlan("host1", devices=("enp3s0", "eth1")), HostPlan("host2", devices=("eth0", "bond0"))])
     cluster["host1"].network.ignore(cluster["host2"].network, device="enp3s0")
-    finished = run(cluster, "sh", "-c", f"echo {NAMES}")
+    finished = run(cluster, *TELLS)
     assert sorted(finished.stdout.splitlines()) == [
-        "[0@host1] names =eth1 eth1 10.78.0.1",
-        "[1@host2] names =bond0 bond0 10.78.0.2",
+        "[0@host1] eth1 10.78.0.1 10.78.0.1",
+        "[1@host2] bond0 10.78.0.2 10.78.0.1",
     ]
     assert "hvdrun: host2: 10.78.0.2 on bond0: all hosts reach each other in the subnet 10.78.0.0/24" in finished.stderr
 
 
 def test_hosts_may_have_ipv6_only(build: BuildCluster) -> None:
     plans = [HostPlan(name, families=IPV6_ONLY) for name in ("host1", "host2")]
-    finished = train(build(plans, launcher=HostPlan("launcher", families=IPV6_ONLY, sshd=None)))
-    check_use(finished, "fd77:0:0:1::1", "fd77:0:0:1::2", "eth0")
+    finished = run(build(plans, launcher=HostPlan("launcher", families=IPV6_ONLY, sshd=None)), *TELLS)
+    assert sorted(finished.stdout.splitlines()) == [
+        "[0@host1] eth0 fd77:0:0:1::1 fd77:0:0:1::1",
+        "[1@host2] eth0 fd77:0:0:1::2 fd77:0:0:1::1",
+    ]
     assert "it reaches the rendezvous at [fd77:0:0:1::fa]:" in finished.stderr
 
 
@@ -101,8 +86,16 @@ def test_torch_uses_no_network_but_the_one_that_is_asked_for(
     build: BuildCluster, wanted: str, first: str, second: str
 ) -> None:
     cluster = build([HostPlan(name, devices=("eth0", "eth1")) for name in ("host1", "host2")])
-    finished = train(cluster, "--network-interfaces", wanted)
-    check_use(finished, first, second, "eth1")
+    cluster.write("train.py", TRAINS)
+    finished = run(cluster, "--network-interfaces", wanted, "python", "train.py")
+    said = dict(re.findall(r"^\[(\d)@host\d\] (names .*)$", finished.stdout, re.MULTILINE))
+    for rank, own, other in (("0", first, second), ("1", second, first)):
+        found = re.fullmatch(r"names (\S*) (\S*) peers (.*) listens(.*)", said[rank])
+        assert found is not None
+        nccl, gloo, peers, listens = found.groups()
+        assert (nccl, gloo) == ("=eth1", "eth1")
+        assert {other} <= set(peers.split()) <= {own, other}, said
+        assert set(listens.split()) <= {own}, said
     assert f", as --network-interfaces {wanted} allows" in finished.stderr
 
 

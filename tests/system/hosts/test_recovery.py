@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.host import Host
 from tests.lab.network import Direction
-from tests.system.hosts.cluster import BuildCluster
+from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_agents, kill
 from tests.system.hosts.training import LEASE_SECONDS, LIMIT_SECONDS, LOST, Training
 from tests.system.recording import Recording
@@ -36,24 +36,24 @@ def test_a_job_loses_one_host_after_the_other_and_that_of_rank_0_first(build: Bu
     cluster.end_sessions()
 
 
-def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(build: BuildCluster) -> None:
-    cluster = build(3)
-    training = Training(cluster, *ALL, options=COMES_BACK)
+def test_what_is_lost_is_replaced_and_taken_in_with_the_state_of_the_others(pair: Cluster) -> None:
+    both = ("host1", "host2")
+    training = Training(pair, *both, options=COMES_BACK)
 
     worker = training.find_worker("host2")
-    training.lose("host2", lambda _: os.kill(worker.pid, signal.SIGSTOP), "host1", "host3", parts=[worker])
+    training.lose("host2", lambda _: os.kill(worker.pid, signal.SIGSTOP), "host1", parts=[worker])
     training.await_line("rank 1 (host2:0) was lost: the worker host2:0 was stopped for longer than the lease of 2 s")
-    training.await_members(*ALL)
+    training.await_members(*both)
 
-    training.lose("host2", lambda host: host.network.cut(), "host1", "host3")
-    cluster["host2"].network.mend()
-    training.await_members(*ALL)
+    training.lose("host2", lambda host: host.network.cut(), "host1")
+    pair["host2"].network.mend()
+    training.await_members(*both)
 
-    training.lose("host3", lambda host: kill(*find_agents(host)), "host1", "host2")
-    training.await_members(*ALL)
+    training.lose("host2", lambda host: kill(*find_agents(host)), "host1")
+    training.await_members(*both)
 
-    assert len(training.end(*ALL)[-1].members[0]) == len(ALL)
-    cluster.end_sessions()
+    assert training.end(*both)[-1].members[0] == (0, 1)
+    pair.end_sessions()
 
 
 @pytest.mark.nightly

@@ -69,6 +69,7 @@ def test_two_hosts_train_as_one_beside_a_network_that_leads_nowhere(build: Build
     assert sorted(finished.stdout.splitlines()) == ["[0@host1] alike 3", "[1@host1] alike 3", "[2@host2] alike 3"]
 
 
+@pytest.mark.nightly
 def test_a_script_written_for_torchrun_runs_on_this_machine_and_another(pair: Cluster) -> None:
     pair.write("train.py", FOR_TORCHRUN)
     finished = pair("-np", "3", "-H", "localhost:1,host2:2", "python", "train.py", forks=True)
@@ -87,6 +88,7 @@ def test_a_script_written_for_torchrun_runs_over_ipv6(build: BuildCluster) -> No
     assert sorted(finished.stdout.splitlines()) == ["[0@localhost] 0 2 0 1.0", "[1@host1] 1 2 0 1.0"]
 
 
+@pytest.mark.nightly
 def test_the_command_line_of_mpirun_for_two_hosts_trains_with_hvdrun(build: BuildCluster) -> None:
     cluster = build([HostPlan("server1"), HostPlan("server2")])
     cluster.write("train.py", FOR_MPIRUN)

@@ -10,12 +10,12 @@ from tests.system.hosts.cluster import BuildCluster, Cluster
 BEHIND_A_FIREWALL = HostPlan("launcher", is_closed=True, sshd=None)
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 MEBIBYTE = 1 << 20
-TRAINS = """
-import torch
-import worker_runtime.torch as hvd
-hvd.init()
-assert hvd.allreduce(torch.ones(1000), op=hvd.Sum).eq(2).all()
-print("trained", flush=True)
+JOINS = """
+import os
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.client import WorkerClient
+WorkerClient(Bootstrap.read(os.environ)).join(0)
+print("joined", flush=True)
 """
 
 
@@ -25,11 +25,11 @@ def cluster(build: BuildCluster) -> Cluster:
     return build(2, launcher=BEHIND_A_FIREWALL)
 
 
-def test_a_job_trains_through_the_tunnel(cluster: Cluster) -> None:
-    cluster.write("train.py", TRAINS)
-    finished = cluster("-v", *JOB, "python", "train.py")
+def test_workers_join_through_the_tunnel(cluster: Cluster) -> None:
+    cluster.write("join.py", JOINS)
+    finished = cluster("-v", *JOB, "python", "join.py")
     assert finished.returncode == 0, finished.stderr
-    assert sorted(finished.stdout.splitlines()) == ["[0@host1] trained", "[1@host2] trained"]
+    assert sorted(finished.stdout.splitlines()) == ["[0@host1] joined", "[1@host2] joined"]
     ways = re.findall(r"^hvdrun: (host\d): .*; it reaches the rendezvous (.*)$", finished.stderr, re.MULTILINE)
     assert ways == [("host1", "through its ssh connection"), ("host2", "through its ssh connection")]
 
