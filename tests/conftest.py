@@ -64,10 +64,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    """Mark every test with its tier and give it the tier's time limit; keep this shard's files of those selected."""
+    """Mark every test of `make test` with its tier, limit its time, and keep this shard's files of those selected."""
     for item in items:
         tier = find_tier(item)
-        item.add_marker(tier.value)
+        if item.get_closest_marker("nightly") is None:
+            item.add_marker(tier.value)
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LIMIT_SECONDS[tier]))
     yield

@@ -1,7 +1,7 @@
 """The tiers of tests: how much of the world a test needs, and how long it may take.
 
 Each tier is a marker: `pytest -m pure`, `pytest -m 'pure or inprocess'`. A test's file decides its tier; a marker on
-the file or on the test takes precedence.
+the file or on the test takes precedence. A nightly test has the marker `nightly` alone.
 """
 
 from enum import StrEnum
@@ -19,24 +19,37 @@ class Tier(StrEnum):
     HOUSE = "house"  # the repository itself
 
 
-# Other tests are in process.
-_FOLDERS = {
+# The folders and files of each tier, from the repository's root. Other tests are in process.
+FILES = {
     Tier.PURE: (
         "tests/rendezvous/core/",
         "tests/rendezvous/test_bootstrap.py",
         "tests/rendezvous/test_errors.py",
         "tests/rendezvous/test_notices.py",
         "tests/rendezvous/test_orders.py",
-        "tests/rendezvous/test_wire.py",
         "tests/worker_runtime/core/",
         "tests/worker_runtime/test_errors.py",
         "tests/hvdrun/console/test_lines.py",
+        "tests/hvdrun/console/test_marks.py",
         "tests/hvdrun/console/test_page.py",
+        "tests/hvdrun/network/test_choice.py",
+        "tests/hvdrun/network/test_errors.py",
+        "tests/hvdrun/network/test_findings.py",
+        "tests/hvdrun/network/test_handshake.py",
+        "tests/hvdrun/network/test_restriction.py",
+        "tests/hvdrun/options/test_table.py",
+        "tests/hvdrun/options/test_values.py",
+        "tests/hvdrun/test_elasticity.py",
+        "tests/hvdrun/test_environment.py",
         "tests/hvdrun/test_errors.py",
         "tests/hvdrun/test_flags.py",
+        "tests/hvdrun/test_forwarding.py",
         "tests/hvdrun/test_hosts.py",
         "tests/hvdrun/test_jobspec.py",
-        "tests/hvdrun/test_options.py",
+        "tests/hvdrun/test_mapping.py",
+        "tests/hvdrun/test_masking.py",
+        "tests/hvdrun/test_narrator.py",
+        "tests/hvdrun/test_rank_book.py",
     ),
     Tier.HOUSE: ("tests/house/", "tests/protos/"),
     Tier.HOSTS: ("tests/lab/", "tests/system/hosts/"),
@@ -49,7 +62,7 @@ LIMIT_SECONDS = {Tier.PURE: 120, Tier.IN_PROCESS: 120, Tier.SYSTEM: 240, Tier.HO
 
 def is_pure(file: str) -> bool:
     """Whether a file's tests are pure; here no marker takes precedence."""
-    return file.startswith(_FOLDERS[Tier.PURE])
+    return file.startswith(FILES[Tier.PURE])
 
 
 def find_tier(item: pytest.Item) -> Tier:
@@ -58,4 +71,4 @@ def find_tier(item: pytest.Item) -> Tier:
         if item.get_closest_marker(tier) is not None:
             return tier
     name = item.nodeid
-    return next((tier for tier, starts in _FOLDERS.items() if name.startswith(starts)), Tier.IN_PROCESS)
+    return next((tier for tier, starts in FILES.items() if name.startswith(starts)), Tier.IN_PROCESS)

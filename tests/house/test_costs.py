@@ -14,6 +14,7 @@ from tests.costs import BUDGETS, Budgets, Costs
 from tests.house import parts
 from tests.house.sources import ROOT, read_sources
 from tests.system import leftovers
+from tests.tiers import FILES
 
 TEST = Budgets("test", 8, {"tests/dear.py": 40})
 
@@ -81,6 +82,10 @@ def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) ->
 def test_every_test_file_that_a_page_names_exists(file: str) -> None:
     named = re.findall(r"\btests/[\w/.]*\w", (ROOT / file).read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_path_of_a_tier_exists() -> None:
+    assert [path for paths in FILES.values() for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_each_variable_of_the_tests_is_explained() -> None:

@@ -60,7 +60,7 @@ def test_several_workers_train_as_one_with_the_whole_batch(
         ({"groups": 2}, 1e-8),
         ({"groups": 0}, 1e-8),
         ({"sparse_as_dense": True}, 1e-8),
-        ({"compression": Shifted()}, 1e-8),
+        pytest.param({"compression": Shifted()}, 1e-8, id="a compressor of the user's"),
         ({"compression": hvd.Compression.fp16}, 2e-3),
         ({"compression": hvd.Compression.bf16}, 2e-2),
     ],
