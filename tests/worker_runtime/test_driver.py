@@ -104,8 +104,8 @@ def test_what_is_asked_at_once_is_sent_by_its_caller(ends: Ends) -> None:
         player.driver.progress()
 
 
-def test_several_threads_wait_at_the_same_time(ends: Ends) -> None:
-    player, sequencer = ends
+def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
+    player, sequencer = patient
     waiting = {name: Errand(player.run, name) for name in "abcd"}
     names = sequencer.read_names(4)
     for number in (2, 0, 3, 1):
