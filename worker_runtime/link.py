@@ -24,7 +24,7 @@ from worker_runtime.wire import Frame
 
 _CHUNK_BYTES = 256 * 1024
 _RETRY_SECONDS = 0.02  # between two tries to connect, where the network or its kernel is at a loss
-_PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
+PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
 _TIMEVAL = struct.Struct("@ll")
 
 
@@ -52,7 +52,7 @@ class Link:
             SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
         """
         deadline = time.monotonic() + limit.total_seconds()
-        patience = min(deadline, time.monotonic() + _PATIENCE_SECONDS)
+        patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
         failure: SequencerError | None = None
         while failure is None:
             connection: socket.socket | None = None

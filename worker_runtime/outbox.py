@@ -16,8 +16,8 @@ from worker_runtime.errors import UnsendableError
 from worker_runtime.operation import Operation
 from worker_runtime.wire import Frame
 
-_BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
-_NUMBERS = 2**32  # questions are counted as far, and then anew
+BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
+NUMBERS = 2**32  # questions are counted as far, and then anew
 _MAX_COUNT = 0xFFFF  # of a question's extents, and of the bytes of its name
 
 _Gathered = tuple[Operation[Any], int, bytes]  # with the number of its signature, and its name as it travels
@@ -47,7 +47,7 @@ class Outbox:
     @property
     def is_full(self) -> bool:
         """Whether so much was gathered that the sequencer may begin with it."""
-        return len(self._operations) >= _BURST
+        return len(self._operations) >= BURST
 
     def ask(self, operation: Operation[object]) -> int:
         """Gather an operation, whose values are read by `empty`; its number is what answers call it by.
@@ -64,7 +64,7 @@ class Outbox:
         except (TypeError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
             raise UnsendableError(operation.title, str(error)) from None
         self._operations.append((operation, signature, name))
-        number, self._asked = self._asked, (self._asked + 1) % _NUMBERS
+        number, self._asked = self._asked, (self._asked + 1) % NUMBERS
         return number
 
     def tell(self, kind: Frame, body: bytes = b"") -> None:

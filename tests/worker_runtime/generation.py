@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from rendezvous.core.reports import Done
-from tests.worker_runtime.conversation import Sequencer
+from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
 from worker_runtime.core.questions import Kind, Question, Release, Signature
 from worker_runtime.elastic_executor import ElasticExecutor
 from worker_runtime.group import Group
 from worker_runtime.link import Link
-from worker_runtime.membership import Decision, Endpoint, Verdict
+from worker_runtime.membership import Decision, Endpoint, Membership, Verdict
 from worker_runtime.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.wire import Frame, decode_head, decode_questions, encode_releases
 
@@ -109,6 +109,13 @@ class Generation:
         self.gate = threading.Event()  # for tests in which it takes time to form it
         endpoint, key = Endpoint("127.0.0.1", 1), bytes([number]) * 32
         self.group = _PlayedGroup(number, rank, size, groups, endpoint, key, self.link)
+
+    def form(self, membership: Membership, *_: object, **__: object) -> Group | None:
+        """As `group.form`, once the gate is open."""
+        if membership.assignment.size == 1:
+            return None
+        assert self.gate.wait(LIMIT_SECONDS)
+        return self.group
 
     @property
     def is_closed(self) -> bool:

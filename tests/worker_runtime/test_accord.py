@@ -5,10 +5,12 @@ import os
 import select
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Echo
+from worker_runtime import background as background_module
 from worker_runtime import bundles
 from worker_runtime.accord import Accord
 from worker_runtime.background import Background
@@ -296,6 +298,27 @@ def test_a_burst_is_driven_when_it_has_ended() -> None:
     assert driven.await_turn()
     assert driven.looks > 6
     background.close()
+
+
+def test_the_background_sleeps_without_a_limit_until_its_bell_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[object] = []
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, limit: float | None = None) -> object:
+            limits.append(limit)
+            return self._poll.poll(limit)
+
+    monkeypatch.setattr(background_module, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.await_turn()
+    background.close()
+    assert set(limits) == {None}
 
 
 def test_closing_leaves_no_thread_and_no_descriptor() -> None:

@@ -20,13 +20,24 @@ from worker_runtime.link import Link
 from worker_runtime.membership import Decision, Endpoint, Membership, RendezvousError, Report, Wish
 
 
-class Told:
-    """Notes what a formation tells."""
+class Scene:
+    """A formation after the generation 3, which has begun, and notes what it tells.
 
-    def __init__(self) -> None:
-        self.words: list[str] = []
+    generation: what is formed, when its gate is opened.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.registrar = Registrar()
         self.errors: list[Exception] = []
-        self.changed = threading.Condition()
+        self._words: list[str] = []
+        self._changed = threading.Condition()
+        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), self)
+        self.formation.start()
+
+    def publish(self, size: int = 2) -> None:
+        """Let it be a member of the generation 4."""
+        self.registrar.read().answer(publish(4, Decision.RETRY, (0, 2)[:size], size=size))
 
     def note_joined(self, formation: Formation, membership: Membership) -> None:
         """As `Follower`."""
@@ -44,134 +55,107 @@ class Told:
         self.errors.append(error)
         self._note(f"failed{' for good' if is_final else ''}: {error}")
 
-    def wait_for(self, count: int) -> list[str]:
-        """Until so much was told."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.words) >= count, LIMIT_SECONDS)
-        return self.words
+    def read_told(self, count: int) -> list[str]:
+        """What it has told, when it was so much."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._words) >= count, LIMIT_SECONDS)
+        return self._words
+
+    def end(self) -> None:
+        """Wait for the end of its thread."""
+        self.formation.join_thread(LIMIT_SECONDS)
+        assert not self.formation._thread.is_alive()
 
     def _note(self, words: str) -> None:
-        with self.changed:
-            self.words.append(words)
-            self.changed.notify_all()
+        with self._changed:
+            self._words.append(words)
+            self._changed.notify_all()
 
 
 @pytest.fixture
-def registrar() -> Registrar:
-    """The rendezvous."""
-    return Registrar()
-
-
-@pytest.fixture
-def told() -> Told:
-    """Who hears of the formation."""
-    return Told()
-
-
-@pytest.fixture
-def formation(registrar: Registrar, told: Told) -> Iterator[Formation]:
-    """One that has begun; its thread has ended in the end."""
-    made = Formation(registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), told)
-    made.start()
-    yield made
-    made.join_thread(LIMIT_SECONDS)
-    assert not made._thread.is_alive()
-
-
-@pytest.fixture
-def generation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Generation]:
-    """What is formed, when `gate` is opened."""
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """One whose thread has ended in the end."""
     with Generation(4) as made:
-        monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.gate.wait(LIMIT_SECONDS) and made.group)
-        yield made
+        monkeypatch.setattr(formation_module, "form", made.form)
+        scene = Scene(made)
+        yield scene
+        scene.end()
 
 
-def test_it_joins_with_its_report_and_tells_each_step(
-    formation: Formation, registrar: Registrar, told: Told, generation: Generation
-) -> None:
-    call = registrar.read()
+def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> None:
+    call = scene.registrar.read()
     assert (call.after, call.report.wish) == (3, Wish.FORM)
     call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    assert told.wait_for(1) == ["joined 4"]
-    generation.gate.set()
-    assert told.wait_for(2) == ["joined 4", "connected"]
-    assert formation.take() == (generation.group, generation.link)
-    assert formation.take() == (None, None)
-    assert not generation.is_closed
+    assert scene.read_told(1) == ["joined 4"]
+    scene.generation.gate.set()
+    assert scene.read_told(2) == ["joined 4", "connected"]
+    assert scene.formation.take() == (scene.generation.group, scene.generation.link)
+    assert scene.formation.take() == (None, None)
+    assert not scene.generation.is_closed
 
 
-def test_a_generation_of_one_has_nothing_to_connect(formation: Formation, registrar: Registrar, told: Told) -> None:
-    registrar.read().answer(publish(4, Decision.RETRY, (0,)))
-    assert told.wait_for(2) == ["joined 4", "connected"]
-    assert formation.take() == (None, None)
+def test_a_generation_of_one_has_nothing_to_connect(scene: Scene) -> None:
+    scene.publish(size=1)
+    assert scene.read_told(2) == ["joined 4", "connected"]
+    assert scene.formation.take() == (None, None)
 
 
-def test_one_that_is_abandoned_while_it_connects_closes_what_it_opens(
-    formation: Formation, registrar: Registrar, told: Told, generation: Generation
-) -> None:
-    registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    told.wait_for(1)
-    formation.abandon()
-    generation.gate.set()
-    formation.join_thread(LIMIT_SECONDS)
-    assert generation.is_closed
-    assert told.words == ["joined 4"]
+def test_a_formation_that_is_abandoned_while_it_connects_closes_what_it_opens(scene: Scene) -> None:
+    scene.publish()
+    scene.read_told(1)
+    scene.formation.abandon()
+    scene.generation.gate.set()
+    scene.end()
+    assert scene.generation.is_closed
+    assert scene.read_told(1) == ["joined 4"]
 
 
-def test_one_that_is_abandoned_when_it_has_connected_closes_what_nobody_has_taken(
-    formation: Formation, registrar: Registrar, told: Told, generation: Generation
-) -> None:
-    generation.gate.set()
-    registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    told.wait_for(2)
-    formation.abandon()
-    assert generation.is_closed
+def test_a_formation_that_is_abandoned_when_it_has_connected_closes_what_nobody_has_taken(scene: Scene) -> None:
+    scene.generation.gate.set()
+    scene.publish()
+    scene.read_told(2)
+    scene.formation.abandon()
+    assert scene.generation.is_closed
 
 
-def test_one_that_is_abandoned_before_it_is_published_says_nothing(
-    formation: Formation, registrar: Registrar, told: Told
-) -> None:
-    call = registrar.read()
-    formation.abandon()
+def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene: Scene) -> None:
+    call = scene.registrar.read()
+    scene.formation.abandon()
     call.answer(RendezvousError("the job has ended"))
-    formation.join_thread(LIMIT_SECONDS)
-    assert told.words == []
+    scene.end()
+    assert scene.read_told(0) == []
 
 
-def test_who_is_refused_has_failed_for_good(formation: Formation, registrar: Registrar, told: Told) -> None:
-    registrar.read().answer(RendezvousError("was replaced by incarnation 2"))
-    assert told.wait_for(1) == ["failed for good: was replaced by incarnation 2"]
-    assert formation.membership is None
+def test_a_worker_that_is_refused_has_failed_for_good(scene: Scene) -> None:
+    scene.registrar.read().answer(RendezvousError("was replaced by incarnation 2"))
+    assert scene.read_told(1) == ["failed for good: was replaced by incarnation 2"]
+    assert scene.formation.membership is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_of_its_own_is_final(
-    formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError("unforeseen"), "for good: {}: this worker cannot connect (KeyError('unforeseen'))"),
+        (InitializationError("rank 1 is not there"), ": {}: rank 1 is not there"),  # it may try again
+    ],
+)
+def test_a_fault_of_its_own_is_final_and_a_connection_that_fails_is_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise KeyError("unforeseen")
+        raise error
 
     monkeypatch.setattr(formation_module, "form", fail)
-    registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    expected = "failed for good: Horovod initialization failed: this worker cannot connect (KeyError('unforeseen'))"
-    assert told.wait_for(2)[1] == expected
-    assert formation.membership is not None
+    scene.publish()
+    expected = f"failed {told}".replace(" :", ":").format("Horovod initialization failed")
+    assert scene.read_told(2)[1] == expected
+    assert scene.formation.membership is not None
+    assert not scene.formation.is_connected
 
 
-def test_who_cannot_connect_may_try_again(
-    formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise InitializationError("rank 1 is not there")
-
-    monkeypatch.setattr(formation_module, "form", fail)
-    registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
-    assert told.wait_for(2)[1] == "failed: Horovod initialization failed: rank 1 is not there"
-    assert not formation.is_connected
-
-
-def test_where_the_sequencer_is_gone_it_fails_at_once_and_the_error_does_not_hold_the_group(
-    formation: Formation, registrar: Registrar, told: Told, monkeypatch: pytest.MonkeyPatch
+def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_group(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint(*listener.getsockname())
@@ -187,10 +171,10 @@ def test_where_the_sequencer_is_gone_it_fails_at_once_and_the_error_does_not_hol
     monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
     gc.disable()  # a group has threads and connections, and shall not wait for it
     try:
-        registrar.read().answer(publish(4, Decision.RETRY, (0, 2), size=2))
-        assert told.wait_for(2)[1].startswith("failed: ")
-        formation.join_thread(LIMIT_SECONDS)
+        scene.publish()
+        assert scene.read_told(2)[1].startswith("failed: ")
+        scene.end()
         assert group() is None
     finally:
         gc.enable()
-    assert len(told.errors) == 1
+    assert len(scene.errors) == 1

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -28,6 +27,7 @@ from worker_runtime.wire import Frame
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=LIMIT_SECONDS)
+Ends = tuple[Link, Sequencer]
 
 
 @contextmanager
@@ -87,7 +87,7 @@ def test_a_rank_that_is_turned_away_unheard_comes_again() -> None:
 
 
 def test_one_who_always_hangs_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(link_module, "PATIENCE_SECONDS", 0.0)
     with (
         serving(lambda connection: None) as endpoint,  # noqa: ARG005 - hangs up
         pytest.raises(SequencerError, match="it ended the connection"),
@@ -96,13 +96,11 @@ def test_one_who_always_hangs_up_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_one_who_says_nothing_is_given_up_in_time() -> None:
-    began = time.monotonic()
     with (
         serving(lambda connection: (connection.recv(1), None)[1]) as endpoint,
         pytest.raises(SequencerError, match="timed out"),
     ):
         Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=0.3))
-    assert time.monotonic() - began < LIMIT_SECONDS / 2
 
 
 def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
@@ -117,63 +115,68 @@ def test_an_address_that_cannot_be_reached_is_given_up_in_time() -> None:
         Link.connect(Endpoint("255.255.255.255", 1), KEY, 7, 3, timedelta(seconds=0.1))
 
 
-def test_more_than_a_frame_holds_goes_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
+@pytest.fixture
+def ends() -> Iterator[Ends]:
     ours, theirs = socket.socketpair()
-    link, sequencer = Link(ours), Sequencer(theirs)
+    link, sequencer = Link(ours, 3), Sequencer(theirs)
+    yield link, sequencer
+    link.close()
+    sequencer.close()
+
+
+def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
+    link, sequencer = ends
     for index in range(10):
         link.ask(Echo(f"name {index}"))
     link.flush()
     assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
     assert sequencer.frames.count(Frame.ASK) > 2
-    link.close()
-    sequencer.close()
 
 
-def test_numbers_of_questions_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "_NUMBERS", 3)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(ours)
-        assert [link.ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
-        link.close()
+def test_numbers_of_questions_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "NUMBERS", 3)
+    assert [ends[0].ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
 
 
-def test_a_burst_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "_BURST", 3)
-    ours, theirs = socket.socketpair()
-    with theirs:
-        link = Link(ours)
-        for is_full in (False, False, True):
-            link.ask(Echo("x"))
-            assert link.is_full == is_full
-        link.flush()
-        assert not link.is_full
-        link.close()
+def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "BURST", 3)
+    link, _ = ends
+    fullness = []
+    for _ in range(3):
+        link.ask(Echo("x"))
+        fullness.append(link.is_full)
+    link.flush()
+    assert [*fullness, link.is_full] == [False, False, True, False]
 
 
-def test_a_signature_is_told_once_before_its_first_question() -> None:
+def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
+    """The next questions, by name: signature, extents and payload."""
+    told: dict[int, Signature] = {}
+    read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
+    while len(read) < count:
+        kind, body = sequencer.read()
+        if kind == Frame.SIGNATURE:
+            told.update([wire.decode_signature(memoryview(body))])
+        else:
+            for head, extents, payload in wire.decode_questions(body, 0, len(body)):
+                signature_number, _, name = wire.decode_head(head)
+                read[name] = told[signature_number], extents, payload
+    return read
+
+
+def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
+    link, sequencer = ends
     other = Signature(Kind.BARRIER)
-    ours, theirs = socket.socketpair()
-    link, sequencer = Link(ours), Sequencer(theirs)
-    for name, signature in [("a", SUM), ("b", other), ("c", SUM), ("d", replace(other)), ("e", replace(SUM))]:
+    asked = {"a": SUM, "b": other, "c": SUM, "d": replace(other), "e": replace(SUM)}
+    for name, signature in asked.items():
         operation = Echo(name)
         operation.question = Question(0, name, signature)
         link.ask(operation)
     link.flush()
-    told = dict(wire.decode_signature(memoryview(sequencer.read()[1])) for _ in range(2))
-    kind, body = sequencer.read()
-    heads = [wire.decode_head(head) for head, _, _ in wire.decode_questions(body, 0, len(body))]
-    assert kind == Frame.ASK
-    assert [(told[number], name) for number, _, name in heads] == [
-        (SUM, "a"),
-        (other, "b"),
-        (SUM, "c"),
-        (other, "d"),
-        (SUM, "e"),
-    ]
-    link.close()
-    sequencer.close()
+    read = read_questions(sequencer, 5)
+    assert {name: signature for name, (signature, *_) in read.items()} == asked
+    assert sequencer.frames == [Frame.SIGNATURE] * 2 + [Frame.ASK]
 
 
 class Lost(Echo):
@@ -187,31 +190,6 @@ class Lost(Echo):
         raise self.error
 
 
-@pytest.fixture
-def ends() -> Iterator[tuple[Link, Sequencer]]:
-    ours, theirs = socket.socketpair()
-    link, sequencer = Link(ours, 3), Sequencer(theirs)
-    yield link, sequencer
-    link.close()
-    sequencer.close()
-
-
-def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
-    """The next questions, by name: signature, extents and payload."""
-    told: dict[int, Signature] = {}
-    read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
-    while len(read) < count:
-        kind, body = sequencer.read()
-        if kind == Frame.SIGNATURE:
-            number, signature = wire.decode_signature(memoryview(body))
-            told[number] = signature
-        else:
-            for head, extents, payload in wire.decode_questions(body, 0, len(body)):
-                signature_number, _, name = wire.decode_head(head)
-                read[name] = told[signature_number], extents, payload
-    return read
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -222,7 +200,7 @@ def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signatur
     ],
     ids=["encoding", "hash", "surrogate", "long name"],
 )
-def test_what_cannot_become_a_question_is_not_counted(ends: tuple[Link, Sequencer], change: dict[str, Any]) -> None:
+def test_what_cannot_become_a_question_is_not_counted(ends: Ends, change: dict[str, Any]) -> None:
     link, sequencer = ends
     for _ in range(2):  # it is not half known the second time, either
         wrong = Echo("wrong")
@@ -235,7 +213,7 @@ def test_what_cannot_become_a_question_is_not_counted(ends: tuple[Link, Sequence
 
 
 @pytest.mark.parametrize("extents", [(2**63,), (1.5,), (0,) * 70_000], ids=["large", "float", "many"])
-def test_extents_that_cannot_be_sent_are_not_counted(ends: tuple[Link, Sequencer], extents: tuple[int, ...]) -> None:
+def test_extents_that_cannot_be_sent_are_not_counted(ends: Ends, extents: tuple[int, ...]) -> None:
     link, _ = ends
     wrong = Echo("wrong")
     wrong.extents = extents
@@ -245,9 +223,7 @@ def test_extents_that_cannot_be_sent_are_not_counted(ends: tuple[Link, Sequencer
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no memory"), TypeError("no memory")])
-def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbours(
-    ends: tuple[Link, Sequencer], error: Exception
-) -> None:
+def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbours(ends: Ends, error: Exception) -> None:
     link, sequencer = ends
     lost = Lost("lost")
     lost.error = error
@@ -262,7 +238,7 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     assert (extents, payload) == ((), b"")
 
 
-def test_what_an_interrupt_leaves_is_sent_later(ends: tuple[Link, Sequencer]) -> None:
+def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     link, sequencer = ends
     interrupted = Lost("interrupted")
     interrupted.error = KeyboardInterrupt()
@@ -277,7 +253,9 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: tuple[Link, Sequencer]) ->
 
 
 @pytest.mark.parametrize("everywhere", [True, False])
-def test_values_that_cannot_be_read_fail_that_operation_alone_on_all_ranks(ranks: RankPool, everywhere: bool) -> None:  # noqa: FBT001 - a parameter
+def test_values_that_cannot_be_read_fail_that_operation_alone_on_all_ranks(
+    ranks: RankPool, *, everywhere: bool
+) -> None:
     def body() -> object:
         executor = runtime.RUNTIME.executor
         among = executor.find_members(0, "test")

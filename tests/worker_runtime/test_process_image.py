@@ -201,7 +201,7 @@ def count(imports: str, environment: dict[str, str], then: str = "") -> list[obj
     return found
 
 
-@pytest.mark.parametrize("wanted", [None, 2, 64])
+@pytest.mark.parametrize("wanted", [2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (None, 64))])
 def test_as_many_are_used_as_if_it_had_been_said_before_the_imports(wanted: int | None) -> None:
     imports = "import numpy, scipy.linalg, torch"
     before = count(imports, {} if wanted is None else {"OMP_NUM_THREADS": str(wanted)})

@@ -70,11 +70,7 @@ class Stage:
 
     def form(self, membership: Membership, *_: object, **__: object) -> Group | None:
         """In gloo's place."""
-        if membership.assignment.size == 1:
-            return None
-        generation = self.generations[membership.generation]
-        assert generation.gate.wait(LIMIT_SECONDS)
-        return generation.group
+        return self.generations[membership.generation].form(membership)
 
     def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
         """In a thread of its own, as the program does."""
