@@ -31,16 +31,6 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(worlds: Worlds, ro
         assert results == [[describe(expected.to(dtype)) for dtype in MOVABLE]] * 2
 
 
-@in_three_ways
-def test_a_group_may_be_uneven_in_each_tensor_by_itself(worlds: Worlds, way: str) -> None:
-    def body(world: World) -> object:
-        world.choose(way)
-        tensors = [torch.full((world.rank,), world.rank), torch.full((2 - world.rank, 2), float(world.rank))]
-        return [gathered.tensor.tolist() for gathered in world.run(Allgather(tensors, world.all, "allgather.x"))]
-
-    assert worlds.run(body, size=3) == [[[1, 2, 2], [[0.0] * 2] * 2 + [[1.0] * 2]]] * 3
-
-
 def test_views_and_rows_without_elements_are_gathered(worlds: Worlds) -> None:
     def body(world: World) -> object:
         base = torch.arange(6).reshape(2, 3) + 10 * world.rank
@@ -56,17 +46,6 @@ def test_views_and_rows_without_elements_are_gathered(worlds: Worlds) -> None:
         assert view == [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
         assert empty == (3, 0)
         assert lazy == [-1j, -1j]
-
-
-def test_a_process_set_gathers_its_own(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 1:
-            return None
-        members = world.form_set(3, (0, 2))
-        (gathered,) = world.run(Allgather([torch.full((world.rank + 1,), world.rank)], members, "allgather.x"))
-        return gathered.tensor.tolist(), find_own_rows(gathered, members)
-
-    assert worlds.run(body, size=3) == [([0, 2, 2, 2], (0, 1)), None, ([0, 2, 2, 2], (1, 4))]
 
 
 def test_alone_it_copies() -> None:

@@ -40,26 +40,6 @@ def test_without_splits_all_get_as_many(worlds: Worlds) -> None:
     assert worlds.run(body) == [(low, [2, 2]), (high, [2, 2])]
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)], ids=str)
-def test_nothing_can_be_exchanged(worlds: Worlds, shape: tuple[int, ...]) -> None:
-    def body(world: World) -> object:
-        tensor, splits = world.run(Alltoall(torch.zeros(shape), None, world.all, "alltoall.x"))
-        return tensor.shape, splits.tolist()
-
-    assert worlds.run(body) == [(shape, [shape[0] // 2] * 2)] * 2
-
-
-def test_a_process_set_exchanges_among_its_own(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 0:
-            return None
-        members = world.form_set(9, (1, 2))
-        tensor, _ = world.run(Alltoall(torch.full((2,), world.rank), [1, 1], members, "alltoall.x"))
-        return tensor.tolist()
-
-    assert worlds.run(body, size=3) == [None, [1, 2], [1, 2]]
-
-
 def test_alone_it_copies() -> None:
     x = torch.arange(3)
     operation = Alltoall(x, torch.tensor([3]), Members(0, (0,), 0), "alltoall.x")

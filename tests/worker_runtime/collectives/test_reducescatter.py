@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute
-from worker_runtime.collectives import AVERAGE, SUM, Combination, Reducescatter, Reduction
+from worker_runtime.collectives import AVERAGE, Combination, Reducescatter, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import divide_rows
 from worker_runtime.operation import Members
@@ -44,21 +44,6 @@ def test_complex_and_truth_values(worlds: Worlds) -> None:
     assert worlds.run(body) == [([-1j], [True]), ([0.5 + 0j], [False])]
 
 
-def test_ranks_may_get_no_rows(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        tensors = [torch.ones(1, 2), torch.ones(0, 2), torch.ones(3, 0), torch.ones(4)]
-        single = [world.run(Reducescatter([tensor], SUM, world.all, "r.x"))[0].shape for tensor in tensors]
-        grouped = [result.shape for result in world.run(Reducescatter(tensors[:3], SUM, world.all, "r.x"))]
-        assert grouped == single[:3]
-        return [tuple(shape) for shape in single]
-
-    assert worlds.run(body, size=3) == [
-        [(1, 2), (0, 2), (1, 0), (2,)],
-        [(0, 2), (0, 2), (1, 0), (1,)],
-        [(0, 2), (0, 2), (1, 0), (1,)],
-    ]
-
-
 def test_factors_apply_and_the_input_is_left_alone(worlds: Worlds) -> None:
     def body(world: World) -> object:
         x, integers = torch.ones(2, 2), torch.tensor([3, -3])
@@ -69,17 +54,6 @@ def test_factors_apply_and_the_input_is_left_alone(worlds: Worlds) -> None:
         return result.tolist(), halves.tolist(), one.tolist()
 
     assert worlds.run(body) == [([[6.0, 6.0]], [2], [1]), ([[6.0, 6.0]], [-2], [-1])]
-
-
-def test_a_process_set_scatters_among_its_own(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 0:
-            return None
-        members = world.form_set(5, (1, 2))
-        (result,) = world.run(Reducescatter([torch.arange(3.0)], AVERAGE, members, "r.x"))
-        return result.tolist()
-
-    assert worlds.run(body, size=3) == [None, [0.0, 1.0], [2.0]]
 
 
 @pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)

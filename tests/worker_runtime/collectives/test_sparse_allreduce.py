@@ -30,14 +30,6 @@ def test_elements_of_all_ranks_are_added_up(worlds: Worlds, reduction: Reduction
         torch.testing.assert_close(result, expected / (3 if reduction is Reduction.AVERAGE else 1))
 
 
-def test_tensors_without_elements_give_one_of_the_same_shape(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        result = world.run(SparseAllreduce(make_input(0), Reduction.SUM, world.all, "sparse_allreduce.x"))
-        return result.shape, result._nnz()
-
-    assert worlds.run(body) == [((3, 4, 2), 0)] * 2
-
-
 def test_a_gradient_of_an_embedding_is_reduced(worlds: Worlds) -> None:
     def body(world: World) -> object:
         table = torch.nn.Embedding(4, 2, sparse=True)

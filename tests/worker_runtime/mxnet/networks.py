@@ -48,6 +48,14 @@ def are_equal(value: object) -> bool:
     return all(np.array_equal(first[name], other[name]) for other in others for name in first)
 
 
+def begin_long(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """Enqueue what takes the engine a while and ends with the values of `array`, read last."""
+    matrix = mx.nd.ones((900, 900))
+    for _ in range(8):
+        matrix = mx.nd.dot(matrix, matrix) * 0
+    return array + matrix[0, 0]
+
+
 def make_spoilt(size: int = 600) -> mx.nd.NDArray:
     """What the engine cannot compute: it finds out that there is no root. Whoever makes one reads it.
 

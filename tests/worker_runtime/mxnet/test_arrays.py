@@ -7,22 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.worker_runtime.mxnet.networks import make_spoilt
+from tests.worker_runtime.mxnet.networks import begin_long, make_spoilt
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.arrays import DTYPES, check_array, make_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.engine import await_writable, find_address
 
 CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
 VIEWS = [view_for_reading, view_for_writing]
 CONTEXTS = [mx.cpu(0), mx.cpu(3), mx.Context("cpu_pinned", 0), mx.Context("cpu_shared", 0)]
-
-
-def begin_long(array: mx.nd.NDArray) -> mx.nd.NDArray:
-    """Enqueue what takes the engine a while and ends with the values of `array`, read last."""
-    matrix = mx.nd.ones((900, 900))
-    for _ in range(8):
-        matrix = mx.nd.dot(matrix, matrix) * 0
-    return array + matrix[0, 0]
 
 
 @pytest.mark.parametrize("dtype", CLASSES, ids=lambda dtype: dtype.__name__)
@@ -165,25 +156,6 @@ def test_what_has_failed_in_the_engine_is_raised_here(view: object) -> None:
     failed = make_spoilt(2) + 1
     with pytest.raises(mx.MXNetError, match="not positive definite"):
         view(failed)
-
-
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_what_still_reads_one_of_several_arrays_is_waited_for(count: int) -> None:
-    arrays = [mx.nd.ones(3, ctx=mx.cpu(index % 2)) for index in range(count)]
-    mx.nd.waitall()
-    late = [begin_long(array) for array in arrays if array.context == mx.cpu(0)]
-    await_writable(arrays)
-    for array in arrays:
-        view_for_reading(array).fill_(7)
-    assert [array.asnumpy().tolist() for array in late] == [[1, 1, 1]] * len(late)
-    assert [array.asnumpy().tolist() for array in arrays] == [[7, 7, 7]] * count
-
-
-def test_an_array_lies_where_its_view_does() -> None:
-    array = mx.nd.ones((2, 3))
-    array.wait_to_read()
-    assert find_address(array) == view_for_reading(array).data_ptr()
-    assert find_address(array[1:]) == view_for_reading(array).data_ptr() + 12
 
 
 def test_an_error_that_nobody_has_read_ends_with_its_test(ranks: RankPool) -> None:

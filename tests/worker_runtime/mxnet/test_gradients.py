@@ -9,7 +9,7 @@ import pytest
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.gate import WIDTH, Gate, GatedNet
 from tests.worker_runtime.mxnet.networks import make_spoilt
-from tests.worker_runtime.mxnet.training import MakeTrainer, make_plain, make_wrapped
+from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.core.questions import Release
@@ -64,27 +64,6 @@ def test_the_first_allreduce_begins_before_the_last_gradient_is_ready(
 def make_reducer(group_count: int = 0) -> ArrayReducer:
     """One of all ranks."""
     return ArrayReducer(make_settings(1.0), hvd.global_process_set, group_count)
-
-
-@pytest.mark.parametrize("group_count", [0, 1, 2, 7])
-def test_arrays_of_all_kinds_are_averaged_in_place(ranks: RankPool, group_count: int) -> None:
-    def body() -> object:
-        reducer = make_reducer(group_count=group_count)
-        shapes = [
-            ((3,), "float32"),
-            ((2, 2), "float64"),
-            ((600, 500), "float32"),
-            ((1,), "float16"),
-            ((4, 0), "float32"),
-        ]
-        arrays = [mx.nd.zeros(shape, dtype=dtype, ctx=mx.cpu(hvd.rank())) for shape, dtype in shapes if 0 not in shape]
-        for _ in range(4):
-            for array in arrays:
-                array[:] = hvd.rank() + 1
-            reducer.reduce([Gradient(f"a{index}", array) for index, array in enumerate(arrays)])
-        return [np.unique(array.asnumpy()).tolist() for array in arrays]
-
-    assert ranks.run(body) == [[[1.5]] * 4] * 2
 
 
 def test_arrays_that_are_replaced_are_found_anew(ranks: RankPool) -> None:
@@ -167,17 +146,3 @@ def test_a_set_that_came_out_of_a_file_is_the_one_with_the_same_ranks(ranks: Ran
         ).process_set_id
 
     assert ranks.run(body) == [(True, None)] * 2
-
-
-def test_the_plain_trainer_of_these_tests_averages_nothing(ranks: RankPool) -> None:
-    def body() -> float:
-        parameter = mx.gluon.Parameter("p", shape=(1,), init="ones")
-        parameter.initialize()
-        trainer = make_plain({"p": parameter}, mx.optimizer.create("sgd", learning_rate=1.0))
-        with mx.autograd.record():
-            loss = parameter.data() * (hvd.rank() + 1)
-        loss.backward()
-        trainer.step(1)
-        return parameter.data().asscalar()
-
-    assert ranks.run(body) == [0.0, -1.0]

@@ -79,19 +79,6 @@ def test_factors_before_and_after_make_the_same_average(world: World) -> None:
     assert world.run(body) == [[1.5] * 4] * 2
 
 
-def test_gradients_that_are_not_cleared_go_on_growing(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 1)
-        values = []
-        for _ in range(5):
-            (parameters[0] * (executor.rank + 1)).sum().backward()
-            reducer.synchronize()
-            values.append(parameters[0].grad[0].item())
-        return values
-
-    assert world.run(body) == [[1.5, 3.0, 4.5, 6.0, 7.5]] * 2
-
-
 def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 1, is_warm=True)

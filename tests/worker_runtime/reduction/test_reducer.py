@@ -70,18 +70,6 @@ def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> 
     assert world.run(body) == [["2", "0", "1", "2"]] * 2
 
 
-@cautious_and_eager
-def test_a_parameter_without_gradient_counts_as_zeros_and_gets_the_others(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=is_warm)
-        used = parameters[:1] if executor.rank == 0 else parameters[1:]
-        sum((parameter * 2).sum() for parameter in used).backward()
-        reducer.synchronize()
-        return list_gradients(parameters)
-
-    assert world.run(body) == [[[1.0] * 4, [1.0] * 4]] * 2
-
-
 def test_several_passes_are_summed_locally_before_one_reduction(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 2, passes=3)
@@ -165,21 +153,6 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
         return counts, values
 
     assert world.run(body) == [([1, 0, 0], [1.5] * 3)] * 2
-
-
-def test_ranks_that_throw_away_different_subsets_or_nothing_agree_while_they_are_cautious(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2)
-        values = []
-        for _ in range(4):
-            if executor.rank == 0:
-                sum((parameter * 100).sum() for parameter in parameters).backward()
-            reducer.discard()
-            train(reducer, parameters, executor.rank + 1)
-            values.append(parameters[0].grad[0].item())
-        return values
-
-    assert world.run(body) == [[1.5] * 4] * 2
 
 
 def test_who_uses_what_another_rank_throws_away_is_told(world: World) -> None:
@@ -272,26 +245,6 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
     (cause, gradients), (text, same) = world.run(body)
     assert f"given up on rank 0, before anything was sent: ZeroDivisionError: {cause}" in text
     assert gradients == same == [[1.5] * 4] * 3
-
-
-@cautious_and_eager
-def test_a_step_may_come_before_another_operation_here_and_after_it_there(*, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=is_warm)
-        values = []
-        for _ in range(4):
-            backward(parameters, executor.rank + 1)
-            if executor.rank == 0:
-                executor.run(make_metric(executor))
-            reducer.synchronize()
-            if executor.rank == 1:
-                executor.run(make_metric(executor))
-            values.append(list_gradients(parameters))
-        return values
-
-    world = World(2)
-    assert world.run(body) == [[[[1.5] * 4] * 2] * 4] * 2
-    assert not world.pending
 
 
 @cautious_and_eager
