@@ -126,12 +126,8 @@ async def serving() -> AsyncIterator[Rendezvous]:
             yield rendezvous
 
 
-@pytest.mark.parametrize("pause_seconds", [0.0, 0.2])
 @in_loop
-async def test_an_end_is_reported_also_in_the_pause_after_a_report_and_acknowledged(
-    monkeypatch: pytest.MonkeyPatch, pause_seconds: float
-) -> None:
-    monkeypatch.setattr(attendance, "SECONDS_PER_WORKER", pause_seconds)
+async def test_an_end_is_reported_at_once_and_acknowledged() -> None:
     async with serving() as rendezvous, rendezvous.attending():
         await rendezvous.heard()
         rendezvous.workers.end(0)
