@@ -79,25 +79,25 @@ class Cluster:
         """Write the launcher's ~/.ssh/config."""
         (self.lab.launcher.home / ".ssh" / "config").write_text(text, encoding="utf-8")
 
-    def find_left(self) -> tuple[str, ...]:
-        """What is on the hosts that was not there before: processes, files in /tmp and /dev/shm, listeners."""
-        return tuple(
-            f"{host.name}: {trace}"
-            for host in self._all()
-            for trace in host.list_traces()
-            if trace not in self._before[host.name]
-        )
-
-    def settle(self, limit_seconds: float = LEFT_SECONDS, *, with_sshd: bool = True) -> tuple[str, ...]:
-        """What is still left after the limit; it returns as soon as nothing is.
+    def find_left(self, *, with_sshd: bool = True) -> tuple[str, ...]:
+        """What is on the hosts that was not there before: processes, files in /tmp and /dev/shm, listeners.
 
         with_sshd: whether sshd's own processes count, and the ports that they keep for a tunnel. On a host that is cut
             off they wait for a launcher that is gone, and end when the network is mended, or as their settings have it.
         """
+        return tuple(
+            trace
+            for host in self._all()
+            for trace in (f"{host.name}: {one}" for one in host.list_traces() if one not in self._before[host.name])
+            if with_sshd or not _SSHD.search(trace)
+        )
+
+    def settle(self, limit_seconds: float = LEFT_SECONDS, *, with_sshd: bool = True) -> tuple[str, ...]:
+        """What is still left after the limit; it returns as soon as nothing is."""
         deadline = time.monotonic() + limit_seconds
         clean_looks = 0
         while True:
-            left = tuple(trace for trace in self.find_left() if with_sshd or not _SSHD.search(trace))
+            left = self.find_left(with_sshd=with_sshd)
             clean_looks = 0 if left else clean_looks + 1
             if clean_looks == _CLEAN_LOOKS or (left and time.monotonic() > deadline):
                 return left

@@ -104,7 +104,7 @@ def test_a_job_ends_on_all_hosts_when_hvdrun_is_killed(pair: Cluster) -> None:
 def test_a_job_ends_when_hvdrun_is_stopped_for_longer_than_the_lease(pair: Cluster) -> None:
     running = start(pair, *LEASE)
     running.send(signal.SIGSTOP)
-    wait_until(lambda: not [trace for trace in pair.find_left() if "launcher: " not in trace])
+    wait_until(lambda: all(trace.startswith("launcher: ") for trace in pair.find_left(with_sshd=False)))
     running.send(signal.SIGCONT)
     finished = running.wait()
     assert finished.returncode == LOST
@@ -182,9 +182,9 @@ def test_what_a_host_still_has_to_say_when_it_is_cut_off_after_its_workers_ended
     pair: Cluster,
 ) -> None:
     script = '[ "$HOROVOD_RANK" = 1 ] || exit 0; head -c 1200000 /dev/zero | tr "\\0" "y"; echo; touch ended'
-    pair["host2"].network.slow(2_000_000)
-    running = pair.start(*JOB, *LEASE, "sh", "-c", script)
-    wait_until((pair.directory / "ended").exists)
+    pair["host2"].network.slow(2_000_000)  # which keeps packets back for up to two seconds
+    running = pair.start(*JOB, "--lease", "5s", "sh", "-c", script)
+    wait_until((pair.directory / "ended").exists, 60)
     pair["host2"].network.cut()
     running.wait()
     assert not pair.settle(with_sshd=False)
