@@ -120,10 +120,8 @@ def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads what it is told
     with closing(SequencerProcess("-q")) as process:
         process.activate(1, 2, KEY)
-        began = time.monotonic()
         with pytest.raises(SequencerStartError, match=r"did not tell its port within 0\.5 s"):
             process.await_endpoint(timedelta(seconds=0.5))
-        assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize(
