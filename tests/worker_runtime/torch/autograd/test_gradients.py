@@ -81,11 +81,11 @@ def compare(case: Case, where: hvd.ProcessSet, inputs: torch.Tensor, weights: to
     rank = where.rank()
     x = inputs[rank].clone().requires_grad_()
     result = call(hvd, case.form, x, **case.options, process_set=where)
-    found = differentiate((result**3 * weights[rank, : len(result)]).sum(), x, twice=twice)
+    found = differentiate(((result**3 + result) * weights[rank, : len(result)]).sum(), x, twice=twice)
     whole = inputs.clone().requires_grad_()
     scaled = scale_gradient(whole, case.scale)
     results = [case.compute(scaled, other) for other in range(len(inputs))]
-    losses = sum((each**3 * weights[other, : len(each)]).sum() for other, each in enumerate(results))
+    losses = sum(((each**3 + each) * weights[other, : len(each)]).sum() for other, each in enumerate(results))
     expected = differentiate(losses, whole, twice=twice)[rank] * (case.second if twice else 1.0)
     assert torch.allclose(found, expected), f"{case.form} {case.options} of {inputs}: {found} is not {expected}"
 
