@@ -7,7 +7,7 @@ import random
 import select
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 
@@ -365,31 +365,56 @@ def test_what_comes_after_a_goodbye_is_not_heard(process: Process) -> None:
         assert "shut down on rank 1" in first.told(Frame.REFUSAL)
 
 
+class Here:
+    """A generation in this process, and the ranks' ends of its connections."""
+
+    def __init__(self, size: int, limits: StallLimits) -> None:
+        self.poller = Poller()
+        self.generation = Generation(Activation(1, size, KEY), limits)
+        self.peers: list[socket.socket] = []
+        with socket.create_server((LOOPBACK, 0)) as server:
+            for rank in range(size):
+                self.peers.append(socket.create_connection(server.getsockname(), LIMIT_SECONDS))
+                self.generation.admit(Connection(server.accept()[0], self.poller), rank, b"")
+
+    def ask(self, rank: int, signature: Signature, *names: bytes) -> None:
+        """Ask these questions, and let them be answered."""
+        questions = b"".join(wire.encode_question(0, 0, name) for name in names)
+        signed = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(0, signature))
+        self.peers[rank].sendall(signed + wire.encode_frame(Frame.ASK, questions))
+        pending = self.generation._members[rank].asked
+        while self.generation._members[rank].asked == pending:
+            self.poller.wait(LIMIT_SECONDS)
+        self.generation.settle()
+
+    def close(self) -> None:
+        """End all there is."""
+        self.generation.close()
+        self.poller.close()
+        for peer in self.peers:
+            peer.close()
+
+
 def test_numbers_of_questions_begin_anew_after_the_last() -> None:
-    poller = Poller()
-    generation = Generation(Activation(1, 1, KEY), StallLimits())
-    with socket.create_server((LOOPBACK, 0)) as server:
-        peer = socket.create_connection(server.getsockname(), LIMIT_SECONDS)
-        generation.admit(Connection(server.accept()[0], poller), 0, b"")
-    generation._members[0].asked = 2**32 - 1
-    with peer:
-        peer.sendall(wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(0, BARRIER)))
-        question = wire.encode_question(0, 0, b"a") + wire.encode_question(0, 0, b"b")
-        peer.sendall(wire.encode_frame(Frame.ASK, question))
-        numbers: list[int] = []
-        while len(numbers) < 2:
-            poller.wait(LIMIT_SECONDS)
-            generation.settle()
-            numbers += [released.number for released in read_releases(peer)]
-        assert numbers == [2**32 - 1, 0]
-    generation.close()
-    poller.close()
+    with closing(Here(1, StallLimits())) as here:
+        here.generation._members[0].asked = 2**32 - 1
+        here.ask(0, BARRIER, b"a", b"b")
+        assert [released.number for released in read_releases(here.peers[0])] == [2**32 - 1, 0]
+
+
+def test_a_join_is_no_stall_while_others_work() -> None:
+    with closing(Here(2, StallLimits(1e6, None))) as here:
+        here.ask(0, JOIN, b"join")
+        due = here.generation.find_due()
+        assert due is not None
+        here.ask(1, PLAIN, b"a")
+        here.generation.check_stalls(due)  # since then, something was released
+        later = here.generation.find_due()
+        assert later is not None
+        assert due < later < due + 1e5
 
 
 def read_releases(peer: socket.socket) -> list[Released]:
-    """Those that have come."""
-    try:
-        data = peer.recv(100_000, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return []
-    return list(wire.decode_releases(memoryview(data)[wire.HEADER.size :], lambda _: 1))
+    """Those of the next frame."""
+    length, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
+    return list(wire.decode_releases(memoryview(peer.recv(length, socket.MSG_WAITALL)), lambda _: 1))
