@@ -43,7 +43,7 @@ def hasty() -> Iterator[Ends]:
 @pytest.fixture
 def patient() -> Iterator[Ends]:
     """A rank that looks at nothing by itself for longer than a test lasts."""
-    with converse(Patience(600.0)) as both:
+    with converse(Patience(3 * LIMIT_SECONDS)) as both:
         yield both
 
 
