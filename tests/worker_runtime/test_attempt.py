@@ -107,8 +107,12 @@ def test_results_of_a_burst_count_only_before_the_end(attempt: Attempt, owner: O
     assert not late.is_answered
 
 
-def test_the_first_reason_of_a_failure_stays(attempt: Attempt, owner: Owner, generation: Generation) -> None:
+def test_a_failure_interrupts_what_runs_and_its_first_reason_stays(
+    attempt: Attempt, owner: Owner, generation: Generation
+) -> None:
+    work = generation.played.barrier()
     attempt.give_up("rank 1 was lost")
+    assert work.is_bad
     attempt.give_up("the connection is broken")
     assert attempt.failure == "rank 1 was lost"
     assert owner.told == ["ended 7: rank 1 was lost", "ended 7: the connection is broken"]

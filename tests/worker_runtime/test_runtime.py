@@ -75,20 +75,6 @@ def test_init_and_shutdown_in_turn_leave_no_thread_and_no_descriptor(ranks: Rank
         assert sums == [[2.0, 2.0, 2.0]] * 20
 
 
-def test_a_forked_child_may_run_the_exit_handlers(ranks: RankPool) -> None:
-    def body() -> object:
-        child = os.fork()
-        if child == 0:
-            sys.exit(0)  # as a careless child would
-        assert os.waitpid(child, 0)[1] == 0
-        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-
-    def run_in_child() -> object:
-        return body()
-
-    assert ranks.run(run_in_child) == [2.0, 2.0]
-
-
 def test_a_forked_child_may_drop_the_error_of_an_earlier_generation(ranks: RankPool) -> None:
     """An error whose traceback held gloo's device crashed the child: torch joins a thread that the child lacks."""
 
