@@ -1,4 +1,4 @@
-"""The guardian ends what an agent leaves behind, and nothing else."""
+"""The guardian ends what an agent leaves behind, and nothing else; and the agent's side of it."""
 
 import fcntl
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent import processes
+from hvdrun.agent.guard import Guard
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import find, hiding, is_alive, sleeping
 from tests.waiting import LIMIT_SECONDS, wait_until
@@ -70,23 +71,10 @@ def test_it_leaves_everybody_else_alone(guardian: subprocess.Popen[str]) -> None
         assert all(is_alive(process.pid) for process in (of_another_host, of_another_job, stranger))
 
 
-def test_a_session_that_has_ended_is_forgotten(guardian: subprocess.Popen[str]) -> None:
-    with sleeping() as later:
-        assert tell(guardian, f"session {later.pid} {find(later.pid).started}", f"end {later.pid}") == 0
-        assert is_alive(later.pid)
-
-
 def test_a_session_whose_leader_is_another_is_left_alone(guardian: subprocess.Popen[str]) -> None:
     with sleeping("sleep 600 & echo $!") as stranger:
         assert tell(guardian, f"session {stranger.pid} {find(stranger.pid).started - 1}") == 0
         assert len([process for process in processes.running() if process.session == stranger.pid]) == 3
-
-
-def test_an_agent_that_leaves_in_good_order_needs_no_guardian(guardian: subprocess.Popen[str], folder: Path) -> None:
-    with sleeping(environment=OURS) as worker:
-        assert tell(guardian, f"session {worker.pid} {find(worker.pid).started}", "done") == 0
-        assert is_alive(worker.pid)
-    assert folder.exists()
 
 
 def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_killed(guardian: subprocess.Popen[str]) -> None:
@@ -131,3 +119,87 @@ def test_an_agent_that_lives_has_only_let_its_guardian_go(guardian: subprocess.P
         assert tell(guardian, f"agent {agent.pid} {find(agent.pid).started}") == 0
         assert worker.wait(LIMIT_SECONDS) == -9
         assert is_alive(hidden[0].pid)
+
+
+@pytest.fixture
+def guard(folder: Path) -> Iterator[Guard]:
+    guard = Guard(ORIGIN, folder)
+    yield guard
+    guardian = guard._process
+    guard.dismiss()
+    if guardian is not None:
+        os.waitpid(guardian.pid, 0)
+
+
+def find_guardian(guard: Guard) -> int:
+    """Its pid; also a check that it runs."""
+    assert guard._process is not None
+    pid = guard._process.pid
+    assert guard.owns(pid)
+    assert is_alive(pid)
+    return pid
+
+
+def kill_guardian(guard: Guard) -> int:
+    """End and reap it, as the agent would find it."""
+    pid = find_guardian(guard)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return pid
+
+
+def die(guard: Guard) -> int:
+    """Let the guardian see what an agent's death looks like; how it ends."""
+    pid = find_guardian(guard)
+    guard._forget()
+    return os.waitpid(pid, 0)[1]
+
+
+def test_a_killed_guardian_is_replaced_by_one_that_knows_as_much(guard: Guard, folder: Path) -> None:
+    with sleeping() as before, sleeping() as between, sleeping() as after, sleeping() as one, sleeping() as other:
+        guard.add(before.pid)
+        guard.add(one.pid)
+        first = kill_guardian(guard)
+        guard.add(between.pid)  # nobody hears it
+        guard.remove(one.pid)
+        guard.replace()
+        guard.add(after.pid)
+        guard.add(other.pid)
+        guard.remove(other.pid)
+        assert find_guardian(guard) != first
+        assert not guard.owns(first)
+        assert die(guard) == 0
+        assert [process.wait(LIMIT_SECONDS) for process in (before, between, after)] == [-signal.SIGKILL] * 3
+        assert is_alive(one.pid)
+        assert is_alive(other.pid)
+    assert not folder.exists()
+
+
+def test_a_dismissed_guardian_goes_and_touches_nothing(folder: Path) -> None:
+    guard = Guard(ORIGIN, folder)
+    with sleeping() as worker:
+        guard.add(worker.pid)
+        pid = find_guardian(guard)
+        guard.dismiss()
+        assert os.waitpid(pid, 0)[1] == 0
+        assert is_alive(worker.pid)
+    assert folder.exists()
+
+
+def test_a_guardian_that_dies_again_and_again_is_given_up(guard: Guard) -> None:
+    guard._starts_left = 2
+    for _ in range(2):
+        kill_guardian(guard)
+        guard.replace()
+    last = kill_guardian(guard)
+    guard.replace()
+    assert not guard.owns(last)
+    with sleeping() as worker:
+        guard.add(worker.pid)
+        guard.remove(worker.pid)
+
+
+def test_a_guardian_leads_a_session_and_holds_no_folder(guard: Guard) -> None:
+    process = find(find_guardian(guard))
+    assert process.session == process.pid
+    wait_until(lambda: os.readlink(f"/proc/{process.pid}/cwd") == "/")  # noqa: PTH115 - as short as it gets

@@ -9,20 +9,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdrun import __version__
 from hvdrun.transport.ssh.failures import (
     AgentStartError,
-    HvdrunMissingError,
     PythonMissingError,
-    PythonTooOldError,
     RemotePrefixError,
+    SshError,
     TunnelRefusedError,
 )
 from hvdrun.transport.ssh.start import RemoteAgent
 from hvdrun.transport.ssh.transport import Limits, SshTransport
 from rendezvous.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
-from tests.hvdrun.transport.ssh.agents import find_session, opened, write_agent, write_script, write_silent
+from tests.hvdrun.transport.ssh.agents import find_session, opened, write_agent, write_silent
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd
 from tests.waiting import happen, in_loop
 
@@ -57,38 +55,20 @@ async def test_a_prefix_prepares_the_agent_s_environment(home: Home, server: Ssh
 
 
 @pytest.mark.parametrize(
-    ("prefix", "words"),
+    ("agent", "error", "words"),
     [
-        ("source /no/such/env.sh", "with exit code 1 .*No such file"),
-        ("echo loading; echo why >&2; (exit 7)", r"with exit code 7 \(why\)"),
-        ("false", "with exit code 1: correct it"),
+        (RemoteAgent("/no/such python"), PythonMissingError, "no Python '/no/such python'"),
+        (RemoteAgent("/bin/true"), AgentStartError, r"did not start \(exit code 0\)"),
+        (RemoteAgent(sys.executable, "echo loading; echo why >&2; (exit 7)"), RemotePrefixError, r"code 7 \(why\)"),
     ],
 )
 @in_loop
-async def test_a_prefix_that_fails_is_told(home: Home, server: SshServer, prefix: str, words: str) -> None:
-    with pytest.raises(RemotePrefixError, match=words):
-        async with opened(home, server, RemoteAgent(sys.executable, prefix)):
-            pass
-
-
-@in_loop
-async def test_each_reason_why_an_agent_does_not_start_has_its_error(
-    home: Home, server: SshServer, tmp_path: Path
+async def test_why_an_agent_does_not_start_is_known_by_its_exit_code_and_words(
+    home: Home, server: SshServer, agent: RemoteAgent, error: type[SshError], words: str
 ) -> None:
-    bare = f'#!/bin/sh\nexec {sys._base_executable} -I -S "$@"\n'  # type: ignore[attr-defined]  # CPython has it
-    old, loud = "echo 'Unknown option: -P' >&2\nexit 2\n", "echo first >&2; echo last >&2; exit 3\n"
-    (tmp_path / "locked").touch()
-    cases = [
-        (RemoteAgent("/no/such python"), PythonMissingError, "no Python '/no/such python'"),
-        (RemoteAgent(str(tmp_path / "locked")), PythonMissingError, "cannot be executed"),
-        (write_script(tmp_path / "bare", bare), HvdrunMissingError, f"-m pip install hvdrun=={__version__}"),
-        (write_script(tmp_path / "old", f"#!/bin/sh\n{old}"), PythonTooOldError, "older than 3.11"),
-        (write_script(tmp_path / "loud", f"#!/bin/sh\n{loud}"), AgentStartError, r"start \(exit code 3\): last"),
-    ]
-    for agent, error, words in cases:
-        with pytest.raises(error, match=words):
-            async with opened(home, server, agent):
-                pass
+    with pytest.raises(error, match=words):
+        async with opened(home, server, agent):
+            pass
 
 
 @in_loop
