@@ -6,7 +6,8 @@ import signal
 from hvdrun.agent import processes
 from hvdrun.script_guard import ScriptGuard
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT
-from tests.hvdrun.agent.sleepers import is_alive, sleeping, wait_until
+from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.waiting import wait_until
 
 
 def find_guardian(guard: ScriptGuard) -> int:
