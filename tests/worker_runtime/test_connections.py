@@ -1,11 +1,8 @@
 """Only a group's own connections are found and ended, and members that cannot connect find out why."""
 
 import contextlib
-import ctypes
 import os
 import socket
-import struct
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +12,9 @@ import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
 from worker_runtime import connections as connections_module
-from worker_runtime import doors, resolver
+from worker_runtime import doors
 from worker_runtime.connections import Connections, list_sockets, shut_down_to
 from worker_runtime.doors import Door, UnreachedError, knock
-from worker_runtime.resolver import brief_lookups
 
 
 class Said:
@@ -250,67 +246,3 @@ def test_a_door_is_closed_with_the_generation_and_where_it_cannot_open(store: St
     assert knock({0: ("127.0.0.1", port)}) == [0]
     with pytest.raises(OSError, match="assign"):
         Door(store, 0, 2, "192.0.2.1", LIMIT_SECONDS)
-
-
-NOWHERE = ("::ffff:127.0.0.9", 80, 0, 0)  # no file names it in this form
-
-
-@pytest.fixture
-def silent_server() -> Iterator[socket.socket]:
-    """A name server that takes questions and does not answer; this thread's only one."""
-    state = resolver._find_state()
-    if state is None:
-        pytest.skip("this is not glibc")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
-        server.bind(("127.0.0.1", 0))
-        server.settimeout(0)
-        patience = state.retrans, state.retry
-        state.retrans, state.retry = 5, 2  # as they are where nobody has set them
-        place = ctypes.addressof(state)
-        kept = ctypes.string_at(place + 16, 20)  # the number of servers, and the first
-        address = struct.pack("@HH4s8x", socket.AF_INET, socket.htons(server.getsockname()[1]), b"\x7f\0\0\1")
-        ctypes.memmove(place + 16, struct.pack("@i", 1) + address, 20)
-        yield server
-        ctypes.memmove(place + 16, kept, 20)
-        state.retrans, state.retry = patience
-
-
-def count_questions(server: socket.socket) -> int:
-    count = 0
-    while True:
-        try:
-            server.recv(1000)
-        except BlockingIOError:
-            return count
-        count += 1
-
-
-def test_a_name_that_nobody_tells_is_asked_for_again_after_a_second(silent_server: socket.socket) -> None:
-    began = time.monotonic()
-    with brief_lookups(), pytest.raises(socket.gaierror):
-        socket.getnameinfo(NOWHERE, socket.NI_NUMERICSERV)
-    assert count_questions(silent_server) == 3
-    assert time.monotonic() - began < 5  # which one question takes else
-
-
-def test_the_settings_come_back_and_are_this_thread_s_own() -> None:
-    def read() -> tuple[int, int]:
-        state = resolver._find_state()
-        assert state is not None
-        return state.retrans, state.retry
-
-    if resolver._find_state() is None:
-        pytest.skip("this is not glibc")
-    before, others = read(), []
-    with brief_lookups():
-        assert read() == (1, max(before[1], 3))
-        other = threading.Thread(target=lambda: others.append(read()))
-        other.start()
-        other.join()
-    assert [read(), *others] == [before, before]
-
-
-def test_without_glibc_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolver.ctypes, "CDLL", lambda _: object())
-    with brief_lookups():
-        assert resolver._find_state() is None
