@@ -1,4 +1,4 @@
-"""What a thread tells that waits, and the one that drives in the background; both together are in the driver's tests."""
+"""What a thread tells that waits, and the one that drives in the background; how both meet is in the driver's tests."""
 
 import os
 import select
