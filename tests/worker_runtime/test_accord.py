@@ -1,4 +1,4 @@
-"""What keeps a rank in accord with the others: mentions, bundles and notices."""
+"""What keeps a rank in accord with the others: mentions, bundles of operations, and notices."""
 
 import gc
 import threading

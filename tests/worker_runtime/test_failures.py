@@ -1,9 +1,4 @@
-"""What real ranks see when something goes wrong: a rank killed, a sequencer gone, a fork, an early end.
-
-Times are of the machine's one monotonic clock, so that ranks can compare theirs.
-
-Long because each way in which a rank, the sequencer or a program can end or be interrupted has its test here.
-"""
+"""What real ranks see when something goes wrong: a rank killed, a sequencer gone, a fork, an early end."""
 
 import gc
 import os

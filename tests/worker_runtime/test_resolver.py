@@ -1,4 +1,4 @@
-"""A name server that does not answer is asked again after a second, in one thread and for one call."""
+"""The name server does not answer: how often it is asked, and for how long, is decided for one thread, for a while."""
 
 import ctypes
 import socket
@@ -44,7 +44,7 @@ def count_questions(server: socket.socket) -> int:
         count += 1
 
 
-def test_a_name_that_nobody_tells_is_asked_for_again_after_a_second(silent_server: socket.socket) -> None:
+def test_a_name_that_nobody_tells_is_asked_for_three_times(silent_server: socket.socket) -> None:
     with brief_lookups(), pytest.raises(socket.gaierror):
         socket.getnameinfo(NOWHERE, socket.NI_NUMERICSERV)
     assert count_questions(silent_server) == 3

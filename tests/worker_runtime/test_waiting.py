@@ -1,5 +1,7 @@
-"""What a thread tells that waits; how it is told, and heard, is in the driver's tests."""
+"""What a thread tells that waits, and the one that drives in the background; how both meet is in the driver's tests."""
 
+import os
+import select
 import signal
 import socket
 import subprocess
@@ -7,14 +9,17 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.conversation import Echo, Errand, Player
+from tests.worker_runtime.conversation import LIMIT_SECONDS, Echo, Errand, Player
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime import background as background_module
 from worker_runtime.accord import Accord
+from worker_runtime.background import Background
 from worker_runtime.handles import Handle
 from worker_runtime.waiting import PATIENCE_SECONDS, Patience, Wait, encode_wait
 from worker_runtime.wire import Frame, encode_blocked, encode_number, encode_numbered
@@ -148,3 +153,91 @@ def test_a_wait_is_told_in_the_frame_of_its_kind() -> None:
     assert encode_wait(Frame.IDLE, 3, is_blocked=False) == encode_number(3)
     assert encode_wait(Frame.BLOCKED, 3, is_blocked=True) == encode_blocked(3, is_blocked=True)
     assert encode_wait(Frame.WITHDRAW, 3, is_blocked=False, reason="why") == encode_numbered(3, "why")
+
+
+class _Driven:
+    """Counts how often it is driven, and is held up meanwhile until `go_on` is released as often."""
+
+    def __init__(self, growing: int = 0) -> None:
+        self.looks = 0
+        self.growing = growing  # until so many looks something more was asked
+        self.driven = threading.Semaphore(0)
+        self.go_on = threading.Semaphore(0)
+        self.count = 0
+
+    @property
+    def asked(self) -> int:
+        self.looks += 1
+        return min(self.looks, self.growing)
+
+    def drive_in_background(self, poller: select.poll) -> None:
+        del poller
+        self.count += 1
+        self.driven.release()
+        self.go_on.acquire(timeout=LIMIT_SECONDS)
+
+    def await_turn(self) -> bool:
+        self.go_on.release()
+        return self.driven.acquire(timeout=LIMIT_SECONDS)
+
+
+def test_the_background_drives_when_its_bell_rings_and_not_before() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    assert not driven.driven.acquire(timeout=0.05)
+    for number in range(3):
+        background.ring()
+        assert driven.await_turn()
+        assert driven.count == number + 1
+    background.close()
+
+
+def test_rings_during_a_turn_lead_to_one_more() -> None:
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.driven.acquire(timeout=LIMIT_SECONDS)
+    for _ in range(50):
+        background.ring()
+    assert driven.await_turn()
+    driven.go_on.release()
+    background.close()
+    assert driven.count == 2
+
+
+def test_a_burst_is_driven_when_it_has_ended() -> None:
+    driven = _Driven(growing=6)
+    background = Background(driven)
+    background.ring()
+    assert driven.await_turn()
+    assert driven.looks > 6
+    background.close()
+
+
+def test_the_background_sleeps_without_a_limit_until_its_bell_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[object] = []
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = select.poll()
+            self.register = self._poll.register
+
+        def poll(self, limit: float | None = None) -> object:
+            limits.append(limit)
+            return self._poll.poll(limit)
+
+    monkeypatch.setattr(background_module, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.await_turn()
+    background.close()
+    assert set(limits) == {None}
+
+
+def test_closing_leaves_no_thread_and_no_descriptor() -> None:
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a snapshot
+    for _ in range(10):
+        Background(_Driven()).close()
+    assert threading.active_count() <= before[0]
+    assert len(os.listdir("/proc/self/fd")) <= before[1]  # noqa: PTH208 - the same
