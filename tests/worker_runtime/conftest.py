@@ -1,37 +1,49 @@
 """Fixtures that give a test its ranks, or a worker's generations whose other members the test plays."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.worker_runtime.generation import Generation
-from tests.worker_runtime.ranks import RankPool, Ranks
+if TYPE_CHECKING:
+    from tests.worker_runtime.generation import Generation
+    from tests.worker_runtime.ranks import RankPool, Ranks
+
+# The fixtures import what they need: the pure tests beneath this folder do without torch.
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[RankPool]:
+def ranks() -> "Iterator[RankPool]":
     """Up to three ranks that many tests share."""
+    from tests.worker_runtime.ranks import RankPool  # noqa: PLC0415 - see above
+
     pool = RankPool()
     yield pool
     pool.close()
 
 
 @pytest.fixture
-def own_ranks() -> Iterator[Ranks]:
+def own_ranks() -> "Iterator[Ranks]":
     """Two ranks that one test has to itself, and may kill."""
+    from tests.worker_runtime.ranks import Ranks  # noqa: PLC0415 - see above
+
     with Ranks(2) as fresh:
         yield fresh
 
 
 @pytest.fixture
-def before() -> Iterator[Generation]:
+def before() -> "Iterator[Generation]":
     """A generation that ends: the worker is rank 0 of 3."""
+    from tests.worker_runtime.generation import Generation  # noqa: PLC0415 - see above
+
     with Generation(1, size=3) as generation:
         yield generation
 
 
 @pytest.fixture
-def after() -> Iterator[Generation]:
+def after() -> "Iterator[Generation]":
     """The next one, without rank 1."""
+    from tests.worker_runtime.generation import Generation  # noqa: PLC0415 - see above
+
     with Generation(2) as generation:
         yield generation
