@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,11 @@ _FOREIGN = ("HVD_", "HOROVOD_")  # an hvdrun around the tests must not be taken 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a run ended; texts are UTF-8, other bytes as surrogates, and line ends are left as they came.
-
-    seconds: from the start to the end of hvdrun.
-    """
+    """How a run ended; texts are UTF-8, other bytes as surrogates, and line ends are left as they came."""
 
     returncode: int
     stdout: str
     stderr: str
-    seconds: float
 
 
 class Stream:
@@ -90,7 +85,6 @@ class Running:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self._began = time.monotonic()
         self.pid = process.pid
         self.stdout = Stream(process.stdout)
         self.stderr = Stream(process.stderr)
@@ -117,8 +111,7 @@ class Running:
                 f"hvdrun has not ended within {limit_seconds} s\n"
                 f"--- stdout\n{self.stdout.text()}\n--- stderr\n{self.stderr.text()}"
             ) from None
-        seconds = time.monotonic() - self._began
-        return Finished(returncode, self.stdout.close(), self.stderr.close(), seconds)
+        return Finished(returncode, self.stdout.close(), self.stderr.close())
 
     def close(self) -> None:
         """End it, if nothing else has, and let go of its outputs."""
