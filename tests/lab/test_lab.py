@@ -14,7 +14,7 @@ from tests.lab.lab import Lab
 from tests.lab.login import KNOCK, LOGIN
 from tests.lab.plan import Family, HostPlan, SshdPlan
 from tests.lab.requirements import require_lab
-from tests.system.roles import wait_until
+from tests.waiting import wait_until
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - each host has its own
 IPV6_ONLY = (Family.IPV6,)

@@ -5,7 +5,6 @@ import os
 import signal
 import struct
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,14 +52,6 @@ def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:
     assert pid is not None
     os.kill(pid, number)
     return pid
-
-
-def wait_until(condition: Callable[[], bool], limit_seconds: float = LIMIT_SECONDS) -> None:
-    """Wait for what no line of output tells."""
-    deadline = time.monotonic() + limit_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(_PAUSE_SECONDS)
 
 
 def _find_only(hvdrun: Launcher, is_wanted: Callable[[str], bool]) -> int | None:

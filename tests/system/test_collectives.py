@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_sequencers, kill, read_state, wait_until
+from tests.system.roles import find_sequencers, kill, read_state
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
 CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "4"))

@@ -6,9 +6,10 @@ import time
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, wait_until
+from tests.system.roles import find_agent
 from tests.system.scripts import JOIN
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 JOINS = f"""{JOIN}
 print("sum", join().assignment.size * int(sys.argv[1]))

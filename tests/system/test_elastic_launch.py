@@ -6,9 +6,10 @@ import time
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import kill, read_state, wait_until
+from tests.system.roles import kill, read_state
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 SCRIPT = ("--host-discovery-script", "cat hosts")
 SHOW = "echo $HOROVOD_RANK of $HOROVOD_SIZE on $HOROVOD_HOSTNAME elastic $HOROVOD_ELASTIC world $WORLD_SIZE"

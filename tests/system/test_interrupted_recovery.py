@@ -5,8 +5,9 @@ import signal
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import kill, wait_until
+from tests.system.roles import kill
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 # Rank 1 has a fate of its own; whoever is started in its place sleeps for ever.
 SCRIPT = """

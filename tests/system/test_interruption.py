@@ -8,9 +8,10 @@ import time
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_agent, wait_until
+from tests.system.roles import find_agent
 from tests.system.scripts import WAIT_FOR, WAITS
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 PATIENT = "600s"  # a grace that no test waits for
 STARTS = 8

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_agent, find_guardian, find_sequencers, has_looked, kill, wait_until
+from tests.system.roles import find_agent, find_guardian, find_sequencers, has_looked, kill
 from tests.system.scripts import JOIN, WAIT_FOR
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 # Every worker has a child, one that has left the session and does not end when asked to, one that has shed its
 # environment as well, and a daemon that was never executed.

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_sequencers, kill, wait_until
+from tests.system.roles import find_sequencers, kill
+from tests.waiting import wait_until
 
 GENERATIONS = int(os.environ.get("HVDRUN_SOAK_GENERATIONS", "12"))
 SETTLED = 5  # after so many nothing may come to stay
@@ -73,7 +74,7 @@ def test_a_group_that_is_formed_anew_leaves_nothing(hvdrun: Launcher) -> None:
         return not running.is_running or all(len(read_notes(path)) >= count for path in paths)
 
     for count in range(1, GENERATIONS + 1):
-        wait_until(partial(is_decided, count), LIMIT_SECONDS)
+        wait_until(partial(is_decided, count), limit_seconds=LIMIT_SECONDS)
         assert running.is_running, running.wait().stderr
         if count < GENERATIONS:
             (sequencer,) = find_sequencers(hvdrun)

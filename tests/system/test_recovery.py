@@ -19,8 +19,9 @@ from tests.system.launcher import Finished, Launcher
 from tests.system.recording import Recording, Step, read_notes
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
-from tests.system.roles import find_sequencers, kill, wait_until
+from tests.system.roles import find_sequencers, kill
 from tests.system.tables import rest_nightly
+from tests.waiting import wait_until
 
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "train.py"
 IS_SOAK = "HVDRUN_SOAK_RUNS" in os.environ

@@ -6,9 +6,9 @@ import signal
 import psutil
 
 from tests.system.launcher import Launcher
-from tests.system.roles import wait_until
 from tests.system.scripts import JOIN, WAIT_FOR
 from tests.system.terminal import CTRL_Z, Terminal, draw
+from tests.waiting import wait_until
 
 SHOWN = r"hosts connected (\d)/1, workers joined (\d)/2, \d\.\d s"
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import wait_until
 from tests.system.scripts import JOIN
 from tests.system.terminal import CTRL_Z, Terminal
+from tests.waiting import wait_until
 
 LEASE = "2s"
 SUSPENDED_SECONDS = 4.5  # more than twice the lease: whatever counts the silence as a death has done so by then

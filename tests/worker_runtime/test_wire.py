@@ -8,8 +8,6 @@ from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.wire import ProtocolError, Released
 
-pytestmark = pytest.mark.pure
-
 Asked = tuple[int, int, bytes, tuple[int, ...], bytes]  # signature, set, name, extents, payload
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

@@ -10,8 +10,6 @@ from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.processes import Process
 from hvdrun.agent.standstill import Standstill
 
-pytestmark = pytest.mark.pure
-
 LEASE_SECONDS = 30.0
 PATIENCE_SECONDS = LEASE_SECONDS + MARGIN_SECONDS
 AGENT = 11

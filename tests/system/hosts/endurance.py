@@ -11,7 +11,7 @@ from tests.lab.process import HostProcess
 from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Running
 from tests.system.recovery_scripts import endure
-from tests.system.roles import wait_until
+from tests.waiting import wait_until
 
 FAULTS = int(os.environ.get("HVDRUN_SOAK_FAULTS", "1"))
 IS_SOAK = "HVDRUN_SOAK_FAULTS" in os.environ
@@ -70,7 +70,7 @@ class Endurance:
     def await_all(self) -> None:
         """Wait until all workers train together."""
         began = time.monotonic()
-        wait_until(lambda: len(self._find_training(began, WORKERS)) == WORKERS, LIMIT_SECONDS)
+        wait_until(lambda: len(self._find_training(began, WORKERS)) == WORKERS, limit_seconds=LIMIT_SECONDS)
 
     def list_workers(self) -> list[tuple[str, HostProcess]]:
         """Those who train now, with their hosts."""

@@ -10,7 +10,7 @@ from tests.lab.plan import HostPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_agents, find_workers
 from tests.system.launcher import Running
-from tests.system.roles import wait_until
+from tests.waiting import wait_until
 
 DISCOVERS = ("-np", "1", "--min-np", "1", "--host-discovery-script", "cat hosts", "--lease", "2s")
 COMES_BACK = ("--blacklist-cooldown-range", "1", "1")
@@ -99,4 +99,4 @@ def test_a_host_that_falls_silent_is_replaced_and_what_is_left_of_it_ends(
 
 def await_second_worker(running: Running) -> None:
     """Wait until host2's worker has been started a second time."""
-    wait_until(lambda: len(re.findall(r"@host2\] at", running.stdout.text())) == 2, SECONDS)
+    wait_until(lambda: len(re.findall(r"@host2\] at", running.stdout.text())) == 2, limit_seconds=SECONDS)

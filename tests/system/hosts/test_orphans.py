@@ -14,7 +14,7 @@ from tests.lab.network import Direction
 from tests.system.hosts.cluster import Cluster
 from tests.system.hosts.roles import find_agents, find_guardians, kill
 from tests.system.launcher import Running
-from tests.system.roles import wait_until
+from tests.waiting import wait_until
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 LEASE = ("--lease", "2s")
@@ -184,7 +184,7 @@ def test_what_a_host_still_has_to_say_when_it_is_cut_off_after_its_workers_ended
     script = '[ "$HOROVOD_RANK" = 1 ] || exit 0; head -c 1200000 /dev/zero | tr "\\0" "y"; echo; touch ended'
     pair["host2"].network.slow(2_000_000)  # which keeps packets back for up to two seconds
     running = pair.start(*JOB, "--lease", "5s", "sh", "-c", script)
-    wait_until((pair.directory / "ended").exists, 60)
+    wait_until((pair.directory / "ended").exists)
     pair["host2"].network.cut()
     running.wait()
     assert not pair.settle(with_sshd=False)

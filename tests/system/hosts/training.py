@@ -16,7 +16,7 @@ from tests.system.launcher import Running
 from tests.system.recording import Recording, Step, read_notes
 from tests.system.recovery_scripts.recipe import SAMPLES, Recipe
 from tests.system.replay import TOLERANCE, find_distance
-from tests.system.roles import wait_until
+from tests.waiting import wait_until
 
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "on_host.py"
 LEASE_SECONDS = 2.0
@@ -142,7 +142,7 @@ class Training:
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         try:
-            wait_until(condition, LIMIT_SECONDS)
+            wait_until(condition, what, LIMIT_SECONDS)
         except AssertionError:
             parts = "\n".join(
                 f"{host.name}: {part}"

@@ -21,8 +21,6 @@ from hvdrun.transport.ssh.login_failures import (
     HostKeyUnknownError,
 )
 
-pytestmark = pytest.mark.pure
-
 
 @pytest.mark.parametrize(
     ("error", "words"),
