@@ -7,7 +7,6 @@ import torch
 from tests.worker_runtime.collectives.worlds import World, Worlds, in_three_ways
 from worker_runtime.collectives import Adasum, Combination, Reduction
 from worker_runtime.collectives.adasum import list_levels
-from worker_runtime.operation import Members
 
 ADASUM = Combination(Reduction.ADASUM)
 
@@ -82,19 +81,6 @@ def test_factors_apply_and_the_result_goes_where_it_shall(worlds: Worlds) -> Non
         return base.tolist(), left.tolist()
 
     assert worlds.run(body, size=3)[2] == ([[10.0, 1.0] * 3] * 2, [1.0] * 3)
-
-
-def test_alone_it_copies_and_scales() -> None:
-    x = torch.ones(2)
-    operation = Adasum([x], Combination(Reduction.ADASUM, 3.0, 2.0), Members(0, (0,), 0), "allreduce.x")
-    assert operation.finish(None, memoryview(b""))[0].tolist() == [6.0, 6.0]
-    assert x.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.bool], ids=str)
-def test_a_dtype_without_dot_products_is_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match=f"allreduce 'x': tensors of {dtype} have no adasum"):
-        Adasum([torch.ones(2, dtype=dtype)], ADASUM, Members(0, (0, 1), 0), "allreduce.x")
 
 
 @pytest.mark.parametrize("size", range(1, 20))

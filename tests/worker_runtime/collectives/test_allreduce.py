@@ -246,39 +246,8 @@ def test_an_operation_can_be_started_again(worlds: Worlds) -> None:
     assert worlds.run(body) == [[4.0, 4.0]] * 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.float16], ids=str)
-@pytest.mark.parametrize("in_place", [False, True])
-def test_an_allreduce_alone_copies_and_scales(dtype: torch.dtype, *, in_place: bool) -> None:
-    x = torch.tensor([2, 4]).to(dtype)
-    how = Combination(Reduction.AVERAGE, 2.0, 0.25)
-    operation = Allreduce([x], how, ALONE, "allreduce.x", [x] if in_place else None)
-    (result,) = operation.finish(None, memoryview(b""))
-    assert (operation.payload, result.tolist(), x.tolist()) == (b"", [1, 2], [1, 2] if in_place else [2, 4])
-
-
 def ask(*tensors: torch.Tensor, how: Combination = SUM, into: list[torch.Tensor] | None = None) -> Allreduce:
     return Allreduce(tensors, how, PAIR, "allreduce.x", into)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        *[
-            (lambda dtype=dtype: ask(torch.empty(2, dtype=dtype)), f"allreduce 'x': tensors of {dtype} have no sum")
-            for dtype in (torch.uint16, torch.float8_e4m3fn, torch.float4_e2m1fn_x2)
-        ],
-        *[
-            (lambda op=op: ask(torch.tensor([True]), how=Combination(op)), "convert them")
-            for op in (Reduction.SUM, Reduction.AVERAGE, Reduction.PRODUCT)
-        ],
-        (lambda: ask(torch.tensor([True]), how=Combination(Reduction.MAX, 2.0)), "cannot be scaled"),
-        (lambda: ask(torch.ones(1), how=Combination(Reduction.ADASUM)), "of its own"),
-        (lambda: ask(torch.ones(3), into=[torch.ones(1).expand(3)]), "clone it"),
-    ],
-)
-def test_an_allreduce_that_has_no_meaning_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 def test_what_all_ranks_must_agree_on_stands_in_the_signature() -> None:
