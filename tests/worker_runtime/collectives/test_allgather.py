@@ -19,7 +19,6 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(worlds: Worlds, ro
         return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
 
     def body(world: World) -> object:
-        world.choose(way)
         own = make_part(world.rank)
         single = [world.run(Allgather([own.to(dtype)], world.all, "allgather.x"))[0] for dtype in MOVABLE]
         grouped = world.run(Allgather([own.to(dtype) for dtype in MOVABLE], world.all, "allgather.x"))
@@ -27,7 +26,7 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(worlds: Worlds, ro
         return [[describe(gathered.tensor) for gathered in results] for results in (single, grouped)]
 
     expected = torch.cat([make_part(rank) for rank in range(3)])
-    for results in worlds.run(body, size=3):
+    for results in worlds.run(body, way=way, size=3):
         assert results == [[describe(expected.to(dtype)) for dtype in MOVABLE]] * 2
 
 

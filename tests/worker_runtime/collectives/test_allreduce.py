@@ -34,10 +34,9 @@ def test_an_allreduce_combines_each_dtype_as_one_process_would(worlds: Worlds, w
         return torch.tensor([[1, 2, 3], [4, 0, rank + 1]]).to(dtype)
 
     def body(world: World) -> object:
-        world.choose(way)
         return [reduce(world, make_input(world.rank, dtype), Combination(reduction)) for reduction, dtype in cases]
 
-    results = worlds.run(body, size=3)
+    results = worlds.run(body, way=way, size=3)
     for (reduction, dtype), *found in zip(cases, *results, strict=True):
         expected = compute(reduction, [make_input(rank, dtype) for rank in range(3)])
         for result in found:
@@ -64,7 +63,6 @@ def test_an_extreme_is_nan_where_any_rank_has_one(worlds: Worlds, way: str) -> N
     ]
 
     def body(world: World) -> object:
-        world.choose(way)
         results = []
         for reduction, holders, dtype, in_place in cases:
             values, whole = make_values(world.rank, holders, dtype), torch.arange(300)
@@ -76,7 +74,7 @@ def test_an_extreme_is_nan_where_any_rank_has_one(worlds: Worlds, way: str) -> N
             results.append(result)
         return results
 
-    for results in worlds.run(body, size=3):
+    for results in worlds.run(body, way=way, size=3):
         for (reduction, holders, dtype, _), result in zip(cases, results, strict=True):
             expected = compute(reduction, [make_values(rank, holders, dtype) for rank in range(3)])
             torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
@@ -110,10 +108,9 @@ CORNERS: dict[str, tuple[Callable[[int], torch.Tensor], Combination, list]] = { 
 @in_two_ways
 def test_integers_wrap_around_averages_are_truncated_and_factors_apply(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         return {name: reduce(world, make(world.rank), how) for name, (make, how, _) in CORNERS.items()}
 
-    for results in worlds.run(body):
+    for results in worlds.run(body, way=way):
         assert {name: result.tolist() for name, result in results.items()} == {
             name: expected for name, (_, _, expected) in CORNERS.items()
         }
@@ -130,7 +127,6 @@ def test_a_sum_of_halves_inside_the_question_is_rounded_once(worlds: Worlds) -> 
 @in_two_ways
 def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         base, lazy = torch.arange(6.0), torch.tensor([1 + 2j]).conj()
         reduce(world, base[:4], SUM, into=base[2:])
         reduce(world, base.view(2, 3).t(), SUM, into=base.view(3, 2))
@@ -138,13 +134,12 @@ def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(worlds: Worlds
         return base.tolist(), lazy.is_conj(), lazy.tolist()
 
     # 0 1 2 3 4 5 -> 0 1 0 2 4 6 -> transposed and doubled
-    assert worlds.run(body)[0] == ([0, 4, 2, 8, 0, 12], True, [2 - 4j])
+    assert worlds.run(body, way=way)[0] == ([0, 4, 2, 8, 0, 12], True, [2 - 4j])
 
 
 @in_two_ways
 def test_the_input_is_left_alone_and_the_result_shares_no_memory(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         x = torch.ones(3, requires_grad=True)
         other = torch.zeros(3)
         result = reduce(world, x, SUM)
@@ -152,13 +147,12 @@ def test_the_input_is_left_alone_and_the_result_shares_no_memory(worlds: Worlds,
         assert not result.requires_grad
         return x.tolist(), result.tolist(), other.tolist(), result.data_ptr() == x.data_ptr()
 
-    assert worlds.run(body)[0] == ([1.0] * 3, [2.0] * 3, [2.0] * 3, False)
+    assert worlds.run(body, way=way)[0] == ([1.0] * 3, [2.0] * 3, [2.0] * 3, False)
 
 
 @in_two_ways
 def test_layouts_may_differ_between_ranks(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         x = torch.arange(6.0).reshape(2, 3)
         image = torch.arange(16.0).reshape(1, 4, 2, 2)
         if world.rank == 1:
@@ -166,7 +160,7 @@ def test_layouts_may_differ_between_ranks(worlds: Worlds, way: str) -> None:
         reduce(world, image, SUM, into=image)
         return reduce(world, x), image
 
-    for result, image in worlds.run(body):
+    for result, image in worlds.run(body, way=way):
         assert torch.equal(result, torch.arange(6.0).reshape(2, 3) * 2)
         assert torch.equal(image, torch.arange(16.0).reshape(1, 4, 2, 2) * 2)
 
@@ -174,14 +168,13 @@ def test_layouts_may_differ_between_ranks(worlds: Worlds, way: str) -> None:
 @in_two_ways
 def test_tensors_of_inference_mode_are_reduced(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         with torch.inference_mode():
             x = torch.ones(2)
             finish = world.begin(Allreduce([x], Combination(Reduction.SUM, 2.0), world.all, "allreduce.x", [x]))
             finish()
         return x.tolist(), reduce(world, x, AVERAGE).tolist()
 
-    assert worlds.run(body)[0] == ([4.0, 4.0], [4.0, 4.0])
+    assert worlds.run(body, way=way)[0] == ([4.0, 4.0], [4.0, 4.0])
 
 
 @in_three_ways
@@ -198,7 +191,6 @@ def test_a_group_of_tensors_is_one_operation(worlds: Worlds, way: str) -> None:
         ]
 
     def body(world: World) -> object:
-        world.choose(way)
         tensors = make_tensors(world.rank)
         new = world.run(Allreduce(tensors, AVERAGE, world.all, "grouped_allreduce.x"))
         assert all(result.is_contiguous() and result is not tensor for result, tensor in zip(new, tensors, strict=True))
@@ -211,7 +203,7 @@ def test_a_group_of_tensors_is_one_operation(worlds: Worlds, way: str) -> None:
     base = torch.arange(12.0).view(3, 4)
     values = [0.5, base.tolist(), [], [1, 3], base[:, ::2].tolist(), [1.0, 2.0], [0, 1, 2, 3]]
     expected = [(tensor.dtype, value) for tensor, value in zip(make_tensors(0), values, strict=True)]
-    assert worlds.run(body) == [[expected] * 2] * 2
+    assert worlds.run(body, way=way) == [[expected] * 2] * 2
 
 
 def test_a_group_of_one_dtype_travels_inside_the_question_as_a_whole(worlds: Worlds) -> None:
@@ -238,12 +230,11 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy(worlds: W
 
 def test_an_operation_can_be_started_again(worlds: Worlds) -> None:
     def body(world: World) -> object:
-        world.forbid_payload()
         operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), world.all, "allreduce.x")
         world.begin(operation)
         return world.run(operation)[0].tolist()
 
-    assert worlds.run(body) == [[4.0, 4.0]] * 2
+    assert worlds.run(body, way="gloo") == [[4.0, 4.0]] * 2
 
 
 def ask(*tensors: torch.Tensor, how: Combination = SUM, into: list[torch.Tensor] | None = None) -> Allreduce:

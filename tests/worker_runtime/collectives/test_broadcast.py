@@ -27,13 +27,12 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(worlds: Worlds, root: int
         return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
 
     def body(world: World) -> object:
-        world.choose(way)
         own = make_own(world.rank)
         new = world.run(Broadcast(own, root, world.all, "broadcast.x"))
         assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
         return [describe(tensor) for tensor in own], [describe(tensor) for tensor in new]
 
-    for rank, (own, new) in enumerate(worlds.run(body, size=3)):
+    for rank, (own, new) in enumerate(worlds.run(body, way=way, size=3)):
         assert own == [describe(tensor) for tensor in make_own(rank)]
         assert new == [describe(tensor) for tensor in make_own(root)]
 
@@ -44,7 +43,6 @@ def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, 
     takes = list(VIEWS.values())
 
     def body(world: World) -> object:
-        world.choose(way)
         bases = [torch.full((4, 6), float(world.rank)) for _ in takes]
         parts = [take(base) for take, base in zip(takes, bases, strict=True)]
         for group in [parts] if together else [[part] for part in parts]:
@@ -55,13 +53,12 @@ def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, 
             take(expected).fill_(1.0)
             assert torch.equal(base, expected)
 
-    worlds.run(body)
+    worlds.run(body, way=way)
 
 
 @in_three_ways
 def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensors(worlds: Worlds, way: str) -> None:
     def body(world: World) -> object:
-        world.choose(way)
         lazy = torch.full((1,), world.rank * (1 + 2j)).conj()
         world.run(Broadcast([lazy], 1, world.all, "broadcast.x", [lazy]))
         weight = torch.nn.Parameter(torch.full((2, 2), float(world.rank)))
@@ -71,7 +68,7 @@ def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensor
         assert own.unique().tolist() == [world.rank]
         return lazy.tolist(), weight.requires_grad, weight.tolist(), other.tolist()
 
-    assert worlds.run(body) == [([1 - 2j], True, [[1.0] * 2] * 2, [[1] * 3] * 2)] * 2
+    assert worlds.run(body, way=way) == [([1 - 2j], True, [[1.0] * 2] * 2, [[1] * 3] * 2)] * 2
 
 
 def test_the_root_is_a_rank_of_the_job_in_a_process_set_too(worlds: Worlds) -> None:
@@ -79,11 +76,10 @@ def test_the_root_is_a_rank_of_the_job_in_a_process_set_too(worlds: Worlds) -> N
         if world.rank == 0:
             return None
         members = world.form_set(4, (1, 2))
-        world.forbid_payload()
         (result,) = world.run(Broadcast([torch.tensor(world.rank)], 2, members, "broadcast.x"))
         return result.item()
 
-    assert worlds.run(body, size=3) == [None, 2, 2]
+    assert worlds.run(body, way="gloo", size=3) == [None, 2, 2]
 
 
 def test_large_tensors_are_received_right_where_they_belong(worlds: Worlds) -> None:

@@ -1,5 +1,7 @@
 """What is no argument for a distributed optimizer or trainer is named at once, in one sentence."""
 
+from collections.abc import Callable
+
 import mxnet as mx
 import numpy as np
 import pytest
@@ -11,38 +13,17 @@ from worker_runtime.mxnet.arguments import check_compression, read_factor, read_
 TITLE = "DistributedTrainer"
 
 
-@pytest.mark.parametrize("factor", [2, 0.5, np.float32(2.0), np.int64(4), -1.0])
-def test_a_factor_is_any_number_that_one_can_divide_by(factor: float) -> None:
-    assert read_factor(TITLE, factor) == float(factor)
-
-
 @pytest.mark.parametrize(
-    ("factor", "error"),
+    ("read", "given"),
     [
-        (0, ValueError),
-        (0.0, ValueError),
-        (float("nan"), ValueError),
-        (float("inf"), ValueError),
-        (1e-310, ValueError),
-        ("2", TypeError),
-        (None, TypeError),
-        ([2.0], TypeError),
+        *[(read_factor, factor) for factor in (2, 0.5, np.float32(2.0), np.int64(4), -1.0)],
+        *[(read_group_count, count) for count in (0, 3, np.int64(2))],
     ],
 )
-def test_other_factors_are_refused(factor: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^DistributedTrainer: gradient_predivide_factor is .*give a number"):
-        read_factor(TITLE, factor)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(0, 0), (3, 3), (np.int64(2), 2)])
-def test_a_number_of_groups_is_an_integer(count: int, expected: int) -> None:
-    assert read_group_count(TITLE, count) == expected
-
-
-@pytest.mark.parametrize(("count", "error"), [(-1, ValueError), ("2", TypeError), (2.0, TypeError), (None, TypeError)])
-def test_other_numbers_of_groups_are_refused(count: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^DistributedTrainer: num_groups is .*; give how many, or 0"):
-        read_group_count(TITLE, count)
+def test_a_factor_is_any_number_that_one_can_divide_by_and_a_number_of_groups_an_integer(
+    read: Callable[[str, object], float], given: float
+) -> None:
+    assert read(TITLE, given) == given
 
 
 @pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.fp16()])
@@ -50,10 +31,27 @@ def test_a_compressor_has_both_methods(compression: object) -> None:
     check_compression(TITLE, compression)
 
 
-@pytest.mark.parametrize("compression", ["fp16", None, hvd.Compression])
-def test_what_is_no_compressor_is_refused(compression: object) -> None:
-    with pytest.raises(TypeError, match=r"^DistributedTrainer: compression is .*; give hvd.Compression.none"):
-        check_compression(TITLE, compression)
+FACTOR = (read_factor, "gradient_predivide_factor is .*give a number")
+GROUPS = (read_group_count, "num_groups is .*; give how many, or 0")
+COMPRESSION = (check_compression, "compression is .*; give hvd.Compression.none")
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "wrong"),
+    [
+        *[(FACTOR, ValueError, factor) for factor in (0, 0.0, float("nan"), float("inf"), 1e-310)],
+        *[(FACTOR, TypeError, factor) for factor in ("2", None, [2.0])],
+        (GROUPS, ValueError, -1),
+        *[(GROUPS, TypeError, count) for count in ("2", 2.0, None)],
+        *[(COMPRESSION, TypeError, compression) for compression in ("fp16", None, hvd.Compression)],
+    ],
+)
+def test_other_arguments_are_refused(
+    argument: tuple[Callable[[str, object], object], str], error: type[Exception], wrong: object
+) -> None:
+    check, message = argument
+    with pytest.raises(error, match=f"^DistributedTrainer: {message}"):
+        check(TITLE, wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"num_groups": "2"}, {"num_groups": -1}, {"process_set": 0}, {"process_set": [0]}])

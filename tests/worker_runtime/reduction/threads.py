@@ -82,8 +82,6 @@ class ThreadExecutor:
         self.asked: list[str] = []
         self.awaited: list[str] = []
         self.notes: list[str] = []
-        self.given_up: list[str] = []
-        self.withdrawn: list[str] = []
         self.awaits: ThreadHandle | None = None
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
@@ -100,8 +98,7 @@ class ThreadExecutor:
         return f"{kind}.noname.{f'0.{self.accord.restarts}.' if self.accord.restarts else ''}{count}"
 
     def give_up_call(self, process_set: int, name: str, reason: str) -> None:
-        """Tell the world, and note it."""
-        self.given_up.append(name)
+        """Tell the world."""
         self._world.give_up(self.rank, process_set, name, reason)
 
     def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
@@ -112,8 +109,7 @@ class ThreadExecutor:
         return self._world.ask(self.rank, operation)
 
     def withdraw(self, handle: ThreadHandle, reason: str) -> None:
-        """Tell the world, and note it."""
-        self.withdrawn.append(handle.operation.question.name)
+        """Tell the world."""
         self._world.withdraw(self.rank, handle.operation.question, reason)
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
