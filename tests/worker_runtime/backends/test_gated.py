@@ -47,12 +47,6 @@ def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
     ] == [dtype in MEASURED] * 4
 
 
-def test_ucc_never_sees_half_precision() -> None:
-    x = torch.ones(3, dtype=torch.float16)
-    assert not UCC.lets_reduce(x, SUM)
-    assert not UCC.lets_exchange(x)
-
-
 def test_reductions_that_nobody_tried_stay_out() -> None:
     for reduction in (AVERAGE, BAND):
         assert not UCC.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)

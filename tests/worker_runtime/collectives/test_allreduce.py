@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute, in_three_ways, in_two_ways
+from tests.worker_runtime.collectives.worlds import World, Worlds, compute, in_three_ways, in_two_ways
 from worker_runtime.collectives import AVERAGE, SUM, Allreduce, Combination, Reduction
-from worker_runtime.collectives.dtypes import FLOATS, INTEGERS, REDUCIBLE
+from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.operation import Members
 
 ALONE = Members(0, (0,), 0)
@@ -24,24 +24,6 @@ def reduce(
 ) -> torch.Tensor:
     (result,) = world.run(Allreduce([tensor], how, world.all, "allreduce.x", None if into is None else [into]))
     return result
-
-
-@in_two_ways
-def test_an_allreduce_combines_each_dtype_as_one_process_would(worlds: Worlds, way: str) -> None:
-    cases = [(reduction, dtype) for reduction in ELEMENTWISE for dtype in sorted(REDUCIBLE[reduction], key=str)]
-
-    def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor([[1, 2, 3], [4, 0, rank + 1]]).to(dtype)
-
-    def body(world: World) -> object:
-        return [reduce(world, make_input(world.rank, dtype), Combination(reduction)) for reduction, dtype in cases]
-
-    results = worlds.run(body, way=way, size=3)
-    for (reduction, dtype), *found in zip(cases, *results, strict=True):
-        expected = compute(reduction, [make_input(rank, dtype) for rank in range(3)])
-        for result in found:
-            torch.testing.assert_close(result, expected)
-            assert torch.equal(result, found[0])
 
 
 @in_two_ways
