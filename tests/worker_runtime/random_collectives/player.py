@@ -193,7 +193,7 @@ class Player:
                 return partial(_run, begin) if call.is_synchronous else begin, (), _pass
         laid = [lay_out(values, call.layout) for values in results.make_inputs(self._seed, call, self.rank)]
         views = [view for view, _ in laid]
-        function = getattr(hvd, _name_function(call))
+        function = getattr(hvd, f"{call.kind}{'' if call.is_synchronous else '_async'}{'_' * call.is_in_place}")
         given = views if call.kind in GROUPED else views[0]
 
         def check() -> None:
@@ -220,10 +220,6 @@ def _run(begin: Callable[[], Wait]) -> object:
 
 def _pass() -> None:
     """Nothing lies beside."""
-
-
-def _name_function(call: Call) -> str:
-    return f"{call.kind}{'' if call.is_synchronous else '_async'}{'_' * call.is_in_place}"
 
 
 def _is_same(one: Call, other: Call) -> bool:
