@@ -18,8 +18,8 @@ from tests.worker_runtime.collectives.worlds import World
 LIMIT_SECONDS = 20
 
 
-def play(function: Callable[..., object], arguments: tuple[object, ...], size: int) -> list[tuple[bool, object]]:
-    """Call `function(world, *arguments)` on each rank of a new world; whether it returned, and what (or the traceback).
+def play(function: Callable[[World], object], size: int, way: str) -> list[tuple[bool, object]]:
+    """Call `function(world)` on each rank of a new world; whether it returned, and what (or the traceback).
 
     Every rank is a process that lives for this call alone.
     """
@@ -28,7 +28,7 @@ def play(function: Callable[..., object], arguments: tuple[object, ...], size: i
         for rank in range(size):
             pid = os.fork()
             if pid == 0:
-                play_rank(function, arguments, (rank, size), Path(folder, "store"), Path(results, str(rank)))
+                play_rank(function, (rank, size, Path(folder, "store")), way, Path(results, str(rank)))
             pids.append(pid)
         for rank, pid in enumerate(pids):
             _, status = os.waitpid(pid, 0)
@@ -39,19 +39,14 @@ def play(function: Callable[..., object], arguments: tuple[object, ...], size: i
     return outcomes
 
 
-def play_rank(
-    function: Callable[..., object],
-    arguments: tuple[object, ...],
-    numbers: tuple[int, int],
-    store: Path,
-    result: Path,
-) -> None:
+def play_rank(function: Callable[[World], object], place: tuple[int, int, Path], way: str, result: Path) -> None:
     """Never returns, nor raises: what the forge holds, the folders of all ranks too, is not this process' to end."""
     signal.alarm(LIMIT_SECONDS)  # ends a process that hangs
     try:
-        world = World(*numbers, store)
+        world = World(*place)
+        world.choose(way)
         try:
-            outcome = (True, function(world, *arguments))
+            outcome = (True, function(world))
         finally:
             world.leave()
     except BaseException:  # noqa: BLE001 - the test is to see it
@@ -72,10 +67,10 @@ def main() -> None:
     commands = Connection(int(sys.argv[1]))
     while True:
         try:
-            function, arguments, size = cloudpickle.loads(commands.recv_bytes())
+            function, size, way = cloudpickle.loads(commands.recv_bytes())
         except EOFError:
             return
-        commands.send_bytes(cloudpickle.dumps(play(function, arguments, size)))
+        commands.send_bytes(cloudpickle.dumps(play(function, size, way)))
 
 
 if __name__ == "__main__":

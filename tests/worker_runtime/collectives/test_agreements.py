@@ -58,14 +58,3 @@ def test_a_process_set_is_removed_by_its_number() -> None:
     assert operation.question.process_set == 0
     assert operation.question != RemoveSet(4, PAIR).question
     assert operation.finish(release(operation), memoryview(b"")) is None
-
-
-@pytest.mark.parametrize("ranks", [[], [0, 0], [2], [-1, 0]], ids=str)
-def test_ranks_that_are_none_make_no_process_set(ranks: list[int]) -> None:
-    with pytest.raises(ValueError, match="each once"):
-        AddSet(ranks, PAIR)
-
-
-def test_the_set_of_all_ranks_stays() -> None:
-    with pytest.raises(ValueError, match="cannot be removed"):
-        RemoveSet(0, PAIR)

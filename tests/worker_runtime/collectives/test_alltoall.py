@@ -40,14 +40,6 @@ def test_without_splits_all_get_as_many(worlds: Worlds) -> None:
     assert worlds.run(body) == [(low, [2, 2]), (high, [2, 2])]
 
 
-def test_alone_it_copies() -> None:
-    x = torch.arange(3)
-    operation = Alltoall(x, torch.tensor([3]), Members(0, (0,), 0), "alltoall.x")
-    tensor, splits = operation.finish(None, memoryview(b""))
-    assert (tensor.tolist(), splits.tolist(), splits.dtype) == ([0, 1, 2], [3], torch.int32)
-    assert tensor.data_ptr() != x.data_ptr()
-
-
 @pytest.mark.parametrize(
     "splits", [[1, 3], (1, 3), torch.tensor([1, 3]), torch.tensor([1, 3], dtype=torch.int32)], ids=repr
 )
@@ -55,34 +47,3 @@ def test_splits_are_integers_in_any_form(splits: object) -> None:
     operation = Alltoall(torch.zeros(4, 5), splits, PAIR, "alltoall.x")
     assert operation.extents == (1, 3)
     assert operation.question.signature.shapes == ((5,),)
-
-
-@pytest.mark.parametrize(
-    ("splits", "message"),
-    [
-        ([4], "Number of entries in splits is 1"),
-        ([1, 1, 2], "Number of entries in splits is 3"),
-        ([], "Number of entries in splits is 0"),
-        ([5, -1], "negative"),
-        ([2, 3], "Sum of splits entries is 5"),
-        ([1, 2], r"add up to 3 of 4 rows.*dropped.*x\[:3\]"),
-        ([1.0, 3.0], "give integers"),
-        (4, "give integers"),
-        (torch.tensor([1.0, 3.0]), "torch.float32"),
-        (torch.tensor([[1, 3]]), r"shape \[1, 2\]"),
-    ],
-    ids=str,
-)
-def test_splits_that_do_not_fit_are_refused(splits: object, message: str) -> None:
-    with pytest.raises(ValueError, match=f"alltoall 'x': .*{message}"):
-        Alltoall(torch.zeros(4), splits, PAIR, "alltoall.x")
-
-
-def test_rows_that_cannot_be_divided_need_splits() -> None:
-    with pytest.raises(ValueError, match="no multiple"):
-        Alltoall(torch.zeros(3), None, PAIR, "alltoall.x")
-
-
-def test_a_tensor_without_dimensions_has_no_rows() -> None:
-    with pytest.raises(ValueError, match=r"reshape\(1\)"):
-        Alltoall(torch.tensor(1.0), None, PAIR, "alltoall.x")

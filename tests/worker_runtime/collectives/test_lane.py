@@ -1,21 +1,12 @@
 """CUDA streams: an operation waits for its inputs, and whoever takes its result for it."""
 
+import itertools
+
 import pytest
 import torch
 
+from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.worlds import World, Worlds
-from worker_runtime.collectives import (
-    SUM,
-    Adasum,
-    Allgather,
-    Allreduce,
-    Alltoall,
-    Broadcast,
-    Combination,
-    Reducescatter,
-    Reduction,
-    SparseAllreduce,
-)
 from worker_runtime.collectives.lane import Lane
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -48,17 +39,8 @@ def test_on_the_cpu_cuda_is_never_touched(worlds: Worlds) -> None:
 
         torch.cuda.Stream = torch.cuda.stream = torch.cuda.current_stream = refuse
         torch.cuda.is_available = torch.cuda.current_device = refuse
-        x, among = torch.ones(2), world.all
-        for operation in (
-            Allreduce([x], SUM, among, "allreduce.x"),
-            Adasum([x], Combination(Reduction.ADASUM), among, "allreduce.x"),
-            Broadcast([x], 0, among, "broadcast.x"),
-            Allgather([x], among, "allgather.x"),
-            Alltoall(x, None, among, "alltoall.x"),
-            Reducescatter([x], SUM, among, "reducescatter.x"),
-            SparseAllreduce(x.to_sparse(), Reduction.SUM, among, "sparse_allreduce.x"),
-        ):
-            world.run(operation)
+        for make in itertools.chain(*MAKERS.values()):
+            world.run(make(torch.ones(2), world.all))
         assert not torch.cuda.is_initialized()
 
     worlds.run(body)

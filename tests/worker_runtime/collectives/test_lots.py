@@ -1,10 +1,11 @@
-"""Which tensors travel in one buffer, and that their values come back to where they belong."""
+"""Which tensors travel in one buffer or message, and that their values come back to where they belong."""
 
 import pytest
 import torch
 
 from worker_runtime.collectives import lots
 from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
+from worker_runtime.collectives.parcels import sort_parcels
 
 SINGLE = Lot(torch.float32, (2, 3), (0,), (6,))
 
@@ -68,3 +69,10 @@ def test_a_lazily_conjugated_view_of_the_result_is_another_input() -> None:
     x = torch.tensor([1 + 2j])
     place = gather_in_place(Lot(torch.complex64, (1,), (0,), (1,)), [x.conj()], [x])
     assert place.tolist() == [1 - 2j]
+
+
+def test_small_ones_travel_together_large_ones_alone_and_empty_ones_not_at_all() -> None:
+    large = 1 << 30
+    assert sort_parcels([3, 0, large, 5, large]) == [(0, 3), (2,), (4,)]
+    assert sort_parcels([0, large]) == [(1,)]
+    assert sort_parcels([0, 0]) == []

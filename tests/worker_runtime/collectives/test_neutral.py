@@ -31,14 +31,13 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
 def test_a_joined_rank_sends_keys_where_another_has_a_nan(worlds: Worlds, reduction: Reduction) -> None:
     def body(world: World) -> object:
-        world.forbid_payload()
         values = [torch.tensor([world.rank, torch.nan if world.rank else 1.0], dtype=dtype) for dtype in FLOATS]
         if world.rank == 2:
             world.stand_in(joined=[2])
             return None
         return world.run(Allreduce(values, Combination(reduction), world.all, "allreduce.x"), joined=[2])
 
-    *results, nothing = worlds.run(body, size=3)
+    *results, nothing = worlds.run(body, way="gloo", size=3)
     assert nothing is None
     for found in results:
         for each in found:
@@ -52,7 +51,6 @@ def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction
     dtypes = sorted(REDUCIBLE[reduction], key=str)
 
     def body(world: World) -> object:
-        world.choose(way)
         operations = [
             Allreduce([make_input(world.rank, dtype) for dtype in group], Combination(reduction), world.all, "a.x")
             for group in [*([dtype] for dtype in dtypes), dtypes]
@@ -67,7 +65,7 @@ def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction
         compute(reduction, [make_input(rank, dtype) for rank in (0, 2)], size=3).to(torch.complex128).tolist()
         for dtype in dtypes
     ]
-    first, joined, last = worlds.run(body, size=3)
+    first, joined, last = worlds.run(body, way=way, size=3)
     assert joined is None
     assert first == last
     singles, group = [results[0] for results in first[:-1]], first[-1]
@@ -82,7 +80,6 @@ def _flat(lists: list[list[complex]]) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
 def test_factors_do_not_change_what_is_neutral(worlds: Worlds, dtype: torch.dtype) -> None:
     def body(world: World) -> object:
-        world.forbid_payload()
         if world.rank == 1:
             world.stand_in(joined=[1])
             return None
@@ -90,7 +87,7 @@ def test_factors_do_not_change_what_is_neutral(worlds: Worlds, dtype: torch.dtyp
         x = torch.tensor([-30000, 40]).to(dtype)
         return world.run(Allreduce([x], how, world.all, "allreduce.x"), joined=[1])[0].tolist()
 
-    assert worlds.run(body)[0] == [30000, -40]
+    assert worlds.run(body, way="gloo")[0] == [30000, -40]
 
 
 def test_a_joined_rank_changes_no_adasum(worlds: Worlds) -> None:

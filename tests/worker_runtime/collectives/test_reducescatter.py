@@ -56,14 +56,6 @@ def test_factors_apply_and_the_input_is_left_alone(worlds: Worlds) -> None:
     assert worlds.run(body) == [([[6.0, 6.0]], [2], [1]), ([[6.0, 6.0]], [-2], [-1])]
 
 
-@pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
-def test_alone_it_copies_and_scales(reduction: Reduction) -> None:
-    x = torch.tensor([2, 4])
-    how = Combination(reduction, 2.0, 0.25)
-    (result,) = Reducescatter([x], how, Members(0, (0,), 0), "r.x").finish(None, memoryview(b""))
-    assert (result.tolist(), result.dtype, x.tolist()) == ([1, 2], torch.int64, [2, 4])
-
-
 @pytest.mark.parametrize("rows", range(12))
 def test_rows_are_divided_as_evenly_as_can_be(rows: int) -> None:
     for size in range(1, 6):
@@ -71,26 +63,6 @@ def test_rows_are_divided_as_evenly_as_can_be(rows: int) -> None:
         assert (len(parts), sum(parts)) == (size, rows)
         assert parts[0] - parts[-1] <= 1
         assert list(parts) == sorted(parts, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("tensor", "reduction", "message"),
-    [
-        (torch.tensor(1.0), Reduction.SUM, r"reshape\(1\)"),
-        (torch.ones(2), Reduction.ADASUM, "no Adasum"),
-        (torch.ones(2, dtype=torch.uint16), Reduction.SUM, "have no sum"),
-        (torch.tensor([True]), Reduction.AVERAGE, "have no average"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_reduced_is_refused(tensor: torch.Tensor, reduction: Reduction, message: str) -> None:
-    with pytest.raises(ValueError, match=f"reducescatter 'x': .*{message}"):
-        Reducescatter([tensor], Combination(reduction), PAIR, "reducescatter.x")
-
-
-def test_truth_values_are_not_scaled() -> None:
-    with pytest.raises(ValueError, match="cannot be scaled"):
-        Reducescatter([torch.tensor([True])], Combination(Reduction.MAX, 1.0, 2.0), PAIR, "reducescatter.x")
 
 
 def test_what_all_ranks_must_agree_on_stands_in_the_signature() -> None:

@@ -53,14 +53,6 @@ def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average(worl
     assert torch.equal(first, last)
 
 
-def test_alone_it_copies() -> None:
-    tensor = make_input(1)
-    operation = SparseAllreduce(tensor, Reduction.AVERAGE, Members(0, (0,), 0), "sparse_allreduce.x")
-    result = operation.finish(None, memoryview(b""))
-    assert torch.equal(result.to_dense(), tensor.to_dense())
-    assert result._values().data_ptr() != tensor._values().data_ptr()
-
-
 def test_shape_and_reduction_must_agree() -> None:
     def ask(*shape: int, reduction: Reduction = Reduction.SUM) -> object:
         tensor = torch.sparse_coo_tensor(
@@ -70,18 +62,3 @@ def test_shape_and_reduction_must_agree() -> None:
 
     assert ask(3) == ask(3)
     assert len({ask(3), ask(4), ask(3, reduction=Reduction.AVERAGE)}) == 3
-
-
-@pytest.mark.parametrize(
-    ("tensor", "reduction", "message"),
-    [
-        (torch.ones(2), Reduction.SUM, "sparse COO tensor was expected"),
-        (make_input(1), Reduction.MAX, "have no max"),
-        (make_input(1, torch.int64), Reduction.AVERAGE, "int64 have no average"),
-        (make_input(1, torch.bool), Reduction.SUM, "have no sum"),
-    ],
-    ids=["dense", "maximum", "average of integers", "truth values"],
-)
-def test_what_cannot_be_added_up_is_refused(tensor: torch.Tensor, reduction: Reduction, message: str) -> None:
-    with pytest.raises(ValueError, match=f"sparse_allreduce 'x': .*{message}"):
-        SparseAllreduce(tensor, reduction, PAIR, "sparse_allreduce.x")

@@ -72,15 +72,11 @@ class World:
             self._groups[number].barrier().wait(LIMIT)  # or one could be gone before the others have connected
         return members
 
-    def forbid_payload(self) -> None:
-        """From now on all data travel through gloo, small ones too."""
-        questions.PAYLOAD_BYTES = -1
-
     def choose(self, way: str) -> None:
-        """From now on data travel in one of WAYS."""
-        if way != "question":
-            self.forbid_payload()
-        if way == "large ones apart":
+        """From now on data travel in one of WAYS: beside the question through gloo, small ones too."""
+        if way != WAYS[0]:
+            questions.PAYLOAD_BYTES = -1
+        if way == WAYS[2]:
             lots.LARGE_BYTES, parcels._LARGE_BYTES = 16, 8
 
     def run(self, operation: Operation[Any], joined: Sequence[int] = ()) -> Any:  # noqa: ANN401 - whatever the operation gives
@@ -202,10 +198,10 @@ class Worlds:
         )
         theirs.close()
 
-    def run(self, function: Callable[..., Any], *arguments: object, size: int = 2) -> list[Any]:
-        """Call `function(world, *arguments)` on each rank of a new world, and return the results by rank."""
+    def run(self, function: Callable[[World], Any], size: int = 2, way: str = WAYS[0]) -> list[Any]:
+        """Call `function(world)` on each rank of a new world, where data travel in a way; the results by rank."""
         cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
-        self._connection.send_bytes(cloudpickle.dumps((function, arguments, size)))
+        self._connection.send_bytes(cloudpickle.dumps((function, size, way)))
         if not self._connection.poll(LIMIT_SECONDS):
             pytest.exit("the ranks of a test did not end")
         outcomes = cloudpickle.loads(self._connection.recv_bytes())

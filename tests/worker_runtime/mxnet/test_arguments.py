@@ -1,48 +1,31 @@
-"""What is no argument for a distributed optimizer or trainer is named at once, in one sentence."""
+"""What is no argument for a distributed optimizer or trainer is named at once, in one sentence; and compressors."""
+
+from collections.abc import Callable
 
 import mxnet as mx
 import numpy as np
 import pytest
+import torch
 
 import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.training import make_parameters
 from worker_runtime.mxnet.arguments import check_compression, read_factor, read_group_count
+from worker_runtime.mxnet.compression import TensorCompressor
 
 TITLE = "DistributedTrainer"
 
 
-@pytest.mark.parametrize("factor", [2, 0.5, np.float32(2.0), np.int64(4), -1.0])
-def test_a_factor_is_any_number_that_one_can_divide_by(factor: float) -> None:
-    assert read_factor(TITLE, factor) == float(factor)
-
-
 @pytest.mark.parametrize(
-    ("factor", "error"),
+    ("read", "given"),
     [
-        (0, ValueError),
-        (0.0, ValueError),
-        (float("nan"), ValueError),
-        (float("inf"), ValueError),
-        (1e-310, ValueError),
-        ("2", TypeError),
-        (None, TypeError),
-        ([2.0], TypeError),
+        *[(read_factor, factor) for factor in (2, 0.5, np.float32(2.0), np.int64(4), -1.0)],
+        *[(read_group_count, count) for count in (0, 3, np.int64(2))],
     ],
 )
-def test_other_factors_are_refused(factor: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^DistributedTrainer: gradient_predivide_factor is .*give a number"):
-        read_factor(TITLE, factor)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(0, 0), (3, 3), (np.int64(2), 2)])
-def test_a_number_of_groups_is_an_integer(count: int, expected: int) -> None:
-    assert read_group_count(TITLE, count) == expected
-
-
-@pytest.mark.parametrize(("count", "error"), [(-1, ValueError), ("2", TypeError), (2.0, TypeError), (None, TypeError)])
-def test_other_numbers_of_groups_are_refused(count: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match=r"^DistributedTrainer: num_groups is .*; give how many, or 0"):
-        read_group_count(TITLE, count)
+def test_a_factor_is_any_number_that_one_can_divide_by_and_a_number_of_groups_an_integer(
+    read: Callable[[str, object], float], given: float
+) -> None:
+    assert read(TITLE, given) == given
 
 
 @pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.fp16()])
@@ -50,10 +33,27 @@ def test_a_compressor_has_both_methods(compression: object) -> None:
     check_compression(TITLE, compression)
 
 
-@pytest.mark.parametrize("compression", ["fp16", None, hvd.Compression])
-def test_what_is_no_compressor_is_refused(compression: object) -> None:
-    with pytest.raises(TypeError, match=r"^DistributedTrainer: compression is .*; give hvd.Compression.none"):
-        check_compression(TITLE, compression)
+FACTOR = (read_factor, "gradient_predivide_factor is .*give a number")
+GROUPS = (read_group_count, "num_groups is .*; give how many, or 0")
+COMPRESSION = (check_compression, "compression is .*; give hvd.Compression.none")
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "wrong"),
+    [
+        *[(FACTOR, ValueError, factor) for factor in (0, 0.0, float("nan"), float("inf"), 1e-310)],
+        *[(FACTOR, TypeError, factor) for factor in ("2", None, [2.0])],
+        (GROUPS, ValueError, -1),
+        *[(GROUPS, TypeError, count) for count in ("2", 2.0, None)],
+        *[(COMPRESSION, TypeError, compression) for compression in ("fp16", None, hvd.Compression)],
+    ],
+)
+def test_other_arguments_are_refused(
+    argument: tuple[Callable[[str, object], object], str], error: type[Exception], wrong: object
+) -> None:
+    check, message = argument
+    with pytest.raises(error, match=f"^DistributedTrainer: {message}"):
+        check(TITLE, wrong)
 
 
 @pytest.mark.parametrize("wrong", [{"num_groups": "2"}, {"num_groups": -1}, {"process_set": 0}, {"process_set": [0]}])
@@ -68,3 +68,28 @@ def test_both_wrappers_look_at_their_arguments(wrong: dict[str, object], setting
 def test_the_trainer_looks_at_its_compression() -> None:
     with pytest.raises(TypeError, match="compression is 'fp16'"):
         hvd.DistributedTrainer(make_parameters((1,)), "sgd", compression="fp16")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_floating_point_numbers_travel_in_half_precision(dtype: str) -> None:
+    array = mx.nd.array([1.5, -2.0], dtype=dtype)
+    compressed, context = hvd.Compression.fp16.compress(array)
+    assert compressed.dtype == np.float16
+    back = hvd.Compression.fp16.decompress(compressed, context)
+    assert (np.dtype(back.dtype).name, back.asnumpy().tolist()) == (dtype, [1.5, -2.0])
+
+
+def test_other_numbers_travel_as_they_are() -> None:
+    array = mx.nd.array([1, 2], dtype="int32")
+    for compression in (hvd.Compression.fp16, hvd.Compression.none):
+        compressed, context = compression.compress(array)
+        assert (compressed, context) == (array, None)
+        assert compression.decompress(compressed, context) is array
+
+
+def test_a_compressor_of_arrays_serves_tensors() -> None:
+    compressor = TensorCompressor(hvd.Compression.fp16)
+    compressed, context = compressor.compress(torch.tensor([[1.5, 2.5]]))
+    assert (compressed.dtype, compressed.tolist()) == (torch.float16, [[1.5, 2.5]])
+    back = compressor.decompress(compressed, context)
+    assert (back.dtype, back.tolist()) == (torch.float32, [[1.5, 2.5]])

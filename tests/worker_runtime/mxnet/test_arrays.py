@@ -1,4 +1,4 @@
-"""Arrays as tensors in the same memory, and in the order that MXNet's engine would have kept."""
+"""Arrays as tensors in the same memory, in the order that MXNet's engine would have kept, and on several contexts."""
 
 import gc
 
@@ -10,6 +10,8 @@ import torch
 from tests.worker_runtime.mxnet.networks import begin_long, make_spoilt
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.arrays import DTYPES, check_array, make_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.contexts import gather, scatter
+from worker_runtime.mxnet.engine import await_writable, find_address
 
 CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
 VIEWS = [view_for_reading, view_for_writing]
@@ -161,3 +163,46 @@ def test_what_has_failed_in_the_engine_is_raised_here(view: object) -> None:
 def test_an_error_that_nobody_has_read_ends_with_its_test(ranks: RankPool) -> None:
     ranks.run(lambda: mx.nd.random.normal(0, -1, (2, 2)).shape)  # which the generator remembers
     assert ranks.run(lambda: mx.nd.random.uniform(shape=(2, 2)).asnumpy().shape) == [(2, 2)] * 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_what_still_reads_one_of_several_arrays_is_waited_for(count: int) -> None:
+    arrays = [mx.nd.ones(3, ctx=mx.cpu(index % 2)) for index in range(count)]
+    mx.nd.waitall()
+    late = [begin_long(array) for array in arrays if array.context == mx.cpu(0)]
+    await_writable(arrays)
+    for array in arrays:
+        view_for_reading(array).fill_(7)
+    assert [array.asnumpy().tolist() for array in late] == [[1, 1, 1]] * len(late)
+    assert [array.asnumpy().tolist() for array in arrays] == [[7, 7, 7]] * count
+
+
+def test_an_array_lies_where_its_view_does() -> None:
+    array = mx.nd.ones((2, 3))
+    array.wait_to_read()
+    assert find_address(array) == view_for_reading(array).data_ptr()
+    assert find_address(array[1:]) == view_for_reading(array).data_ptr() + 12
+
+
+def make_parts(stype: str = "default") -> list[mx.nd.NDArray]:
+    return [mx.nd.array([[1, 0], [0, 0]], ctx=mx.cpu(index)).tostype(stype) * (index + 1) for index in range(3)]
+
+
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_parts_are_summed_and_are_alike_afterwards(*, is_numpy: bool) -> None:
+    parts = [part.as_np_ndarray() if is_numpy else part for part in make_parts()]
+    total = gather(parts)
+    assert total is parts[0]
+    total *= 2
+    scatter(total, parts)
+    assert [part.asnumpy().tolist() for part in parts] == [[[12, 0], [0, 0]]] * 3
+    assert [part.context for part in parts] == [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
+
+
+def test_sparse_parts_stay_sparse() -> None:
+    parts = make_parts("row_sparse")
+    total = gather(parts)
+    assert (total.stype, total.asnumpy().tolist()) == ("default", [[6, 0], [0, 0]])
+    scatter(total + 1, parts)
+    assert [part.stype for part in parts] == ["row_sparse"] * 3
+    assert [part.asnumpy().tolist() for part in parts] == [[[7, 1], [1, 1]]] * 3

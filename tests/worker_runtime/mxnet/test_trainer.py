@@ -5,6 +5,7 @@ Long because each promise of the trainer has its test here.
 
 import itertools
 import os
+from types import SimpleNamespace
 
 import mxnet as mx
 import numpy as np
@@ -261,30 +262,16 @@ def test_sparse_gradients_are_averaged(ranks: RankPool, make: MakeTrainer) -> No
     check(replicas, train_table(make_plain, 0, 1), tolerance=1e-5)
 
 
-class Doubled:
-    """A compressor that sends twice the values in float64, and notes that it was asked."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def compress(self, tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, object]:
-        """Twice the values."""
-        self.calls += 1
-        return tensor.astype("float64") * 2, tensor.dtype
-
-    def decompress(self, tensor: mx.nd.NDArray, context: object) -> mx.nd.NDArray:
-        """Half of them."""
-        return (tensor / 2).astype(context)
-
-
 def test_a_compressor_of_the_users_handles_each_gradient(ranks: RankPool) -> None:
     def body() -> object:
-        params = make_parameters((3,), (2, 2))
-        compressor = Doubled()
-        found = subtract(make_sgd(params, compression=compressor), params, 1, 1, 1)
-        return compressor.calls, found
+        params, asked = make_parameters((3,), (2, 2)), []
+        doubling = SimpleNamespace(
+            compress=lambda array: asked.append(array.dtype) or (array.astype("float64") * 2, array.dtype),
+            decompress=lambda array, dtype: (array / 2).astype(dtype),
+        )
+        return subtract(make_sgd(params, compression=doubling), params, 1, 1, 1), len(asked)
 
-    assert ranks.run(body) == [(6, [[-3.5], [-3.5]])] * 2
+    assert ranks.run(body) == [([[-3.5], [-3.5]], 6)] * 2
 
 
 @in_both_ways
@@ -315,23 +302,10 @@ def test_trainers_with_prefixes_find_each_other_whenever_they_are_made(ranks: Ra
     assert ranks.run(body) == [[-2.0, -5.0]] * 2
 
 
-@pytest.mark.parametrize(
-    ("shapes", "named"),
-    [
-        (
-            [[(2,)] * 2, [(2,)] * 3],
-            ["allreduce 'optimizer.net.1.", "2 gradients from 'net0'", "3 gradients from 'net0'"],
-        ),
-        ([[(2,)] * 2, [(3,), (2,)]], ["2 gradients from 'net0' [2] to 'net1' [2] with 4 elements"]),
-    ],
-    ids=["one more", "another shape"],
-)
 @in_one_step_or_two
-def test_ranks_with_other_parameters_are_told_which(
-    ranks: RankPool, shapes: list[list[tuple[int, ...]]], named: list[str], *, is_split: bool
-) -> None:
+def test_ranks_with_other_parameters_are_told_which(ranks: RankPool, *, is_split: bool) -> None:
     def body() -> str:
-        params = make_parameters(*shapes[hvd.rank()])
+        params = make_parameters(*[(2,)] * (2 + hvd.rank()))
         trainer = make_sgd(params, prefix="net")
         differentiate(params, 1.0)
         with pytest.raises(hvd.HorovodInternalError) as caught:
@@ -340,8 +314,8 @@ def test_ranks_with_other_parameters_are_told_which(
 
     first, second = ranks.run(body)
     assert first == second
-    assert all(name in first for name in named)
-    assert "allgather" not in first
+    for told in ("allreduce 'optimizer.net.1.", "2 gradients from 'net0'", "3 gradients from 'net0'"):
+        assert told in first
 
 
 def test_the_arguments_of_older_releases_are_understood(ranks: RankPool) -> None:

@@ -206,16 +206,15 @@ class Maker:
             call = replace(call, layout="strided")
         same = chance.choice(dtypes)
         names = tuple(same if chance.random() < 0.7 else chance.choice(dtypes) for _ in range(count))
-        shapes = tuple(self._make_shape(call, dtype) for dtype in names)
+        shapes = tuple(self._make_shape(call) for _ in names)
         return replace(call, dtypes=names, shapes=shapes, rows=self._make_rows(call, shapes))
 
-    def _make_shape(self, call: Call, dtype: str) -> tuple[int, ...]:
+    def _make_shape(self, call: Call) -> tuple[int, ...]:
         """Below and above what travels inside a question."""
         chance = self.chance
         most = 200_000 if chance.random() < 0.12 else 900
         if call.op == ADASUM or call.kind in (*GROUPED, Kind.SPARSE_ALLREDUCE):
             most = min(most, 50_000)
-        del dtype
         count = chance.choice((0, 1, 3, 17, chance.randint(1, most), most))
         match chance.randint(0, 3):
             case 0 if call.kind in (Kind.ALLREDUCE, Kind.BROADCAST) and count == 1:

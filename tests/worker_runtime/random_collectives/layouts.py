@@ -17,11 +17,11 @@ def lay_out(values: torch.Tensor, layout: str) -> tuple[torch.Tensor, Check]:
         return values[:1].clone().expand(values.shape), lambda: None
     if layout == "strided" and values.dim() and values.shape[-1]:
         memory = _make_memory(values, 2 * values.numel()).view(*values.shape[:-1], 2 * values.shape[-1])
-        return _fill(memory[..., ::2], values), lambda: _check(memory[..., 1::2])
+        return memory[..., ::2].copy_(values), lambda: _check(memory[..., 1::2])
     if layout == "offset":
         memory = _make_memory(values, values.numel() + 2)
         inner = memory[1:-1].view(values.shape)
-        return _fill(inner, values), lambda: _check(torch.stack([memory[0], memory[-1]]))
+        return inner.copy_(values), lambda: _check(torch.stack([memory[0], memory[-1]]))
     return values.clone(), lambda: None
 
 
@@ -29,10 +29,6 @@ def _make_memory(values: torch.Tensor, count: int) -> torch.Tensor:
     memory = torch.empty(count, dtype=values.dtype)
     memory.view(torch.uint8).fill_(1 if values.dtype == torch.bool else _GUARD)
     return memory
-
-
-def _fill(target: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return target.copy_(values)
 
 
 def _check(between: torch.Tensor) -> None:

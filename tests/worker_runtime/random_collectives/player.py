@@ -1,14 +1,11 @@
-"""Plays a random program as one rank of a real job, and compares each result with what one process computes.
-
-Long because every kind of call of a random program is played here.
-"""
+"""Plays a random program as one rank of a real job, and compares each result with what one process computes."""
 
 import faulthandler
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -113,26 +110,18 @@ class Player:
 
     def _play_in_threads(self, calls: Sequence[Call]) -> None:
         """A thread for each set."""
-        failures: list[BaseException] = []
-
-        def run(some: list[Call], chance: random.Random) -> None:
-            try:
-                self._call_all(some, chance)
-            except BaseException as error:  # noqa: BLE001 - raised by the main thread
-                failures.append(error)
-
-        threads = []
-        for where in sorted({call.where for call in calls}):
-            some = [call for call in calls if call.where == where]
-            chance = random.Random(self._chance.random())  # noqa: S311 - a program, no secret
-            threads.append(threading.Thread(target=run, args=(some, chance)))
-        self.counts["threads"] += len(threads)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        sets = sorted({call.where for call in calls})
+        self.counts["threads"] += len(sets)
+        if not sets:
+            return
+        with ThreadPoolExecutor(len(sets)) as threads:
+            runs = []
+            for where in sets:
+                some = [call for call in calls if call.where == where]
+                chance = random.Random(self._chance.random())  # noqa: S311 - a program, no secret
+                runs.append(threads.submit(self._call_all, some, chance))
+            for run in runs:
+                run.result()
 
     def _call_all(self, calls: Sequence[Call], chance: random.Random) -> None:
         """Synchronous ones in their order, the others anywhere between them."""
@@ -204,7 +193,7 @@ class Player:
                 return partial(_run, begin) if call.is_synchronous else begin, (), _pass
         laid = [lay_out(values, call.layout) for values in results.make_inputs(self._seed, call, self.rank)]
         views = [view for view, _ in laid]
-        function = getattr(hvd, _name_function(call))
+        function = getattr(hvd, f"{call.kind}{'' if call.is_synchronous else '_async'}{'_' * call.is_in_place}")
         given = views if call.kind in GROUPED else views[0]
 
         def check() -> None:
@@ -231,10 +220,6 @@ def _run(begin: Callable[[], Wait]) -> object:
 
 def _pass() -> None:
     """Nothing lies beside."""
-
-
-def _name_function(call: Call) -> str:
-    return f"{call.kind}{'' if call.is_synchronous else '_async'}{'_' * call.is_in_place}"
 
 
 def _is_same(one: Call, other: Call) -> bool:

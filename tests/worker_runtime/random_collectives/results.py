@@ -23,6 +23,7 @@ from tests.worker_runtime.random_collectives.calls import (
 )
 
 _REDUCED = (*ALLREDUCES, *SCATTERS)
+_COMBINE = {MIN: torch.minimum, MAX: torch.maximum, PRODUCT: torch.mul}  # others add up
 
 
 def find_dtype(name: str) -> torch.dtype:
@@ -135,11 +136,11 @@ def reduce(call: Call, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
     dtype = present[0].dtype
     if call.op == ADASUM:
         wide = [torch.zeros_like(present[0]) if tensor is None else tensor for tensor in inputs]
-        return _reduce_adasum([tensor.to(torch.float64) for tensor in wide]).to(dtype)
+        return reduce_adasum([tensor.to(torch.float64) for tensor in wide]).to(dtype)
     wide_dtype = torch.int64 if is_integer(dtype) else torch.float64 if dtype.is_floating_point else dtype
     total = _scale(present[0], call.prescale).to(wide_dtype)
     for tensor in present[1:]:
-        total = _combine(call.op, total, _scale(tensor, call.prescale).to(wide_dtype))
+        total = _COMBINE.get(call.op, torch.add)(total, _scale(tensor, call.prescale).to(wide_dtype))
     if call.op == AVERAGE:
         if is_integer(dtype):
             if call.postscale == 1.0:
@@ -150,17 +151,6 @@ def reduce(call: Call, inputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
     return _scale(total.to(dtype), call.postscale)
 
 
-def _combine(op: int, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    match op:
-        case 3:
-            return torch.minimum(one, other)
-        case 4:
-            return torch.maximum(one, other)
-        case 5:
-            return one * other
-    return one + other
-
-
 def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     if factor == 1.0:
         return tensor
@@ -169,7 +159,7 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     return tensor * factor
 
 
-def _reduce_adasum(vectors: list[torch.Tensor]) -> torch.Tensor:
+def reduce_adasum(vectors: list[torch.Tensor]) -> torch.Tensor:
     """Pairwise, in float64; where there are too many for a power of two, the last ones go to the first ones."""
     power = 1 << (len(vectors).bit_length() - 1)
     for surplus in range(power, len(vectors)):

@@ -1,16 +1,127 @@
-"""A bucket is one operation, which says what it is of."""
+"""From parameters and what the ranks find out about their gradients to buckets, each of which is one operation."""
 
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import make_parameters
+from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.reduction.threads import ThreadExecutor, World
 from worker_runtime.errors import HorovodInternalError
+from worker_runtime.reduction import Settings
 from worker_runtime.reduction.bucket import Bucket
 from worker_runtime.reduction.entry import Entry
-from worker_runtime.reduction.plan import make_buckets
+from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.seat import Seat
-from worker_runtime.reduction.settings import Settings
+from worker_runtime.reduction.survey import Survey, ask_survey
+
+
+def test_a_gradient_is_ready_after_its_passes() -> None:
+    entry = Entry(torch.zeros(1, requires_grad=True), "p", 2)
+    assert not entry.is_ready
+    entry.passes_left -= 2
+    assert entry.is_ready
+
+
+def test_sparse_dimensions_are_those_of_the_present_gradient() -> None:
+    entry = Entry(torch.zeros(2, 2, requires_grad=True), "p", 1)
+    assert entry.find_sparse_dims() == 0
+    entry.parameter.grad = torch.eye(2)
+    assert entry.find_sparse_dims() == 0
+    entry.parameter.grad = torch.eye(2).to_sparse(1)
+    assert entry.find_sparse_dims() == 1
+
+
+def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
+    parameter = torch.nn.UninitializedParameter()
+    entry = Entry(parameter, "p", 1)
+    assert entry.form is None
+    parameter.materialize((2, 3))
+    assert entry.find_form() == (torch.float32, torch.device("cpu"), (2, 3), (3, 1))
+    parameter.data = parameter.data.double()
+    assert entry.find_form()[0] == torch.float64
+
+
+def test_a_hook_is_removed_once() -> None:
+    entry = Entry(torch.zeros(1, requires_grad=True), "p", 1)
+    heard = []
+    entry.hook = entry.parameter.register_post_accumulate_grad_hook(heard.append)
+    entry.detach()
+    entry.detach()
+    entry.parameter.sum().backward()
+    assert heard == []
+
+
+def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
+    def body(executor: ThreadExecutor) -> Survey:
+        entries = [Entry(parameter, "", 1) for parameter in make_parameters(4)]
+        ready = [entries[2], entries[0]] if executor.rank == 0 else entries
+        if executor.rank == 1:
+            entries[3].parameter.grad = torch.ones(4).to_sparse()
+        return ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, "").read()
+
+    expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
+    assert world.run(body) == [expected] * 2
+
+
+def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
+        surveys = []
+        if executor.rank == 1:
+            surveys.append(ask_survey(Seat.take(executor, 0), entries, entries, 3, "").read())
+        executor.join()
+        return surveys
+
+    assert world.run(body) == [[], [Survey(calm=3, order=(1, 0), sparse_dims=(0, 0), is_of_all=False)]]
+
+
+def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        parameters = [*make_parameters(3), torch.zeros(4, dtype=torch.float64, requires_grad=True)]
+        groups = {parameters[0]: 0, parameters[3]: 0}
+        reducer = make_reducer(parameters, executor, groups=groups)
+        for _ in range(3):
+            backward(parameters, executor.rank + 1)
+            reducer.synchronize()
+        buckets = [{entry.name for entry in bucket.entries} for bucket in reducer.buckets]
+        return {"p0", "p3"} in buckets, len(buckets), list_gradients(parameters)
+
+    assert world.run(body) == [(True, 3, [[1.5] * 4] * 4)] * 2
+
+
+def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 3)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = None
+            for index in [1, 2, 0] if executor.rank == 0 else [0, 1, 2]:
+                parameters[index].sum().backward()
+            reducer.synchronize()
+        return [entry.name for bucket in reducer.buckets for entry in bucket.entries]
+
+    assert world.run(body) == [["p1", "p2", "p0"]] * 2
+
+
+def make_entries(count: int = 3) -> list[Entry]:
+    return [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(count))]
+
+
+def test_a_sparse_gradient_has_a_bucket_of_its_own_unless_it_shall_travel_as_dense() -> None:
+    seat = Seat.take(World(2).executors[0], 0)
+    for as_dense, expected in ((False, [["p2", "p0"], ["p1"]]), (True, [["p2", "p1", "p0"]])):
+        settings = Settings(sparse_as_dense=as_dense)
+        buckets = make_buckets(make_entries(), settings, seat, sparse_dims=[0, 1, 0])
+        assert sorted([entry.name for entry in bucket.entries] for bucket in buckets) == sorted(expected)
+
+
+def test_a_description_differs_with_everything_that_ranks_must_have_alike() -> None:
+    shapes = [torch.zeros(2, 3), torch.zeros(3, 2), torch.zeros(2, 3).double(), torch.zeros(3, 2).t()]
+    texts = {describe([Entry(shape, "p", 1)]) for shape in shapes} | {describe([Entry(shapes[0], "q", 1)])}
+    assert len(texts) == 5
+    assert describe([Entry(shapes[0], "p", 1)]) == describe([Entry(torch.ones(2, 3), "p", 1)])
+    assert describe(make_entries()).startswith("3 gradients from 'p0' [4] to 'p2' [4] with 12 elements (")
+    assert describe(make_entries(1)).startswith("gradient 'p0' [4] (")
+    assert describe([]) == "no gradients"
 
 
 def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
@@ -22,7 +133,7 @@ def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
     return seat, bucket
 
 
-def test_it_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
+def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         seat, bucket = make_bucket(executor)
         for _ in range(2):

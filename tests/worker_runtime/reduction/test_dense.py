@@ -51,32 +51,21 @@ def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> N
 
 
 @pytest.mark.parametrize(
-    ("reduction", "expected"),
-    [(Reduction.SUM, 5.0), (Reduction.MIN, 1.0), (Reduction.MAX, 4.0), (Reduction.PRODUCT, 4.0)],
+    ("how", "expected"),
+    [
+        (Combination(Reduction.SUM), 5.0),
+        (Combination(Reduction.MIN), 1.0),
+        (Combination(Reduction.MAX), 4.0),
+        (Combination(Reduction.PRODUCT), 4.0),
+        (Combination(Reduction.AVERAGE, 1 / 8, 8.0), 2.5),
+    ],
 )
-def test_gradients_are_combined_as_was_asked(world: World, reduction: Reduction, expected: float) -> None:
+def test_gradients_are_combined_as_was_asked(world: World, how: Combination, expected: float) -> None:
     def body(executor: ThreadExecutor) -> object:
-        (parameter,) = make_parameters(1)
-        reducer = make_reducer([parameter], executor, how=Combination(reduction))
-        results = []
-        for _ in range(3):
-            parameter.grad = None
-            (parameter * (1 + 3 * executor.rank)).sum().backward()
-            reducer.synchronize()
-            results.append(parameter.grad[0].item())
-        return results
+        reducer, parameters = begin(executor, 1, how=how)
+        return [train(reducer, parameters, 1.0 + 3 * executor.rank) for _ in range(3)]
 
-    assert world.run(body) == [[expected] * 3] * 2
-
-
-def test_factors_before_and_after_make_the_same_average(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        (parameter,) = make_parameters(1)
-        reducer = make_reducer([parameter], executor, how=Combination(Reduction.AVERAGE, 1 / 8, 8.0))
-        train(reducer, [parameter], executor.rank + 1)
-        return parameter.grad.tolist()
-
-    assert world.run(body) == [[1.5] * 4] * 2
+    assert world.run(body) == [[[[expected] * 4]] * 3] * 2
 
 
 def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:

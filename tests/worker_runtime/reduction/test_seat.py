@@ -40,17 +40,6 @@ def test_a_new_generation_begins_anew() -> None:
     assert new.run(body) == [([[2.0] * 4] * 2, "allreduce.optimizer.1.plan")] * 3
 
 
-def test_a_world_of_one_reduces_nothing() -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 1)
-        for _ in range(2):
-            parameters[0].sum().backward()
-        reducer.synchronize()
-        return executor.asked, list_gradients(parameters)
-
-    assert World(1).run(body) == [([], [[2.0] * 4])]
-
-
 def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
     world = World(3)
     for executor in world.executors:
@@ -122,10 +111,10 @@ def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> Non
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])
-def test_the_steps_of_the_only_rank_are_committed_too(*, is_elastic: bool) -> None:
+def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_elastic: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 1)
-        train(reducer, parameters)
+        assert train(reducer, parameters, 2.0) == [[2.0] * 4]
         backward(parameters)
         reducer.discard()
         DeltaReducer(lambda: executor, lambda: 0).step(parameters, lambda: None)

@@ -1,35 +1,27 @@
-"""A world in one process: each rank is a thread, the sequencer's rules are the true ones, and gloo is a few additions.
+"""A world in one process: each rank is a thread, the sequencer's rules are the true ones, and so is gloo.
 
 It shows what a real world does not let a test see: who asked for what and when, and what is in flight.
-
-Long because it is a whole world.
 """
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-import torch
-
+from tests.worker_runtime.backends.stubs import LIMIT, run_members
+from tests.worker_runtime.collectives.worlds import combine
 from worker_runtime.accord import Accord
 from worker_runtime.collectives import Commit, Join, make_neutral
 from worker_runtime.core.ordering import Ordering
-from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Restart, Signature, Wanted
+from worker_runtime.core.questions import Kind, Question, Refusal, Release, Restart, Signature, Wanted
 from worker_runtime.errors import HorovodInternalError, OperationRefusedError
 from worker_runtime.mentions import Mention
 from worker_runtime.operation import Members, Operation
 from worker_runtime.process_sets import ProcessSets
+from worker_runtime.torch_groups import TorchGroup
 
-LIMIT_SECONDS = 20.0
+LIMIT_SECONDS = LIMIT.total_seconds()
 _TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted
-NUMPY_REDUCTIONS = {
-    Reduction.AVERAGE: np.add,
-    Reduction.SUM: np.add,
-    Reduction.MIN: np.minimum,
-    Reduction.MAX: np.maximum,
-    Reduction.PRODUCT: np.multiply,
-}
 
 
 class ThreadHandle:
@@ -90,8 +82,6 @@ class ThreadExecutor:
         self.asked: list[str] = []
         self.awaited: list[str] = []
         self.notes: list[str] = []
-        self.given_up: list[str] = []
-        self.withdrawn: list[str] = []
         self.awaits: ThreadHandle | None = None
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
@@ -108,8 +98,7 @@ class ThreadExecutor:
         return f"{kind}.noname.{f'0.{self.accord.restarts}.' if self.accord.restarts else ''}{count}"
 
     def give_up_call(self, process_set: int, name: str, reason: str) -> None:
-        """Tell the world, and note it."""
-        self.given_up.append(name)
+        """Tell the world."""
         self._world.give_up(self.rank, process_set, name, reason)
 
     def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
@@ -120,8 +109,7 @@ class ThreadExecutor:
         return self._world.ask(self.rank, operation)
 
     def withdraw(self, handle: ThreadHandle, reason: str) -> None:
-        """Tell the world, and note it."""
-        self.withdrawn.append(handle.operation.question.name)
+        """Tell the world."""
         self._world.withdraw(self.rank, handle.operation.question, reason)
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
@@ -140,84 +128,6 @@ class ThreadExecutor:
         self.run(Join(self.find_members(0, "join")))
 
 
-class _Call:
-    """One call of a group's method by all ranks; the last one to come carries it out for all."""
-
-    def __init__(self, size: int) -> None:
-        self._arguments: dict[int, tuple[Any, ...]] = {}
-        self._size = size
-        self._done = threading.Event()
-
-    def come(self, position: int, kind: str, arguments: tuple[Any, ...]) -> None:
-        self._arguments[position] = arguments
-        if len(self._arguments) == self._size:
-            perform(kind, [self._arguments[member] for member in range(self._size)])
-            self._done.set()
-
-    def wait(self, timeout: object = None) -> bool:
-        del timeout
-        assert self._done.wait(LIMIT_SECONDS)
-        return True
-
-    def is_completed(self) -> bool:
-        return self._done.is_set()
-
-
-def perform(kind: str, arguments: list[tuple[Any, ...]]) -> None:
-    """What gloo would do with the ranks' tensors."""
-    firsts = [first for first, *_ in arguments]
-    if kind == "broadcast":
-        result = firsts[arguments[0][1]].clone()
-    elif kind == "allreduce":
-        stack = torch.stack(firsts)
-        name = str(arguments[0][1]).rpartition(".")[2]
-        result = {"SUM": stack.sum, "PRODUCT": stack.prod, "MIN": stack.amin, "MAX": stack.amax}[name](0)
-    elif kind == "allgather":
-        for outputs, _ in arguments:
-            for output, (_, own) in zip(outputs, arguments, strict=True):
-                output.copy_(own)
-        return
-    else:
-        sent = [source.split(splits) for _, source, _, splits in arguments]
-        for position, (output, *_) in enumerate(arguments):
-            output.view(-1).copy_(torch.cat([parts[position] for parts in sent]))
-        return
-    for tensor in firsts:
-        tensor.copy_(result)
-
-
-class _Group:
-    """One rank's group of an operation."""
-
-    def __init__(self, calls: list[_Call], lock: threading.Lock, position: int, size: int) -> None:
-        self._calls, self._lock = calls, lock
-        self._position, self._size = position, size
-        self._made = 0
-
-    def allreduce(self, tensor: torch.Tensor, op: object) -> _Call:
-        return self._call("allreduce", tensor, op)
-
-    def broadcast(self, tensor: torch.Tensor, root: int) -> _Call:
-        return self._call("broadcast", tensor, root)
-
-    def allgather(self, outputs: list[torch.Tensor], own: torch.Tensor) -> _Call:
-        return self._call("allgather", outputs, own)
-
-    def alltoall_base(
-        self, output: torch.Tensor, source: torch.Tensor, output_splits: list[int], splits: list[int]
-    ) -> _Call:
-        return self._call("alltoall", output, source, output_splits, splits)
-
-    def _call(self, kind: str, *arguments: object) -> _Call:
-        with self._lock:
-            if self._made == len(self._calls):
-                self._calls.append(_Call(self._size))
-            call = self._calls[self._made]
-            self._made += 1
-            call.come(self._position, kind, arguments)
-        return call
-
-
 class World:
     """Ranks 0 to size - 1, and what they have pending."""
 
@@ -228,6 +138,7 @@ class World:
         self._ordering = Ordering(size)
         self._lock = threading.Lock()
         self._pending: dict[tuple[int, int, str], ThreadHandle] = {}
+        self._groups: dict[tuple[int, ...], list[TorchGroup]] = {}
 
     def ask(self, rank: int, operation: Operation[Any]) -> ThreadHandle:
         """A rank asks; what is then complete runs at once, in this thread."""
@@ -321,12 +232,9 @@ class World:
         handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
         signature = question.signature
         if signature.payload_dtype:
-            parts = [np.frombuffer(handle.payload, signature.payload_dtype) for handle in handles.values()]
-            total = parts[0].copy()
-            for part in parts[1:]:
-                total = NUMPY_REDUCTIONS[signature.reduction](total, part)
+            total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
             for handle in handles.values():
-                handle.payload = total.tobytes()
+                handle.payload = total
         elif signature.kind is Kind.ADD_SET:
             for executor in self.executors:
                 executor.process_sets.add(terms.value, terms.extents[0], terms.index)
@@ -334,23 +242,24 @@ class World:
             operations = [
                 handles[rank].operation if rank in handles else make_neutral(terms, rank) for rank in terms.members
             ]
-            run_together(operations, terms)
+            size = len(operations)
+            if terms.members not in self._groups:
+                prefix = str(terms.members)
+                self._groups[terms.members] = run_members(
+                    size, lambda position, gloo: gloo.make(prefix, position, size, "cpu", LIMIT)[0]
+                )
+            run_together(operations, self._groups[terms.members], terms)
         for handle in handles.values():
             handle.terms = terms
             handle.answered.set()
 
 
-def run_together(operations: Sequence[Operation[Any]], terms: Release) -> None:
+def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGroup], terms: Release) -> None:
     """Start the ranks' operations at the same time, since some wait for each other, and wait for what they do."""
-    calls: list[_Call] = []
-    lock, size = threading.Lock(), len(operations)
 
-    def start(position: int) -> None:
-        for work in operations[position].start(_Group(calls, lock, position, size), terms):
-            work.wait()
+    def start(operation: Operation[Any], group: TorchGroup) -> None:
+        for work in operation.start(group, terms):
+            work.wait(LIMIT)
 
-    threads = [threading.Thread(target=start, args=(position,)) for position in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT_SECONDS)
+    with ThreadPoolExecutor(len(operations)) as threads:
+        list(threads.map(start, operations, groups))
