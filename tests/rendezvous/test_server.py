@@ -22,7 +22,7 @@ from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
-from rendezvous.notices import KEY_BYTES, Notice, Published, Refused, StoreOpened
+from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
@@ -42,7 +42,6 @@ from tests.waiting import happen
 STORE = Endpoint("10.0.0.1", 4711)
 # Ranks go host by host; cross ranks count the hosts that have the same local rank.
 KEY = b"k" * KEY_BYTES
-ON_A = Published(1, ((A0, Assignment(0, 4, 0, 2, 0, 2)), (A1, Assignment(1, 4, 1, 2, 0, 2))), KEY)
 ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1, 2, 1, 2))), KEY)
 
 
@@ -63,13 +62,11 @@ async def open_store(agent: AgentClient, worker: Worker, generation: int = 1, en
     )
 
 
-async def form(stage: Stage, *, store: bool = False) -> None:
-    """All join, and rank 0 opens its store."""
+async def form(stage: Stage) -> None:
+    """All join."""
     async with stage.agent("a") as a, stage.agent("b") as b:
         await join(b, B1, B0)
         await join(a, A1, A0)
-        if store:
-            await open_store(a, A0)
 
 
 async def read(agent: AgentClient, count: int) -> list[Notice]:
@@ -80,16 +77,6 @@ async def read(agent: AgentClient, count: int) -> list[Notice]:
 
 class LauncherError(Exception):
     """What a launcher's part may raise."""
-
-
-@in_clean_loop
-async def test_each_host_is_told_its_own_workers_numbers_and_where_the_store_is() -> None:
-    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
-        told = asyncio.gather(read(a, 2), read(b, 2))
-        await form(stage, store=True)
-        on_a, on_b = await told
-        assert on_a == [ON_A, StoreOpened(1, STORE)]
-        assert on_b == [ON_B, StoreOpened(1, STORE)]
 
 
 @in_clean_loop
@@ -239,9 +226,6 @@ async def test_a_server_listens_on_several_addresses_at_once() -> None:
             await here.report(1, [A0], [], LIMIT_SECONDS)
             await there.report(2, [A0], [Exited(A1, 0)], LIMIT_SECONDS)
             assert stage.server.state.ended == 1
-            await there.join(pb.JoinRequest(worker=wire.encode_worker(A0)))
-            (told,) = await read(here, 1)
-            assert isinstance(told, Refused)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(LOOPBACK, other)
         await stage.server.close()

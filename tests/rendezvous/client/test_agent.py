@@ -12,7 +12,7 @@ from rendezvous.authority import Authority
 from rendezvous.client import AgentClient
 from rendezvous.client.agent import _liveness
 from rendezvous.client.calls import RETRY_SECONDS
-from rendezvous.core.events import Exited, Joined
+from rendezvous.core.events import Joined
 from rendezvous.core.model import Host
 from rendezvous.errors import UnreachableError
 from rendezvous.notices import Published
@@ -65,29 +65,6 @@ async def test_a_proxy_in_the_environment_is_not_for_us(monkeypatch: pytest.Monk
     async with open_stage(LONE) as stage, stage.agent("a") as agent:
         await agent.report(1, [A0], [], LIMIT_SECONDS)
         assert stage.server.state.last_heard["a"] is not None
-
-
-@in_clean_loop
-async def test_a_report_goes_through_once_the_network_is_mended() -> None:
-    async with (
-        open_stage(LONE) as stage,
-        open_network(stage.port) as network,
-        stage.agent("a", address=network.address) as agent,
-    ):
-        await agent.report(1, [A0], [], LIMIT_SECONDS)
-        await network.cut()
-        with pytest.raises(UnreachableError):
-            await agent.report(2, [A0], [Exited(A0, 0)], PATIENCE_SECONDS)
-        await network.mend()
-        number = 2
-        async with asyncio.timeout(LIMIT_SECONDS):
-            while not stage.server.state.ended:
-                number += 1
-                try:
-                    await agent.report(number, [], [Exited(A0, 0)], PATIENCE_SECONDS)
-                except UnreachableError:
-                    await asyncio.sleep(RETRY_SECONDS)
-        assert network.made > 1
 
 
 @pytest.mark.parametrize("lease_seconds", [5.0, 30.0, 600.0])
