@@ -7,7 +7,7 @@ import asyncio
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,55 +27,33 @@ class Fire:
     def __init__(self, address: str, port: int, seed: int) -> None:
         self._address = address
         self._port = port
-        self._chance = random.Random(seed)  # noqa: S311 - a story, not a secret
-        self._credential = Authority("another job").issue_agent("a")
+        self.chance = random.Random(seed)  # noqa: S311 - a story, not a secret
         self.done: Counter[str] = Counter()
+        # What each kind sends, and how it is known to TLS where it gets so far.
+        self._anonymous, self._foreign = make_context(), make_context(Authority("another job").issue_agent("a"))
+        self.kinds: dict[str, Callable[[], tuple[bytes, ssl.SSLContext | None]]] = {
+            "noise": lambda: (self.chance.randbytes(self.chance.choice([1, 5, 300, 70_000, _HUGE_BYTES])), None),
+            "frames in plain text": lambda: (PREFACE + b"".join(self._make_frame() for _ in range(20)), None),
+            "a part of a hello": lambda: (self._make_part_of_hello(), None),
+            "a hello and no more": lambda: (make_hello(), None),  # the server signs something, which costs it most
+            "no certificate": lambda: (
+                PREFACE + self.chance.randbytes(self.chance.choice([10, _HUGE_BYTES])),
+                self._anonymous,
+            ),
+            "another job's certificate": lambda: (PREFACE + self._make_frame(), self._foreign),
+        }
 
     async def burn(self) -> None:
         """One stranger after the other, each as one of these kinds, until cancelled."""
-        kinds = (
-            self.make_noise,
-            self.speak_http2,
-            self.stall_in_the_handshake,
-            self.say_hello_and_no_more,
-            self.come_without_certificate,
-            self.come_from_another_job,
-        )
         while True:
-            kind = self._chance.choice(kinds)
+            kind = self.chance.choice(list(self.kinds))
             with suppress(OSError, EOFError):  # TimeoutError and SSLError are OSErrors
-                await kind()
-            self.done[kind.__name__] += 1
+                await self.visit(kind)
+            self.done[kind] += 1
 
-    async def make_noise(self) -> None:
-        """Random bytes, a few or very many."""
-        await self._send(self._chance.randbytes(self._chance.choice([1, 5, 300, 70_000, _HUGE_BYTES])))
-
-    async def speak_http2(self) -> None:
-        """Frames in plain text, of all kinds and of none, with lengths that are true or not."""
-        await self._send(PREFACE + b"".join(self._make_frame() for _ in range(20)))
-
-    async def stall_in_the_handshake(self) -> None:
-        """A part of what a client says first, and then nothing; or one bit of it is wrong."""
-        hello = bytearray(make_hello())
-        if self._chance.getrandbits(1):
-            hello[self._chance.randrange(len(hello))] ^= 1 << self._chance.randrange(8)
-        await self._send(bytes(hello[: self._chance.randrange(1, len(hello))]))
-
-    async def say_hello_and_no_more(self) -> None:
-        """Have the server sign something, which costs it most, and never answer."""
-        await self._send(make_hello())
-
-    async def come_without_certificate(self) -> None:
-        """Go as far as TLS lets one who has no certificate, and speak as if one had."""
-        await self._send(PREFACE + self._chance.randbytes(self._chance.choice([10, _HUGE_BYTES])), make_context())
-
-    async def come_from_another_job(self) -> None:
-        """The same, with a certificate that another job's authority has issued."""
-        await self._send(PREFACE + self._make_frame(), make_context(self._credential))
-
-    async def _send(self, data: bytes, context: ssl.SSLContext | None = None) -> None:
+    async def visit(self, kind: str) -> None:
         """Connect, send, and read what comes, until the server hangs up or patience ends."""
+        data, context = self.kinds[kind]()
         patience_seconds = None if context is None else _PATIENCE_SECONDS
         reader, writer = await asyncio.open_connection(
             self._address, self._port, ssl=context, ssl_handshake_timeout=patience_seconds
@@ -89,22 +67,34 @@ class Fire:
         finally:
             writer.transport.abort()
 
+    def _make_part_of_hello(self) -> bytes:
+        """With one bit of it wrong, or not."""
+        hello = make_hello()
+        if self.chance.getrandbits(1):
+            hello = flip(hello, self.chance)
+        return hello[: self.chance.randrange(1, len(hello))]
+
     def _make_frame(self) -> bytes:
-        payload = self._chance.randbytes(self._chance.randrange(200))
-        length = self._chance.choice([len(payload), self._chance.randrange(1 << 24)])
-        kind = self._chance.randrange(12)
-        return (
-            length.to_bytes(3, "big")
-            + bytes([kind, self._chance.randrange(256)])
-            + self._chance.randrange(1 << 32).to_bytes(4, "big")
-            + payload
-        )
+        """Of any kind or of none, with a length that is true or not."""
+        payload = self.chance.randbytes(self.chance.randrange(200))
+        length = self.chance.choice([len(payload), self.chance.randrange(1 << 24)])
+        kind, flags = self.chance.randrange(12), self.chance.randrange(256)
+        return length.to_bytes(3, "big") + bytes([kind, flags]) + self.chance.randbytes(4) + payload
+
+
+def flip(data: bytes, chance: random.Random) -> bytes:
+    """One bit is another."""
+    changed = bytearray(data)
+    changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    return bytes(changed)
 
 
 @asynccontextmanager
-async def burning(address: str, port: int, *, seed: int, strangers: int, idle: int) -> AsyncIterator[Fire]:
+async def burning(
+    address: str, port: int, *, seed: int, strangers: int, idle: int, kind: type[Fire] = Fire
+) -> AsyncIterator[Fire]:
     """So many strangers at a time, and besides them so many connections on which nothing is ever said."""
-    fire = Fire(address, port, seed)
+    fire = kind(address, port, seed)
     async with holding(address, port, idle):
         burning = [asyncio.create_task(fire.burn()) for _ in range(strangers)]
         try:

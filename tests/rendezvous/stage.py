@@ -215,7 +215,6 @@ class Network:
         self._is_cut = asyncio.Event()
         self._pumps: set[asyncio.Task[None]] = set()
         self.port = 0
-        self.made = 0  # connections so far
 
     @property
     def address(self) -> str:
@@ -242,7 +241,6 @@ class Network:
             pump.cancel()
 
     def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.made += 1
         connection = asyncio.create_task(self._connect(reader, writer, self._is_cut))
         self._connections.add(connection)
         connection.add_done_callback(self._connections.discard)

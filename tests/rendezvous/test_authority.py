@@ -2,9 +2,10 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 import grpc
 import pytest
@@ -39,31 +40,21 @@ def assert_unheard(stage: Stage) -> None:
     assert [stage.server.state.last_heard[host] for host in "ab"] == [None, None]
 
 
-async def expect_unreachable(stage: Stage, credential: Credential) -> None:
-    async with as_agent(stage, "a", credential) as agent:
-        with pytest.raises(UnreachableError):
-            await agent.report(1, [A0], [], TRY_SECONDS)
-    assert_unheard(stage)
-
-
 @in_clean_loop
-async def test_an_agent_with_its_certificate_is_heard() -> None:
-    async with open_stage() as stage, as_agent(stage, "a", stage.authority.issue_agent("a")) as agent:
-        await agent.report(1, [A0], [], LIMIT_SECONDS)
-        assert stage.server.state.last_heard["a"] is not None
-
-
-@in_clean_loop
-async def test_one_hosts_certificate_does_not_speak_for_another() -> None:
+async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() -> None:
     async with open_stage() as stage, as_agent(stage, "b", stage.authority.issue_agent("a")) as agent:
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await agent.report(1, [B0], [], LIMIT_SECONDS)
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await anext(agent.watch())
+        async with as_agent(stage, "", stage.authority.issue_agent("a")) as nobody:
+            with pytest.raises(CallRefusedError, match="does not speak for host ''"):
+                await anext(nobody.watch())
         named = wire.encode_worker(B0)
         for call in (
             agent.join(pb.JoinRequest(worker=named)),
             agent.open_store(pb.OpenStoreRequest(worker=named, generation=1)),
+            agent.declare(pb.DeclareRequest(worker=named)),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
@@ -72,29 +63,30 @@ async def test_one_hosts_certificate_does_not_speak_for_another() -> None:
         assert stage.server.state.waiting == 0
 
 
-@in_clean_loop
-async def test_nobody_watches_without_naming_a_host() -> None:
-    async with open_stage() as stage, as_agent(stage, "", stage.authority.issue_agent("a")) as agent:
-        with pytest.raises(CallRefusedError, match="does not speak for host ''"):
-            await anext(agent.watch())
+def mix(authority: Credential, keys: Credential) -> Credential:
+    """One who believes the first one's authority, and shows the second one's certificate."""
+    return Credential(authority.authority, keys.certificate, keys.private_key)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _, other: other.issue_agent("a"),
+        lambda ours, other: mix(ours.issue_agent("a"), other.issue_agent("a")),
+        lambda ours, other: mix(other.issue_agent("a"), ours.issue_agent("a")),
+        lambda ours, _: ours.issue_server(),
+    ],
+    ids=["another job's agent", "one that knows this job's authority", "one that believes another", "a server"],
+)
 @in_clean_loop
-async def test_another_jobs_agent_is_not_heard() -> None:
+async def test_another_than_an_agent_of_this_job_does_not_call(
+    make: Callable[[Authority, Authority], Credential],
+) -> None:
     async with open_stage() as stage:
-        theirs = Authority("job").issue_agent("a")
-        await expect_unreachable(stage, Credential(stage.authority.issue_agent("a").authority, *_keys(theirs)))
-        await expect_unreachable(stage, theirs)
-
-
-def _keys(credential: Credential) -> tuple[bytes, bytes]:
-    return credential.certificate, credential.private_key
-
-
-@in_clean_loop
-async def test_the_servers_certificate_does_not_call() -> None:
-    async with open_stage() as stage:
-        await expect_unreachable(stage, stage.authority.issue_server())
+        async with as_agent(stage, "a", make(stage.authority, Authority("job"))) as agent:
+            with pytest.raises(UnreachableError):
+                await agent.report(1, [A0], [], TRY_SECONDS)
+        assert_unheard(stage)
 
 
 @pytest.mark.parametrize("host", ["a", SERVER_NAME])
@@ -109,34 +101,18 @@ async def test_an_agents_certificate_does_not_serve(host: str) -> None:
         await client.close()
 
 
+@pytest.mark.parametrize("speaks_tls", [True, False])
 @in_clean_loop
-async def test_another_jobs_server_is_not_believed() -> None:
-    async with open_stage() as stage, open_stage() as other:
-        ours = Credential(other.authority.issue_server().authority, *_keys(stage.authority.issue_agent("a")))
-        await expect_unreachable(stage, ours)
-
-
-@in_clean_loop
-async def test_a_caller_without_certificate_is_not_heard() -> None:
+async def test_a_caller_without_certificate_is_not_heard(*, speaks_tls: bool) -> None:
+    options = (("grpc.ssl_target_name_override", SERVER_NAME),)
     async with open_stage() as stage:
         credentials = grpc.ssl_channel_credentials(stage.authority.issue_agent("a").authority)
-        options = (("grpc.ssl_target_name_override", SERVER_NAME),)
-        async with grpc.aio.secure_channel(stage.address, credentials, options=options) as channel:
-            await expect_silence(stage, channel)
-
-
-@in_clean_loop
-async def test_a_caller_in_plain_text_is_not_heard() -> None:
-    async with open_stage() as stage, grpc.aio.insecure_channel(stage.address) as channel:
-        await expect_silence(stage, channel)
-
-
-async def expect_silence(stage: Stage, channel: grpc.aio.Channel) -> None:
-    stub = pb_grpc.RendezvousStub(channel)
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await stub.Report(pb.AgentReport(host="a", number=1), timeout=TRY_SECONDS)
-    assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
-    assert_unheard(stage)
+        secure = partial(grpc.aio.secure_channel, credentials=credentials, options=options)
+        async with (secure if speaks_tls else grpc.aio.insecure_channel)(stage.address) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await pb_grpc.RendezvousStub(channel).Report(pb.AgentReport(host="a", number=1), timeout=TRY_SECONDS)
+        assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+        assert_unheard(stage)
 
 
 def test_an_old_version_of_tls_is_not_spoken() -> None:

@@ -7,7 +7,7 @@ from rendezvous.boards import Boards
 from rendezvous.core.effects import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 from rendezvous.core.reports import Decision, Verdict
-from rendezvous.notices import Departed, Interrupted, Notice, Published, Refused, ResizeOffered
+from rendezvous.notices import KEY_BYTES, Departed, Interrupted, Notice, Published, Refused, ResizeOffered
 
 A0, B0 = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 RETRY = Verdict(Decision.RETRY, (0, 1))
@@ -41,6 +41,12 @@ def test_each_host_is_told_of_its_own_members_and_of_the_one_verdict() -> None:
     assert (on_a.members, on_b.members) == (((A0, PAIR[0]),), ((B0, PAIR[1]),))
     assert on_a.verdict == on_b.verdict == RETRY
     assert on_a.key == on_b.key
+
+
+def test_each_generation_of_each_job_has_a_key_of_its_own() -> None:
+    keys = [boards._make_key(generation) for boards in (Boards(), Boards()) for generation in (1, 1, 2)]
+    assert keys[0] == keys[1]
+    assert (len(set(keys)), {len(key) for key in keys}) == (4, {KEY_BYTES})
 
 
 def test_all_members_are_told_what_concerns_all() -> None:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rendezvous import bootstrap
@@ -30,16 +30,11 @@ values = st.binary(min_size=1).filter(lambda data: b"\0" not in data).map(os.fsd
         lease_seconds=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     )
 )
+@example(Bootstrap("job", Path("/s"), Worker(Slot("2001:db8::1", 0), 1), "2001:db8::1", 1.0, 1.0))
 def test_what_the_agent_writes_the_worker_reads(written: Bootstrap) -> None:
     environment = {os.fsencode(name): os.fsencode(value) for name, value in written.environment().items()}
     arrived = {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()}
     assert Bootstrap.read(arrived) == written
-
-
-def test_a_host_may_be_an_ipv6_address() -> None:
-    worker = Worker(Slot("2001:db8::1", 0), 1)
-    written = Bootstrap("job", Path("/s"), worker, "2001:db8::1", 1.0, 1.0)
-    assert Bootstrap.read(written.environment()) == written
 
 
 def test_a_script_that_no_agent_started_has_no_bootstrap() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from rendezvous.file_limit import FileLimit, count_connections
+from tests.rendezvous.stage import open_stage, run
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,14 @@ def test_connections_leave_files_for_everything_else(limits: tuple[int, int]) ->
 def test_connections_have_a_limit_where_files_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert 1000 < count_connections() < 100_000
+
+
+def test_the_limit_is_raised_while_a_server_serves(limits: tuple[int, int]) -> None:
+    low, hard = limits
+
+    async def story() -> None:
+        async with open_stage():
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
+
+    run(story())

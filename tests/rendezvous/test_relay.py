@@ -90,24 +90,9 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
 
 
 @in_clean_loop
-async def test_who_provides_the_sequencer_hears_of_joins_and_generations_and_is_heard(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    async with (
-        open_stage([Host("a", 2)]) as stage,
-        stage.relay("a", path),
-        open_worker(path, A0) as a0,
-        open_worker(path, A1) as a1,
-    ):
-        await meet(a0, a1)
-        assert stage.sequencing.interpreters == [sys.executable] * 2
-        (published,) = stage.sequencing.published
-        assert (published.generation, [worker for worker, _ in published.members]) == (1, [A0, A1])
-        assert published.key == stage.server._boards._key[1]
-        assert await in_thread(lambda: a0.await_sequencer(1)) == stage.sequencing.endpoint
-
-
-@in_clean_loop
-async def test_the_server_is_not_told_of_interpreters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passed_on: list[bytes] = []
     join = AgentClient.join
 
@@ -120,18 +105,22 @@ async def test_the_server_is_not_told_of_interpreters(tmp_path: Path, monkeypatc
     async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as worker:
         await in_thread(lambda: worker.join(0))
         assert (passed_on, stage.sequencing.interpreters) == ([b""], [sys.executable])
+        (published,) = stage.sequencing.published
+        assert (published.generation, published.key) == (1, stage.server._boards._key[1])
+        assert published.members == ((A0, Assignment(0, 1, 0, 1, 0, 1)),)
 
 
 @in_clean_loop
-async def test_a_relay_that_is_started_anew_loses_nobody(tmp_path: Path) -> None:
+async def test_a_relay_that_is_started_late_and_anew_loses_nobody(tmp_path: Path) -> None:
     path = tmp_path / "a"
     async with (
         open_stage([Host("a", 2)]) as stage,
         open_worker(path, A0) as a0,
         open_worker(path, A1) as a1,
     ):
+        joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
+        await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
         async with stage.relay("a", path):
-            joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
             await happen(lambda: stage.server.state.waiting == 1)
         assert not path.exists()
         async with stage.relay("a", path):
@@ -154,7 +143,11 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
         open_worker(on_a, A0) as a0,
         open_worker(on_b, B0) as b0,
     ):
+        await happen(lambda: bool(stage.server.board("b")._followers))
+        await network.cut()
         joining = asyncio.create_task(in_thread(lambda: b0.join(0)))
+        await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
+        await network.mend()
         await happen(lambda: stage.server.state.waiting == 1)
         await network.cut()
         assert (await in_thread(lambda: a0.join(0))).assignment.rank == 0
@@ -162,23 +155,6 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
         await network.mend()
         assert (await joining).assignment.rank == 1
         assert await in_thread(lambda: b0.await_store(1)) == STORE
-
-
-@in_clean_loop
-async def test_a_worker_that_joins_while_the_way_is_broken_is_passed_on_when_it_is_mended(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    async with (
-        open_stage([Host("a", 1)]) as stage,
-        open_network(stage.port) as network,
-        stage.relay("a", path, address=network.address),
-        open_worker(path, A0) as client,
-    ):
-        await happen(lambda: bool(stage.server.board("a")._followers))
-        await network.cut()
-        joining = asyncio.create_task(in_thread(lambda: client.join(0)))
-        await asyncio.wait({joining}, timeout=0.2)  # it may have been told that there is no way
-        await network.mend()
-        assert (await joining).generation == 1
 
 
 @in_clean_loop
@@ -224,23 +200,7 @@ async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_pa
         await client.close()
 
 
-@in_clean_loop
-async def test_a_relay_that_closes_ends_its_workers_watches(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
-        relay = Relay("a", client, stage.sequencing)
-        await relay.open(path)
-        async with grpc.aio.insecure_channel(name_socket(path)) as channel:
-            stub = pb_grpc.RendezvousStub(channel)
-            call = stub.Watch(pb.WatchRequest(worker=wire.encode_worker(A0)))
-            await happen(lambda: len(relay._board._followers) == 1)
-            await relay.close()
-            assert await call.read() == grpc.aio.EOF
-            await happen(lambda: not relay._board._followers)
-        assert not path.exists()
-
-
-def test_a_relay_that_closes_has_grpc_say_nothing_in_its_workers(tmp_path: Path) -> None:
+def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_them(tmp_path: Path) -> None:
     path = tmp_path / "a"
 
     async def story() -> tuple[bytes, bytes]:
@@ -256,6 +216,8 @@ def test_a_relay_that_closes_has_grpc_say_nothing_in_its_workers(tmp_path: Path)
             try:
                 await happen(lambda: len(relay._board._followers) == 1)
                 await relay.close()
+                await happen(lambda: not relay._board._followers)
+                assert not path.exists()
                 return await asyncio.wait_for(process.communicate(), LIMIT_SECONDS)
             finally:
                 if process.returncode is None:

@@ -16,11 +16,6 @@ def test_an_activation_is_one_line_of_json() -> None:
     assert json.loads(line) == {"generation": 3, "size": 4, "key": KEY.hex()}
 
 
-def test_the_key_is_not_shown() -> None:
-    shown = f"{Activation(3, 4, KEY)!r}"
-    assert shown == "Activation(generation=3, size=4)"
-
-
 @pytest.mark.parametrize(
     ("line", "port"),
     [

@@ -6,13 +6,11 @@ Long because each thing that can go wrong on the way has a story of its own.
 import asyncio
 import os
 import socket
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 import rendezvous.client.worker
@@ -35,6 +33,7 @@ from tests.rendezvous.stage import (
     LIMIT_SECONDS,
     LOOPBACK,
     Stage,
+    find_sockets,
     in_clean_loop,
     in_thread,
     make_bootstrap,
@@ -87,18 +86,6 @@ async def open_pair(
 def open_elastic_pair(path: Path) -> AbstractAsyncContextManager[tuple[Stage, WorkerClient, WorkerClient]]:
     """The same of an elastic job."""
     return open_pair(path, Policy.elastic(1, 4, 2, lease_seconds=LIMIT_SECONDS), Report())
-
-
-@in_clean_loop
-async def test_a_worker_that_joins_again_waits_for_a_newer_generation(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path):
-        for after in range(3):
-            async with open_worker(path, A0) as client:
-                membership = await in_thread(partial(client.join, after))
-                assert membership == Membership(after + 1, ALONE.assignment, KEY)
-                moved = Endpoint(LOOPBACK, 4711 + after)
-                await in_thread(partial(client.open_store, after + 1, moved))
-                assert await in_thread(partial(client.await_store, after + 1)) == moved
 
 
 @in_clean_loop
@@ -172,31 +159,17 @@ def test_an_agent_that_is_not_there_or_does_not_answer_is_given_up(
 
 
 @in_clean_loop
-async def test_peers_that_do_not_come_are_given_up(path: Path) -> None:
+async def test_what_does_not_come_is_given_up(path: Path) -> None:
     async with open_stage(PAIR) as stage, stage.relay("a", path):
-        with open_impatient(path) as client, pytest.raises(UnreachableError, match="no generation was formed"):
-            await in_thread(lambda: client.join(0))
-        assert stage.server.state.waiting == 1
-
-
-@in_clean_loop
-async def test_a_store_or_a_sequencer_that_is_not_announced_is_given_up(path: Path) -> None:
-    async with open_stage(LONE) as stage, stage.relay("a", path):
         with open_impatient(path) as client:
-            await in_thread(lambda: client.join(0))
-            with pytest.raises(UnreachableError, match="rank 0's store at generation 1"):
-                await in_thread(lambda: client.await_store(1))
-            with pytest.raises(UnreachableError, match="the sequencer at generation 7"):
-                await in_thread(lambda: client.await_sequencer(7))
-
-
-@in_clean_loop
-async def test_a_worker_waits_for_an_agent_that_is_just_starting(path: Path) -> None:
-    async with open_stage(LONE) as stage, open_worker(path, A0) as client:
-        joining = asyncio.create_task(in_thread(lambda: client.join(0)))
-        await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
-        async with stage.relay("a", path):
-            assert await joining == ALONE
+            for call, what in (
+                (lambda: client.join(0), "no generation was formed"),
+                (lambda: client.await_store(1), "rank 0's store at generation 1"),
+                (lambda: client.await_sequencer(7), "the sequencer at generation 7"),
+            ):
+                with pytest.raises(UnreachableError, match=what):
+                    await in_thread(call)
+        assert stage.server.state.waiting == 1
 
 
 @pytest.mark.parametrize("name", ["a b", "50%25", "a#b", "a?b", "é", os.fsdecode(b"\xff")])
@@ -211,19 +184,19 @@ async def test_the_socket_may_lie_in_a_folder_of_any_name(tmp_path: Path, name: 
 
 
 @in_clean_loop
-async def test_a_workers_client_that_is_closed_leaves_neither_thread_nor_connection(path: Path) -> None:
+async def test_a_workers_client_that_is_closed_leaves_no_connection(path: Path) -> None:
     async with open_stage(LONE) as stage, stage.relay("a", path):
-        threads = set(threading.enumerate())
+        await happen(lambda: bool(stage.server.board("a")._followers))  # the relay has its own connection
+        sockets = find_sockets()
         with closing(WorkerClient(make_bootstrap(path, A0))) as client:
             await in_thread(partial(client.join, 0))
-            assert _working(threads)
-            assert _count_connections(path) == 1
-        await happen(lambda: not _working(threads) and not _count_connections(path))
+            assert find_sockets() - sockets
+        await happen(lambda: not find_sockets() - sockets)
         del client  # only now, or its end would have closed what close() had left
 
 
 @in_clean_loop
-async def test_a_generation_that_the_worker_has_left_is_not_told_again(path: Path) -> None:
+async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_store(path: Path) -> None:
     async with (
         open_stage(PAIR) as stage,
         stage.relay("a", path),
@@ -235,23 +208,9 @@ async def test_a_generation_that_the_worker_has_left_is_not_told_again(path: Pat
             await happen(lambda: stage.server.state.waiting == 1)
             assert (await in_thread(partial(second.join, generation - 1))).generation == generation
             assert (await joining).generation == generation
-
-
-def _count_connections(path: Path) -> int:
-    return sum(str(found.laddr) == str(path) for found in psutil.Process().net_connections("unix")) - 1  # one listens
-
-
-def _working(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Threads that have come and are not of the pool in which these tests wait."""
-    return [thread for thread in set(threading.enumerate()) - before if not thread.name.startswith("asyncio_")]
-
-
-@in_clean_loop
-async def test_that_a_member_has_ended_well_is_heard_by_the_others(path: Path) -> None:
-    async with open_elastic_pair(path) as (stage, client, _):
-        following = asyncio.create_task(asyncio.to_thread(lambda: next(iter(client.follow()))))
-        stage.server.tell(Exited(A1, 0))
-        assert await asyncio.wait_for(following, LIMIT_SECONDS) == Departed(1, A1, 1)
+            moved = Endpoint(LOOPBACK, 4710 + generation)
+            await in_thread(partial(first.open_store, generation, moved))
+            assert await in_thread(partial(second.await_store, generation)) == moved
 
 
 @in_clean_loop
@@ -283,22 +242,6 @@ async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> No
             assert await in_thread(lambda: next(notices)) == Interrupted(1, "rank 1 (a:1) failed with exit code 1")
             with pytest.raises(GenerationInterruptedError, match="generation 1 was interrupted: rank 1"):
                 await in_thread(partial(client.await_store, 1))
-
-
-@in_clean_loop
-async def test_a_worker_s_trouble_interrupts_the_others_and_its_wish_to_restore_is_met(path: Path) -> None:
-    async with open_elastic_pair(path) as (_, first, second):
-        for client in (first, second):
-            await in_thread(client.declare)
-        troubled = Report(Wish.RESTORE, "the shapes differ", has_state=True)
-        joining = asyncio.create_task(in_thread(partial(first.join, 1, troubled)))
-        notices = second.follow()
-        assert await in_thread(lambda: next(notices)) == Interrupted(1, "the shapes differ")
-        other = await in_thread(partial(second.join, 1, Report(Wish.CONTINUE, has_state=True)))
-        one = await joining
-        assert one.verdict == other.verdict
-        assert one.verdict.decision is Decision.RESTORE
-        assert (one.generation, one.assignment.rank, other.assignment.rank) == (2, 0, 1)
 
 
 @in_clean_loop

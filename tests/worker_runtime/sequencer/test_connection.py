@@ -2,53 +2,19 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import Process, gathering
+from tests.worker_runtime.sequencer.client import LIMIT_SECONDS, Ends, Process, gathering
 from worker_runtime.core.questions import Kind, Signature
 from worker_runtime.sequencer import connection as connection_module
-from worker_runtime.sequencer.connection import Connection, ConnectionEndedError
-from worker_runtime.sequencer.poller import WRITE, Poller
+from worker_runtime.sequencer.connection import ConnectionEndedError
+from worker_runtime.sequencer.poller import WRITE
 from worker_runtime.wire import HEADER, MAX_FRAME_BYTES, Frame, ProtocolError, Released, encode_frame
 
-LIMIT_SECONDS = 10.0
 BODIES = [b"", b"a", b"bc" * 40, b"d" * 300_000]
 FRAMES = b"".join(encode_frame(Frame.ASK, body) for body in BODIES)
-
-
-class Ends:
-    """A connection, and the other end of its socket."""
-
-    def __init__(self) -> None:
-        self.poller = Poller()
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.peer = socket.create_connection(server.getsockname(), LIMIT_SECONDS)
-            accepted, _ = server.accept()
-        self.connection = Connection(accepted, self.poller)
-        self.events = 0
-        self.connection.watch(self.note)
-
-    def note(self, events: int) -> None:
-        """Called by the poller."""
-        self.events = events
-
-    def wait(self) -> int:
-        """What has happened to the connection."""
-        self.events = 0
-        self.poller.wait(LIMIT_SECONDS)
-        return self.events
-
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.peer.close()
-    made.connection.close()
-    made.poller.close()
 
 
 def receive(ends: Ends, count: int) -> list[bytes]:
@@ -117,9 +83,7 @@ def drain(ends: Ends) -> bytes:
     received = bytearray()
     while not received.endswith(b"end"):
         received += ends.peer.recv(1 << 20)
-        ends.poller.wait(0)
-        if ends.events & WRITE:
-            ends.events = 0
+        if ends.wait(0) & WRITE:
             ends.connection.send_more()
     return bytes(received)
 
@@ -129,9 +93,7 @@ def test_what_is_not_read_yet_is_sent_later_and_in_order(ends: Ends) -> None:
     ends.connection.send(data)
     ends.connection.send(b"end")
     assert drain(ends) == data + b"end"
-    ends.events = 0
-    ends.poller.wait(0)
-    assert ends.events == 0, "it still waits to send what it has sent"
+    assert ends.wait(0) == 0, "it still waits to send what it has sent"
 
 
 def test_who_reads_in_the_end_may_be_sent_any_amount(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

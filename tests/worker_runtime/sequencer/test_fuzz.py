@@ -5,10 +5,10 @@ import os
 import random
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
-from tests.rendezvous.fire import holding
+from tests.rendezvous.fire import Fire, burning, flip
 from tests.worker_runtime.sequencer.client import (
     BARRIER,
     JOIN,
@@ -38,72 +38,45 @@ PATIENCE_SECONDS = 0.2
 BROKEN_RANKS = 300
 
 
-class Fire:
-    """Strangers that come to the port again and again; all is seeded, and counted."""
+class Strangers(Fire):
+    """Strangers at a sequencer's port; each answers its challenge in a way of its own."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._chance = random.Random(SEED)  # noqa: S311 - a story, not a secret
-        self.done: Counter[str] = Counter()
-
-    async def burn(self) -> None:
-        """One stranger after the other, until cancelled."""
-        kinds = {
-            "noise": lambda _: self._chance.randbytes(self._chance.choice([1, 40, 76, 300, 70_000, 2_000_000])),
-            "a part of a greeting": lambda challenge: self._greet(challenge)[: self._chance.randrange(1, 76)],
-            "a wrong bit": lambda challenge: flip(self._greet(challenge), self._chance),
-            "another rank": lambda challenge: self._greet(challenge, rank=self._chance.randrange(2, 2**32)),
-            "a taken rank": lambda challenge: self._greet(challenge, rank=0),
-            "another key": lambda challenge: self._greet(challenge, key=self._chance.randbytes(32)),
-            "a later generation": lambda challenge: (
-                self._greet(challenge, self._chance.randrange(2, 2**64)) + bytes(99)
-            ),
-            "frames without proof": lambda _: wire.encode_frame(Frame.ASK, self._chance.randbytes(1000)),
+    def __init__(self, address: str, port: int, seed: int) -> None:
+        super().__init__(address, port, seed)
+        chance, self._address, self._port = self.chance, address, port
+        self.kinds = {
+            "noise": lambda _: chance.randbytes(chance.choice([1, 40, 76, 300, 70_000, 2_000_000])),
+            "a part of a greeting": lambda challenge: greet(challenge)[: chance.randrange(1, 76)],
+            "a wrong bit": lambda challenge: flip(greet(challenge), chance),
+            "another rank": lambda challenge: greet(challenge, rank=chance.randrange(2, 2**32)),
+            "a taken rank": greet,
+            "another key": lambda challenge: greet(challenge, key=chance.randbytes(32)),
+            "a later generation": lambda challenge: greet(challenge, chance.randrange(2, 2**64)) + bytes(99),
+            "frames without proof": lambda _: wire.encode_frame(Frame.ASK, chance.randbytes(1000)),
             "an endless frame without proof": lambda _: wire.HEADER.pack(2**32 - 1, Frame.ASK) + bytes(200_000),
             "nothing": lambda _: b"",
         }
-        while True:
-            name = self._chance.choice(list(kinds))
-            with suppress(OSError, EOFError, asyncio.IncompleteReadError):
-                reader, writer = await asyncio.open_connection(LOOPBACK, self._port)
-                try:
-                    async with asyncio.timeout(PATIENCE_SECONDS):
-                        writer.write(kinds[name](await reader.readexactly(wire.NONCE_BYTES)))
-                        await writer.drain()
-                        assert await reader.read(1) == b"", "a stranger was answered"
-                finally:
-                    writer.transport.abort()
-            self.done[name] += 1
 
-    def _greet(self, challenge: bytes, generation: int = 1, rank: int = 0, key: bytes = KEY) -> bytes:
-        return wire.make_greeting(key, generation, rank, challenge, bytes(32))[0]
-
-
-def flip(data: bytes, chance: random.Random) -> bytes:
-    """One bit is another."""
-    changed = bytearray(data)
-    changed[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return bytes(changed)
-
-
-@asynccontextmanager
-async def burning(port: int) -> AsyncIterator[Fire]:
-    """Many strangers at a time, and besides them many connections on which nothing is ever said."""
-    fire = Fire(port)
-    async with holding(LOOPBACK, port, IDLE):
-        tasks = [asyncio.create_task(fire.burn()) for _ in range(STRANGERS)]
+    async def visit(self, kind: str) -> None:
+        """See `Fire.visit`."""
+        reader, writer = await asyncio.open_connection(self._address, self._port)
         try:
-            yield fire
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                writer.write(self.kinds[kind](await reader.readexactly(wire.NONCE_BYTES)))
+                await writer.drain()
+                assert await reader.read(1) == b"", "a stranger was answered"
         finally:
-            for task in tasks:
-                task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [result for result in results if not isinstance(result, asyncio.CancelledError)] == []
+            writer.transport.abort()
+
+
+def greet(challenge: bytes, generation: int = 1, rank: int = 0, key: bytes = KEY) -> bytes:
+    return wire.make_greeting(key, generation, rank, challenge, bytes(32))[0]
 
 
 def test_the_ranks_go_on_under_fire() -> None:
     async def story(process: Process, clients: list[Client]) -> None:
-        async with burning(process.port) as fire:
+        port = process.port
+        async with burning(LOOPBACK, port, seed=SEED, strangers=STRANGERS, idle=IDLE, kind=Strangers) as fire:
             rounds = 0
             while rounds < ROUNDS or len(fire.done) < KINDS or min(fire.done.values()) < OF_EACH_KIND:
                 await asyncio.to_thread(sum_up, clients, rounds)

@@ -16,9 +16,9 @@ from tests.worker_runtime.sequencer.client import (
     JOIN,
     KEY,
     LIMIT_SECONDS,
-    LOOPBACK,
     PLAIN,
     Client,
+    Ends,
     Process,
     connected,
     exchange,
@@ -30,7 +30,6 @@ from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
-from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.generation import Generation
 from worker_runtime.sequencer.poller import Poller
 from worker_runtime.sequencer.stall_clock import StallLimits
@@ -58,20 +57,6 @@ def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None
             assert [released.index for released in releases] == list(range(len(names)))
             orders.append([own[released.number] for released in releases])
         assert orders[0] == orders[1] == orders[2]
-
-
-def test_a_mismatch_is_told_to_all_and_the_generation_goes_on(process: Process) -> None:
-    with gathering(process, 2) as clients:
-        clients[0].ask("allreduce.a", summing(count=16), bytes(64))
-        clients[1].ask("allreduce.a", summing(count=15), bytes(60))
-        for client in clients:
-            kind, answer = client.answer()
-            assert kind is Frame.REFUSAL
-            assert isinstance(answer, tuple)
-            assert answer[0] == 0
-            assert "16" in answer[1]
-            assert "15" in answer[1]
-        exchange(clients)
 
 
 def test_those_who_have_joined_are_told_to_contribute_nothing_of_value(process: Process) -> None:
@@ -166,30 +151,19 @@ def test_who_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
         assert second.released().index == first.released().index == 1
 
 
-def test_after_goodbye_the_end_of_a_connection_is_fine(process: Process) -> None:
-    with gathering(process, 2) as (first, second):
-        second.ask("a", BARRIER)
-        first.ask("mine", BARRIER)
-        first.leave()
-        first.socket.close()
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
-        second.ask("b", BARRIER)
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
-
-
-@pytest.mark.parametrize("kind", [Frame.LEAVE, Frame.END])
-def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Process, kind: Frame) -> None:
-    with gathering(process, 3) as (first, second, third):
-        first.send(kind, b"it was in the middle")
-        assert bool(select.select([second.socket], [], [], 0.2)[0]) is (kind is Frame.LEAVE)
-        first.socket.close()
-        for client in (second, third):
-            assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
-
-
 def is_silent(client: Client) -> bool:
     """Nothing is told in the time in which the end of another's connection is, by far."""
     return not select.select([client.socket], [], [], 0.2)[0]
+
+
+@pytest.mark.parametrize("kind", [Frame.LEAVE, Frame.END, Frame.EXIT])
+def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Process, kind: Frame) -> None:
+    with gathering(process, 3) as (first, second, third):
+        first.send(kind, b"it was in the middle")
+        assert is_silent(second) is (kind is not Frame.LEAVE)
+        first.socket.close()
+        for client in (second, third):
+            assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
 def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
@@ -217,13 +191,6 @@ def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process)
         assert is_silent(second)
         second.send(Frame.HALT, b"it failed with exit code 3")
         assert second.told(Frame.FAILURE) == "it failed with exit code 3"
-
-
-def test_who_exits_in_the_middle_is_lost_however_it_ends(process: Process) -> None:
-    with gathering(process, 2) as (first, second):
-        first.send(Frame.EXIT, b"it was in the middle")
-        first.socket.close()
-        assert second.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
 @pytest.mark.parametrize("goodbye", [True, False])
@@ -279,6 +246,10 @@ def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
         assert "rank 0 was lost" in late.told(Frame.FAILURE)
 
 
+def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
+    return lambda _: wire.encode_frame(kind, body)
+
+
 def ask(*questions: bytes) -> bytes:
     return wire.encode_frame(Frame.ASK, b"".join(questions))
 
@@ -290,41 +261,17 @@ def ask_short(client: Client) -> bytes:
 
 # Bytes that no worker of ours sends, and how the others are told.
 OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
-    "unknown frame": (lambda _: wire.encode_frame(Frame.STALL), "a frame of type 20 came"),
-    "unknown signature": (
-        lambda _: ask(wire.encode_question(99, 0, b"b")),
-        "there is no signature of the number 99",
-    ),
-    "no signature": (
-        lambda _: wire.encode_frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"),
-        "a signature was expected",
-    ),
-    "unknown rank": (
-        lambda _: wire.encode_frame(Frame.DEPARTED, wire.encode_number(3)),
-        "rank 3 is said to have departed, of 3",
-    ),
-    "cut off": (lambda client: ask(client.encode("b", summing(), bytes(64))[:-1]), "a question is cut off"),
+    "unknown frame": (frame(Frame.STALL), "a frame of type 20 came"),
+    "no signature": (frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"), "a signature was expected"),
+    "unknown rank": (frame(Frame.DEPARTED, wire.encode_number(3)), "rank 3 is said to have departed, of 3"),
+    "cut off": (frame(Frame.ASK, wire.encode_question(0, 0, b"b")[:-1]), "a question is cut off"),
     "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a question was expected"),
-    "oversized frame": (lambda _: wire.HEADER.pack(wire.MAX_FRAME_BYTES + 1, Frame.ASK), "is longer than"),
-    "oversized payload": (
-        lambda client: ask(client.encode("b", summing(), bytes(8_000_000))),
-        "8000000 bytes are too many",
-    ),
+    "oversized payload": (lambda client: ask(client.encode("b", summing(), bytes(8_000_000))), "are too many"),
     "unknown set": (lambda client: ask(client.encode("b", BARRIER, process_set=9)), "there is no process set 9"),
     "same name twice": (lambda client: ask(client.encode("b", BARRIER) * 2), "has asked b of process set 0 already"),
-    "bad idle": (lambda _: wire.encode_frame(Frame.IDLE, b"\0"), "a question's number was expected"),
-    "bad withdrawal": (
-        lambda _: wire.encode_frame(Frame.WITHDRAW, b"\0"),
-        "a question's number and a text were expected",
-    ),
-    "bad mention": (
-        lambda _: wire.encode_frame(Frame.GIVE_UP, b"\0\0\7\0abc"),
-        "the mention of an operation is cut off",
-    ),
-    "bad blocked": (
-        lambda _: wire.encode_frame(Frame.BLOCKED, b"\0"),
-        "a question's number and a truth value were expected",
-    ),
+    "bad idle": (frame(Frame.IDLE, b"\0"), "a question's number was expected"),
+    "bad withdrawal": (frame(Frame.WITHDRAW, b"\0"), "a question's number and a text were expected"),
+    "bad mention": (frame(Frame.GIVE_UP, b"\0\0\7\0abc"), "the mention of an operation is cut off"),
     "other length": (lambda client: ask(ask_short(client)), "it sent 60 bytes with 'a', and rank 0 sent 64"),
     "other length and goodbye": (
         lambda client: ask(ask_short(client)) + wire.encode_frame(Frame.LEAVE),
@@ -371,11 +318,10 @@ class Here:
     def __init__(self, size: int, limits: StallLimits) -> None:
         self.poller = Poller()
         self.generation = Generation(Activation(1, size, KEY), limits)
-        self.peers: list[socket.socket] = []
-        with socket.create_server((LOOPBACK, 0)) as server:
-            for rank in range(size):
-                self.peers.append(socket.create_connection(server.getsockname(), LIMIT_SECONDS))
-                self.generation.admit(Connection(server.accept()[0], self.poller), rank, b"")
+        ends = [Ends(self.poller) for _ in range(size)]
+        self.peers = [each.peer for each in ends]
+        for rank, each in enumerate(ends):
+            self.generation.admit(each.connection, rank, b"")
 
     def ask(self, rank: int, signature: Signature, *names: bytes) -> None:
         """Ask these questions, and let them be answered."""

@@ -2,23 +2,23 @@
 
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from tests.worker_runtime.sequencer.client import LIMIT_SECONDS
 from worker_runtime import wire
 from worker_runtime.sequencer import lobby as lobby_module
 from worker_runtime.sequencer.lobby import ACTIVATION_SECONDS, GREETING_SECONDS, Lobby, Stranger
 from worker_runtime.sequencer.poller import Poller
 from worker_runtime.wire import Greeting
 
-LIMIT_SECONDS = 10.0
-
 
 class Door:
     """A lobby, its poller, and a port that leads there."""
 
-    def __init__(self) -> None:
-        self.poller = Poller()
+    def __init__(self, poller: Poller) -> None:
+        self.poller = poller
         self.lobby = Lobby(self.poller, self._welcome)
         self.greeted: list[tuple[Stranger, Greeting]] = []
         self.is_early = False
@@ -33,6 +33,13 @@ class Door:
         assert len(peer.recv(wire.NONCE_BYTES, socket.MSG_WAITALL)) == wire.NONCE_BYTES
         return peer
 
+    def greet(self, more: bytes = b"") -> socket.socket:
+        """A stranger who has greeted, and said more."""
+        peer = self.connect()
+        peer.sendall(make_greeting() + more)
+        self.poller.wait(LIMIT_SECONDS)
+        return peer
+
     def close(self) -> None:
         """End all there is."""
         self.lobby.close()
@@ -41,7 +48,6 @@ class Door:
         for peer in self.peers:
             peer.close()
         self.server.close()
-        self.poller.close()
 
     def _welcome(self, stranger: Stranger, greeting: Greeting) -> bool:
         self.greeted.append((stranger, greeting))
@@ -49,14 +55,13 @@ class Door:
 
 
 @pytest.fixture
-def door() -> Iterator[Door]:
-    made = Door()
-    yield made
-    made.close()
+def door(poller: Poller) -> Iterator[Door]:
+    with closing(Door(poller)) as made:
+        yield made
 
 
-def make_greeting(generation: int = 1) -> bytes:
-    return wire.make_greeting(bytes(32), generation, 0, bytes(32), bytes(32))[0]
+def make_greeting() -> bytes:
+    return wire.make_greeting(bytes(32), 1, 0, bytes(32), bytes(32))[0]
 
 
 def is_closed(peer: socket.socket) -> bool:
@@ -90,16 +95,13 @@ def test_a_greeting_is_passed_on_when_it_is_complete(door: Door) -> None:
 
 def test_each_is_challenged_anew(door: Door) -> None:
     for _ in range(2):
-        door.connect().sendall(make_greeting())
-        door.poller.wait(LIMIT_SECONDS)
+        door.greet()
     (first, _), (second, _) = door.greeted
     assert first.challenge != second.challenge
 
 
 def test_nothing_beyond_the_greeting_is_read(door: Door) -> None:
-    peer = door.connect()
-    peer.sendall(make_greeting() + b"more")
-    door.poller.wait(LIMIT_SECONDS)
+    door.greet(b"more")
     ((stranger, _),) = door.greeted
     assert stranger.connection.receive_bytes(100) == b"more"
 
@@ -124,17 +126,13 @@ def test_who_is_silent_too_long_is_dropped(door: Door) -> None:
 def test_the_oldest_makes_room(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lobby_module, "MAX_STRANGERS", 2)
     peers = [door.connect() for _ in range(4)]
-    assert is_closed(peers[0])
-    assert is_closed(peers[1])
-    assert is_open(peers[2])
-    assert is_open(peers[3])
+    assert all(map(is_closed, peers[:2]))
+    assert all(map(is_open, peers[2:]))
 
 
 def test_an_early_one_is_kept_and_shown_again(door: Door) -> None:
     door.is_early = True
-    peer = door.connect()
-    peer.sendall(make_greeting() + b"more")
-    door.poller.wait(LIMIT_SECONDS)
+    peer = door.greet(b"more")
     door.is_early = False
     door.lobby.welcome_early()
     door.lobby.welcome_early()
@@ -158,9 +156,7 @@ def test_an_early_one_is_not_kept_for_ever(door: Door) -> None:
 
 def test_an_early_one_that_hangs_up_is_forgotten(door: Door) -> None:
     door.is_early = True
-    peer = door.connect()
-    peer.sendall(make_greeting() + b"more")
-    door.poller.wait(LIMIT_SECONDS)
+    peer = door.greet(b"more")
     peer.close()
     door.poller.wait(LIMIT_SECONDS)
     assert door.lobby.find_due() is None
@@ -169,21 +165,14 @@ def test_an_early_one_that_hangs_up_is_forgotten(door: Door) -> None:
 def test_early_ones_are_few(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lobby_module, "MAX_EARLY", 2)
     door.is_early = True
-    peers = [door.connect() for _ in range(3)]
-    for peer in peers:
-        peer.sendall(make_greeting())
-        door.poller.wait(LIMIT_SECONDS)
-    assert is_closed(peers[0])
-    assert is_open(peers[1])
-    assert is_open(peers[2])
+    first, *others = (door.greet() for _ in range(3))
+    assert is_closed(first)
+    assert all(map(is_open, others))
 
 
 def test_strangers_make_room_before_early_ones(door: Door) -> None:
     door.is_early = True
-    early = door.connect()
-    early.sendall(make_greeting())
-    door.poller.wait(LIMIT_SECONDS)
-    silent = door.connect()
+    early, silent = door.greet(), door.connect()
     assert door.lobby.drop_oldest()
     assert is_closed(silent)
     assert is_open(early)

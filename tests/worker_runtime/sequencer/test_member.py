@@ -1,37 +1,20 @@
 """What a rank's numbers mean, and how its answers are put together."""
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import BARRIER, make_question, summing
+from tests.worker_runtime.sequencer.client import BARRIER, Ends, make_question, summing
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
 from worker_runtime.sequencer import member as member_module
-from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.member import Member
-from worker_runtime.sequencer.poller import Poller
 from worker_runtime.wire import Frame, ProtocolError
 
 
 @pytest.fixture
-def peer() -> Iterator[tuple[Member, socket.socket]]:
-    poller = Poller()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        other = socket.create_connection(server.getsockname(), 10)
-        accepted, _ = server.accept()
-    connection = Connection(accepted, poller)
-    connection.watch(lambda _: None)
-    with other:
-        yield Member(0, connection), other
-    connection.close()
-    poller.close()
-
-
-@pytest.fixture
-def member(peer: tuple[Member, socket.socket]) -> Member:
-    return peer[0]
+def member(ends: Ends) -> Member:
+    return Member(0, ends.connection)
 
 
 def learn(member: Member, number: int, signature: Signature, known: dict[Signature, Signature] | None = None) -> None:
@@ -126,14 +109,13 @@ def read_frames(other: socket.socket, count: int) -> list[tuple[int, bytes]]:
     return frames
 
 
-def test_releases_travel_together_and_in_order_with_all_else(peer: tuple[Member, socket.socket]) -> None:
-    member, other = peer
+def test_releases_travel_together_and_in_order_with_all_else(ends: Ends, member: Member) -> None:
     pieces = [make_piece(number, bytes(number)) for number in range(5)]
     member.releases += pieces[:3]
     member.put(Frame.STALL, b"slow")
     member.releases += pieces[3:]
     member.flush()
-    assert read_frames(other, 3) == [
+    assert read_frames(ends.peer, 3) == [
         (Frame.RELEASES, b"".join(pieces[:3])),
         (Frame.STALL, b"slow"),
         (Frame.RELEASES, b"".join(pieces[3:])),
@@ -141,20 +123,18 @@ def test_releases_travel_together_and_in_order_with_all_else(peer: tuple[Member,
 
 
 def test_long_frames_of_releases_are_divided_between_them(
-    peer: tuple[Member, socket.socket], monkeypatch: pytest.MonkeyPatch
+    ends: Ends, member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(member_module, "_FULL_FRAME_BYTES", 100)
-    member, other = peer
     pieces = [make_piece(number, bytes(length)) for number, length in enumerate((10, 300, 10, 10, 10, 10))]
     member.releases += pieces
     member.flush()
     expected = [pieces[:1], pieces[1:2], pieces[2:4], pieces[4:]]
-    assert [body for _, body in read_frames(other, 4)] == [b"".join(group) for group in expected]
+    assert [body for _, body in read_frames(ends.peer, 4)] == [b"".join(group) for group in expected]
 
 
-def test_nothing_is_sent_when_nothing_is_ready(peer: tuple[Member, socket.socket]) -> None:
-    member, other = peer
+def test_nothing_is_sent_when_nothing_is_ready(ends: Ends, member: Member) -> None:
     member.flush()
-    other.settimeout(0)
+    ends.peer.settimeout(0)
     with pytest.raises(BlockingIOError):
-        other.recv(1)
+        ends.peer.recv(1)

@@ -8,7 +8,7 @@ import pytest
 from tests.worker_runtime.sequencer.client import Process, floats, gathering, make_question, summing
 from worker_runtime.core.questions import ALL_PAYLOADS_BYTES, PAYLOAD_BYTES, Kind, Reduction, Release, Signature
 from worker_runtime.sequencer.payloads import Entry, UnequalPayloadError, check_signature, check_size, combine
-from worker_runtime.wire import Frame, ProtocolError
+from worker_runtime.wire import ProtocolError
 
 GATHER = Signature(Kind.ALLGATHER, ("int32",), ((),), payload_dtype="int32", tolerates_joined=True)
 
@@ -126,18 +126,3 @@ def test_broadcasts_and_gatherings_travel_too(process: Process) -> None:
             assert bytes(client.released().payload) == b"abc"
             gathered = client.released()
             assert (bytes(gathered.payload), gathered.extents) == (b"111122223333", ((2,), (1,)))
-
-
-def test_payloads_of_many_sizes_in_one_message(process: Process) -> None:
-    counts = [1, 20_000, 0, 5, 30_000, 3000]
-    with gathering(process, 2) as clients:
-        for client in clients:
-            questions = []
-            for number, count in enumerate(counts):
-                client.tell(summing(count=count))
-                questions.append(client.encode(str(number), summing(count=count), floats(*[1 + client.rank] * count)))
-            client.send(Frame.ASK, b"".join(questions))
-            client.count(len(counts))
-        for client in clients:
-            for count in counts:
-                assert bytes(client.released().payload) == floats(*[3] * count)

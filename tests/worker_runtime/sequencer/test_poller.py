@@ -9,13 +9,6 @@ from worker_runtime.sequencer.poller import READ, WRITE, Poller
 
 
 @pytest.fixture
-def poller() -> Iterator[Poller]:
-    made = Poller()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def pipes() -> Iterator[list[tuple[int, int]]]:
     made = [os.pipe() for _ in range(2)]
     yield made

@@ -1,14 +1,12 @@
 """Answers as frames."""
 
-import socket
 
 import pytest
 
+from tests.worker_runtime.sequencer.client import Ends
 from worker_runtime.core.questions import Answer, Failure, Refusal, Restart, Wanted
 from worker_runtime.mentions import Mention
-from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.member import Member
-from worker_runtime.sequencer.poller import Poller
 from worker_runtime.sequencer.tellings import tell
 from worker_runtime.wire import Frame, encode_numbered
 
@@ -25,13 +23,7 @@ from worker_runtime.wire import Frame, encode_numbered
         (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
     ],
 )
-def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object]) -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    ours = socket.create_connection(listener.getsockname())
-    poller = Poller()
-    members = {rank: Member(rank, Connection(ours, poller), has_left=rank == 1) for rank in range(3)}
+def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
+    members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
     asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
     assert list(tell(answer, asked, members)) == expected  # type: ignore[arg-type]  # no release is among them
-    poller.close()
-    for end in (ours, listener):
-        end.close()

@@ -1,0 +1,154 @@
+"""Every message arrives as it was, short where thousands say the same; what lacks something is refused in one way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos import rendezvous_pb2 as pb
+from rendezvous import wire
+from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.events import Exited
+from rendezvous.core.model import Assignment
+from rendezvous.core.reports import CompletedOperation, Decision, Report, Verdict, Wish
+from rendezvous.errors import WireError
+from rendezvous.notices import KEY_BYTES, Refused
+from rendezvous.orders import Hello, Remark
+from rendezvous.wire.text import encode_text
+from tests.rendezvous.wire import messages
+from tests.rendezvous.wire.messages import READABLE, UNDECODABLE, WORKER, unframe
+
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+
+WORKERS: Codec = (wire.encode_worker, wire.decode_worker)
+ASSIGNMENTS: Codec = (wire.encode_assignment, wire.decode_assignment)
+EXITS: Codec = (wire.encode_exited, wire.decode_exited)
+NOTICES: Codec = (wire.encode_notice, wire.decode_notice)
+REPORTS: Codec = (wire.encode_report, wire.decode_report)
+VERDICTS: Codec = (wire.encode_verdict, wire.decode_verdict)
+ORDERS: Codec = (wire.encode_order, wire.decode_order)
+TELLINGS: Codec = (wire.encode_telling, wire.decode_telling)
+
+NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
+NAMED = pb.WorkerId(host="a", incarnation=1)
+FIRST = pb.Assignment(size=1)
+KEY = bytes(KEY_BYTES)
+HERE = pb.Endpoint(address="a", port=1)
+
+
+def send(codec: Codec, value: object) -> object:
+    """What arrives of it: framed where agents and launchers speak, a message of gRPC's elsewhere."""
+    encode, decode = codec
+    message = encode(value)
+    if isinstance(message, bytes):
+        return decode(unframe(message))
+    return decode(type(message).FromString(message.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("codec", "values"),
+    [
+        (WORKERS, messages.workers),
+        (ASSIGNMENTS, messages.assignments),
+        (EXITS, messages.exits),
+        (NOTICES, messages.notices),
+        (REPORTS, messages.reports),
+        (VERDICTS, messages.verdicts),
+        (ORDERS, messages.orders),
+        (TELLINGS, messages.tellings),
+    ],
+    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling"],
+)
+@given(data=st.data())
+def test_a_message_survives_the_wire(codec: Codec, values: st.SearchStrategy[object], data: st.DataObject) -> None:
+    value = data.draw(values)
+    assert send(codec, value) == value
+
+
+@pytest.mark.parametrize(
+    ("codec", "sent", "arrived"),
+    [
+        (EXITS, Exited(WORKER, 127, UNDECODABLE), Exited(WORKER, 127, READABLE)),
+        (NOTICES, Refused(WORKER, UNDECODABLE), Refused(WORKER, READABLE)),
+        (ORDERS, Launch(WORKER, NUMBERS, UNDECODABLE), Launch(WORKER, NUMBERS, READABLE)),
+        (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE), Terminate(WORKER, 1.0, READABLE)),
+        (REPORTS, Report(Wish.CONTINUE, UNDECODABLE), Report(Wish.CONTINUE, READABLE)),
+        (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
+        (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),
+    ],
+)
+def test_a_sentence_that_is_no_utf8_arrives_readable(codec: Codec, sent: object, arrived: object) -> None:
+    assert send(codec, sent) == arrived
+
+
+def test_a_sentence_that_is_utf8_stays_as_it_is() -> None:
+    assert [encode_text(text) for text in ("plain", "schön", None)] == ["plain", "schön", ""]
+
+
+def test_a_worker_that_says_nothing_begins() -> None:
+    assert wire.decode_report(pb.StateReport()) == Report(seen=0)
+    assert wire.decode_verdict(pb.Verdict()) == Verdict(Decision.BEGIN)
+
+
+def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
+    done = tuple(CompletedOperation(tuple(range(1000)), "x", index) for index in range(100))
+    message = wire.encode_report(Report(completed=done))
+    assert message.ByteSize() < 100 * 20
+    completed = wire.decode_report(message).completed
+    assert completed == done
+    assert len({id(operation.ranks) for operation in completed}) == 1
+
+
+def begin(*command: bytes, master: pb.Endpoint | None = None) -> pb.Order:
+    return pb.Order(begin=pb.Begin(job="j", host="a", server="s:1", command=command, master=master))
+
+
+def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
+    return pb.Notice(published=pb.Published(generation=1, members=members, key=key))
+
+
+@pytest.mark.parametrize(
+    ("codec", "message", "lack"),
+    [
+        (NOTICES, pb.Notice(), "no known kind"),
+        (NOTICES, publish(pb.Member(worker=NAMED)), "rank 0 in a generation of 0"),
+        (NOTICES, publish(pb.Member(assignment=FIRST)), "without host"),
+        (NOTICES, publish(key=KEY[1:]), "key"),
+        (NOTICES, publish(key=b""), "key"),
+        (NOTICES, pb.Notice(sequencer_opened=pb.SequencerOpened(generation=1)), "without address"),
+        (NOTICES, pb.Notice(store_opened=pb.StoreOpened(generation=1)), "without address"),
+        (NOTICES, pb.Notice(refused=pb.Refused(reason="no")), "without host"),
+        (NOTICES, pb.Notice(departed=pb.Departed(generation=1)), "without host"),
+        (REPORTS, pb.StateReport(wish=pb.Wish.ValueType(77)), "a wish of kind 77"),
+        (REPORTS, pb.StateReport(pending=[pb.OperationState(name="x")]), "an operation 'x' of nobody"),
+        (REPORTS, pb.StateReport(completed=[pb.OperationState(name="x", ranks=[0])]), "'x' without its place"),
+        (VERDICTS, pb.Verdict(decision=pb.Decision.ValueType(77)), "a decision of kind 77"),
+        (ORDERS, pb.Order(), "no known kind"),
+        (ORDERS, pb.Order(begin=pb.Begin()), "without job"),
+        (ORDERS, begin(), "or command"),
+        (ORDERS, begin(b"x", master=pb.Endpoint(address="a")), "port 0"),
+        (ORDERS, pb.Order(launch=pb.Launch(assignment=FIRST)), "without host"),
+        (ORDERS, pb.Order(launch=pb.Launch(worker=pb.WorkerId(host="a"), assignment=FIRST)), "or incarnation"),
+        (ORDERS, pb.Order(launch=pb.Launch(worker=NAMED)), "rank 0 in a generation of 0"),
+        (ORDERS, pb.Order(terminate=pb.Terminate()), "without host"),
+        (ORDERS, pb.Order(look=pb.Look(host="a")), "without token"),
+        (ORDERS, pb.Order(look=pb.Look(token=b"t")), "or host"),
+        (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(endpoint=HERE)])), "without host"),
+        (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(host="a")])), "without address"),
+        (TELLINGS, pb.Telling(), "no known kind"),
+        (TELLINGS, pb.Telling(output=pb.Output(stream=pb.STREAM_STDOUT)), "without host"),
+        (TELLINGS, pb.Telling(output=pb.Output(worker=NAMED)), "stream 0"),
+        (TELLINGS, pb.Telling(output=pb.Output(worker=NAMED, stream=pb.Stream.ValueType(7))), "stream 7"),
+        (TELLINGS, pb.Telling(reserved=pb.Reserved(master=pb.Endpoint(port=1))), "without address"),
+        (TELLINGS, pb.Telling(reserved=pb.Reserved(master=pb.Endpoint(address="a", port=65_536))), "port 65536"),
+        (TELLINGS, pb.Telling(found=pb.Found(addresses=[pb.Listening(interface=b"eth0")])), "without address"),
+        (TELLINGS, pb.Telling(probed=pb.Probed(proofs=[pb.Proof(host="a", address="10.0.0.1")])), "or source"),
+    ],
+)
+def test_a_message_that_lacks_something_is_an_error(codec: Codec, message: Message, lack: str) -> None:
+    _, decode = codec
+    with pytest.raises(WireError, match=lack):
+        decode(message.SerializeToString() if codec in (ORDERS, TELLINGS) else message)
