@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.worker_runtime.generation import Generation
-from tests.worker_runtime.ranks import RankPool, Ranks
+from tests.worker_runtime.ranks import RankPool
 
 
 @pytest.fixture(scope="session")
@@ -14,13 +14,6 @@ def ranks() -> Iterator[RankPool]:
     pool = RankPool()
     yield pool
     pool.close()
-
-
-@pytest.fixture
-def own_ranks() -> Iterator[Ranks]:
-    """Two ranks that one test has to itself, and may kill."""
-    with Ranks(2) as fresh:
-        yield fresh
 
 
 @pytest.fixture

@@ -42,7 +42,9 @@ BEFORE_INIT: dict[str, Callable[[], object]] = {
     "mpi_threads_supported": capabilities.mpi_threads_supported,
     "included": ProcessSet([0]).included,
     "add_process_set": lambda: add_process_set([0]),
-    "barrier": lambda: hvd.barrier(ProcessSet([0])),
+    "barrier": hvd.barrier,
+    "barrier of a set": lambda: hvd.barrier(ProcessSet([0])),
+    "join": hvd.join,
 }
 
 

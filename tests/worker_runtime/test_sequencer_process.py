@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 
@@ -14,6 +12,7 @@ import psutil
 import pytest
 
 from rendezvous.errors import SequencerStartError
+from tests.waiting import wait_until
 from worker_runtime import sequencer_process
 from worker_runtime.sequencer_process import SequencerProcess
 
@@ -42,14 +41,6 @@ def connect(process: SequencerProcess) -> None:
     """It listens where it says."""
     endpoint = process.await_endpoint(LIMIT)
     socket.create_connection((endpoint.address, endpoint.port), timeout=LIMIT.total_seconds()).close()
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    """Wait for what other processes do."""
-    deadline = time.monotonic() + LIMIT.total_seconds()
-    while not holds():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def count_descriptors() -> int:
@@ -145,7 +136,7 @@ def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(end: str,
             else:
                 owner.send_signal(number)
             owner.wait(LIMIT.total_seconds())
-            wait_until(lambda: not is_alive(pid))
+            wait_until(lambda: not is_alive(pid), "the end of the sequencer")
             assert is_alive(child)
         finally:
             os.kill(child, signal.SIGKILL)
