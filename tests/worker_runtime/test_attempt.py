@@ -150,11 +150,6 @@ def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
         assert other.sequencer.read() == (Frame.END, b"")
 
 
-def test_shutdown_is_a_goodbye_at_once(before: Generation) -> None:
-    make_executor(before).close()
-    assert before.sequencer.read() == (Frame.LEAVE, b"")
-
-
 def test_who_has_ended_well_is_told_to_the_sequencer_of_its_generation(before: Generation) -> None:
     executor = make_executor(before)
     executor.note_departed(7, 1)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store
@@ -17,19 +18,6 @@ from worker_runtime.connections import Connections, list_sockets, shut_down_to
 from worker_runtime.doors import Door, UnreachedError, knock
 
 Own = tuple[Connections, socket.socket, socket.socket]
-
-
-class Said:
-    """What the kernel tells of every connection."""
-
-    size = 60
-
-    def __init__(self, segments: int, milliseconds: int) -> None:
-        self.said = segments, milliseconds
-
-    def unpack(self, _: bytes) -> tuple[int, int]:
-        """As a struct's."""
-        return self.said
 
 
 @contextlib.contextmanager
@@ -49,6 +37,11 @@ def group() -> Iterator[Own]:
     present = list_sockets()
     with connected() as (_, one, other):
         yield Connections.appeared_since(present, expected=2, store_port=0), one, other
+
+
+def say(segments: int, milliseconds: int) -> SimpleNamespace:
+    """In place of the struct by which the kernel's words on every connection are read."""
+    return SimpleNamespace(size=60, unpack=lambda _: (segments, milliseconds))
 
 
 def carries(one: socket.socket, other: socket.socket) -> bool:
@@ -115,10 +108,10 @@ def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
 
 
 def test_who_acknowledges_nothing_of_what_was_sent_is_named(group: Own, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", Said(2, 5001))
+    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(2, 5001))
     assert group[0].find_silent(5.0) == "127.0.0.1"
     assert group[0].find_silent(5.1) == ""
-    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", Said(0, 60_000))  # nothing was sent
+    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(0, 60_000))  # nothing was sent
     assert group[0].find_silent(5.0) == ""
 
 

@@ -67,7 +67,6 @@ def test_the_average_is_the_default() -> None:
 @pytest.mark.parametrize(("average", "expected"), [(True, reductions.Average), (False, reductions.Sum)])
 @pytest.mark.parametrize("choose", [choose_reduction, handle_average_backwards_compatibility])
 def test_the_old_argument_still_works_and_warns(choose: object, average: bool, expected: int) -> None:  # noqa: FBT001 - Horovod's argument
-    assert callable(choose)
     with pytest.warns(DeprecationWarning, match="average is deprecated"):
         assert choose(None, average) == expected
 

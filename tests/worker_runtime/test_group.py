@@ -59,18 +59,6 @@ def test_a_generation_of_one_has_no_group() -> None:
     assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
 
 
-def test_a_group_knows_its_connection_to_each_peer(ranks: RankPool) -> None:
-    def body() -> object:
-        from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
-
-        groups = RUNTIME.executor._attempt.runner._groups
-        assert groups is not None
-        return [len(connections._names) for _, connections in groups._groups.values()]
-
-    for _ in range(5):
-        assert ranks.run(body, size=3) == [[2]] * 3
-
-
 class Announcements:
     """Where ranks in one process meet.
 
