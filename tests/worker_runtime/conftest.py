@@ -7,7 +7,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.worker_runtime.generation import Generation
-    from tests.worker_runtime.ranks import RankPool, Ranks
+    from tests.worker_runtime.ranks import RankPool
 
 # The fixtures import what they need: the pure tests beneath this folder do without torch.
 
@@ -20,15 +20,6 @@ def ranks() -> "Iterator[RankPool]":
     pool = RankPool()
     yield pool
     pool.close()
-
-
-@pytest.fixture
-def own_ranks() -> "Iterator[Ranks]":
-    """Two ranks that one test has to itself, and may kill."""
-    from tests.worker_runtime.ranks import Ranks  # noqa: PLC0415 - see above
-
-    with Ranks(2) as fresh:
-        yield fresh
 
 
 @pytest.fixture

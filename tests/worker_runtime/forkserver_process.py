@@ -138,3 +138,13 @@ def serving(
         finally:
             agent.close()
             process.wait(LIMIT_SECONDS)
+
+
+@contextmanager
+def running(folder: Path, script: str | None = None, **options: object) -> Iterator[Server]:
+    """A forkserver that has said that it is ready, for script.py with this text; the options are those of `serving`."""
+    if script is not None:
+        (folder / "script.py").write_text(script)
+    with serving(folder, **options) as server:
+        server.hear()
+        yield server

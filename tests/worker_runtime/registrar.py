@@ -11,7 +11,6 @@ from worker_runtime.membership import (
     Assignment,
     Decision,
     Departed,
-    Endpoint,
     Interrupted,
     Membership,
     RendezvousError,
@@ -92,18 +91,6 @@ class Registrar:
         for call in self._open:
             call.answer(RendezvousError("the connection was closed"))
         self._notices.put(None)
-
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """As the client's; nobody opens one here."""
-        raise AssertionError(f"{generation} {endpoint}")
-
-    def await_store(self, generation: int) -> Endpoint:
-        """As the client's; nobody waits for one here."""
-        raise AssertionError(generation)
-
-    def await_sequencer(self, generation: int) -> Endpoint:
-        """The same."""
-        raise AssertionError(generation)
 
 
 def publish(

@@ -63,14 +63,12 @@ def start() -> Iterator[Start]:
 
 def start_agent(start: Start, path: Path) -> "subprocess.Popen[str]":
     agent = start(sys.executable, "-c", AGENT, path)
-    assert agent.stdout is not None
     assert agent.stdout.readline() == "listens\n"
     return agent
 
 
 def kill_when_known(agent: "subprocess.Popen[str]") -> None:
     """End the agent when a worker knows who it is."""
-    assert agent.stdout is not None
     assert agent.stdout.readline() == "is known\n"
     agent.kill()  # and nobody waits for it yet, so that its number is its own
 
@@ -92,8 +90,6 @@ def test_a_worker_ends_with_its_agent_and_so_does_the_shell_that_waits_for_it(st
     worker = start("sh", "-c", script)
     kill_when_known(agent)
     assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL
-    assert worker.stdout is not None
-    assert worker.stderr is not None
     assert worker.stdout.read() == ""
     assert worker.stderr.read() == f"hvdrun: the worker a:0 ends, since its agent (process {agent.pid}) has ended.\n"
 
@@ -101,7 +97,6 @@ def test_a_worker_ends_with_its_agent_and_so_does_the_shell_that_waits_for_it(st
 def test_a_worker_whose_agent_never_listens_ends_by_itself(start: Start, tmp_path: Path) -> None:
     worker = start(sys.executable, "-c", WORKER, tmp_path / "agent", 0.5)
     assert worker.wait(LIMIT_SECONDS) == 75
-    assert worker.stderr is not None
     assert worker.stderr.read() == (
         f"hvdrun: the worker a:0 ends, since it has no agent: nobody has listened at {tmp_path}/agent for 0.5 s.\n"
     )
@@ -123,7 +118,6 @@ os.dup2(writer, 2)
 {WORKER}
 """
     worker = start(sys.executable, "-c", fill, tmp_path / "agent", 60)
-    assert worker.stdout is not None
     assert worker.stdout.readline() == "is full\n"
     kill_when_known(agent)
     assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL

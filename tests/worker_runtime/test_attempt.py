@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worker_runtime.conversation import LIMIT_SECONDS, Echo
+from tests.worker_runtime.conversation import Echo, Errand
 from tests.worker_runtime.generation import Generation, make_executor, retry
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import AddSet
-from worker_runtime.core.questions import GLOBAL_SET, Question, Release
+from worker_runtime.core.questions import GLOBAL_SET, Release
 from worker_runtime.elastic_executor import ElasticExecutor
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.executor import Executor
@@ -23,30 +23,20 @@ ANSWER = memoryview(b"answered")
 class Owner:
     """Notes what an attempt tells its executor."""
 
+    silence_seconds = 30.0
+
     def __init__(self) -> None:
         self.told: list[str] = []
         self.accord = Accord()
-        self.silence_seconds = 30.0
-
-    def note_release(self, terms: Release) -> None:
-        """As `Owner`."""
-        self.told.append(f"released {terms.question.name}")
+        self.find_join_device = lambda: None
+        self.note_release = lambda terms: self.told.append(f"released {terms.question.name}")
+        self.refuse = lambda handle, reason: self.told.append(f"refused {handle.title}: {reason}")
+        self.end_attempt = lambda attempt, reason: self.told.append(f"ended {attempt.number}: {reason}")
 
     def settle(self, handle: Handle[object], terms: Release) -> bool:
-        """The same."""
+        """As `Owner`."""
         self.told.append(f"settled {handle.title} {terms.index}")
         return True
-
-    def find_join_device(self) -> None:
-        """The same."""
-
-    def refuse(self, handle: Handle[object], reason: str) -> None:
-        """The same."""
-        self.told.append(f"refused {handle.title}: {reason}")
-
-    def end_attempt(self, attempt: Attempt, reason: str) -> None:
-        """The same."""
-        self.told.append(f"ended {attempt.number}: {reason}")
 
 
 @pytest.fixture
@@ -76,8 +66,7 @@ def make_handle(name: str = "x") -> Handle[bytes]:
 
 
 def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
-    question: Question = handle.operation.question
-    return Release(index, question, (0, 1))
+    return Release(index, handle.operation.question, (0, 1))
 
 
 def test_what_is_released_begins_and_its_index_is_seen(attempt: Attempt, owner: Owner) -> None:
@@ -161,11 +150,6 @@ def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
         assert other.sequencer.read() == (Frame.END, b"")
 
 
-def test_shutdown_is_a_goodbye_at_once(before: Generation) -> None:
-    make_executor(before).close()
-    assert before.sequencer.read() == (Frame.LEAVE, b"")
-
-
 def test_who_has_ended_well_is_told_to_the_sequencer_of_its_generation(before: Generation) -> None:
     executor = make_executor(before)
     executor.note_departed(7, 1)
@@ -181,37 +165,26 @@ def test_who_has_ended_well_before_all_were_connected_is_told_then(before: Gener
     suspend(executor, before)
     executor.note_departed(1, 0)
     executor.note_departed(2, 1)
-    resuming = threading.Thread(target=executor.resume, args=(after.group, after.link))
-    resuming.start()
+    resuming = Errand(executor.resume, after.group, after.link)
     assert read_departed(after) == 1
     assert after.sequencer.read_names(1) == ["add_process_set.1"]
     after.release_set(0, 1, (0, 1))
-    resuming.join(LIMIT_SECONDS)
-    assert not resuming.is_alive()
+    resuming.finish()
     executor.close()
 
 
 def test_while_process_sets_are_made_known_a_loss_is_heard_of(before: Generation, after: Generation) -> None:
     executor = make_executor(before)
     suspend(executor, before)
-    raised: list[HorovodInternalError] = []
-
-    def resume() -> None:
-        try:
-            executor.resume(after.group, after.link)
-        except HorovodInternalError as error:
-            raised.append(error)
-
-    resuming = threading.Thread(target=resume)
-    resuming.start()
+    resuming = Errand(executor.resume, after.group, after.link)
     after.sequencer.read_names(1)
     executor.note_interrupted(2, "rank 1 failed")
     while (frame := after.sequencer.read())[0] != Frame.HALT:
         pass
     assert frame[1] == b"rank 1 failed"
     after.sequencer.send(Frame.FAILURE, frame[1])
-    resuming.join(LIMIT_SECONDS)
-    assert "rank 1 failed" in str(raised)
+    with pytest.raises(HorovodInternalError, match="rank 1 failed"):
+        resuming.finish()
     executor.close()
 
 

@@ -123,10 +123,3 @@ def test_unnamed_operations_of_a_set_find_each_other_when_it_takes_the_number_of
 
 def test_alone_join_and_barrier_return(ranks: RankPool) -> None:
     assert ranks.run(lambda: (barrier(), join()), size=1) == [(None, 0)]
-
-
-@pytest.mark.parametrize("function", [barrier, join])
-def test_join_and_barrier_before_init_raise(function: object) -> None:
-    assert callable(function)
-    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
-        function()

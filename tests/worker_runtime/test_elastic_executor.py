@@ -299,17 +299,6 @@ def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer
     return GradientReducer(lambda: [("p", parameter)], lambda: scene.executor)
 
 
-def test_a_second_loss_while_forming_keeps_what_is_pending(scene: Scene) -> None:
-    handle = scene.executor.submit(scene.sum("x", 1.0))
-    scene.interrupt()
-    scene.executor.adopt(2, 0, 2, retry(0, 2))
-    scene.executor.suspend("rank 1 was lost as well")
-    pending = only(scene.executor.report().pending)
-    assert (pending.ranks, pending.title) == ((0, 1), "allreduce 'x'")
-    scene.go_on_alone(3)
-    assert handle.wait()[0].tolist() == [1.0]
-
-
 def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(scene: Scene) -> None:
     handle = scene.executor.submit(scene.sum("x", 1.0))
     scene.interrupt()
@@ -395,7 +384,6 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
     assert [name for name, _ in asked] == names
     assert asked[1][1] == pack(0.5, 1.0)
     stepping.finish()
-    assert parameter.grad is not None
     assert parameter.grad.tolist() == [10.0, 20.0]
     assert scene.executor.committed == (1, (0, 2))
 

@@ -21,37 +21,6 @@ def begin(name: str, value: float = 1.0, count: int = 2) -> int:
     return hvd.allreduce_async(torch.full((count,), float(value)), name=name)
 
 
-def test_handles_of_all_kinds_are_numbered_from_one_and_synchronised_in_any_order(ranks: RankPool) -> None:
-    def body() -> object:
-        x, y, z = (torch.full((2, 2), float(hvd.rank() + 1)) for _ in range(3))
-        handles = [
-            hvd.allreduce_async(x, op=hvd.Sum),
-            hvd.allgather_async(x),
-            hvd.broadcast_async(x, 1),
-            hvd.alltoall_async(x),
-            hvd.reducescatter_async(x, op=hvd.Sum),
-            hvd.grouped_allreduce_async([x, x], op=hvd.Max),
-            hvd.grouped_allgather_async([x]),
-            hvd.grouped_reducescatter_async([x], op=hvd.Sum),
-            hvd.allreduce_async_(y),
-            hvd.grouped_allreduce_async_([z]),
-        ]
-        results = [hvd.synchronize(handle) for handle in reversed(handles)][::-1]
-        assert results[8] is y  # in place
-        assert results[9][0] is z
-        single = [results[index].tolist() for index in (0, 1, 2, 4, 8)]
-        pair = [each.tolist() for each in results[3]]
-        groups = [(type(result) is tuple, [each.tolist() for each in result]) for result in results[5:8]]
-        return handles, single, pair, groups
-
-    one, two, three = ([[each] * 2] for each in (1.0, 2.0, 3.0))
-    for handles, single, pair, groups in ranks.run(body):
-        assert handles == [*range(1, 11)]
-        assert single == [three * 2, one * 2 + two * 2, two * 2, three, [[1.5] * 2] * 2]
-        assert pair == [one + two, [1, 1]]
-        assert groups == [(True, [two * 2] * 2), (True, [one * 2 + two * 2]), (True, [three])]
-
-
 def test_an_operation_is_not_done_before_all_ranks_have_begun_it(ranks: RankPool) -> None:
     def body() -> object:
         if hvd.rank() == 1:
@@ -67,9 +36,9 @@ def test_an_operation_is_not_done_before_all_ranks_have_begun_it(ranks: RankPool
 
 def test_ranks_may_begin_in_different_orders_and_wait_in_others(ranks: RankPool) -> None:
     def body() -> object:
-        names = [str(index) for index in range(30)]
+        names = [str(index) for index in range(300)]
         random.Random(hvd.rank()).shuffle(names)  # noqa: S311 - a seed, no secret
-        handles = {name: begin(name, int(name), LARGE if int(name) % 3 == 0 else 3) for name in names}
+        handles = {name: begin(name, int(name), LARGE if int(name) % 30 == 0 else 3) for name in names}
         hvd.barrier()  # while others are pending
         random.Random(hvd.rank() + 10).shuffle(names)  # noqa: S311 - the same
         return all(hvd.synchronize(handles[name])[0].item() == int(name) for name in names)
@@ -99,18 +68,6 @@ def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: Rank
     assert ranks.run(body) == [[1.0, 1.0]] * 2
 
 
-def test_a_mismatch_is_told_to_all_ranks_which_go_on(ranks: RankPool) -> None:
-    def body() -> object:
-        handle = begin("x", count=2 + hvd.rank())
-        with pytest.raises(hvd.HorovodInternalError, match=r"(?s)Mismatched ALLREDUCE tensor shapes.*rank 0.*rank 1"):
-            hvd.synchronize(handle)
-        with pytest.raises(ValueError, match="has been cleared"):
-            hvd.synchronize(handle)
-        return hvd.synchronize(begin("x", hvd.rank())).tolist()
-
-    assert ranks.run(body) == [[0.5, 0.5]] * 2
-
-
 def test_ranks_that_wait_for_different_operations_are_told_so_and_go_on(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(hvd.HorovodInternalError, match="every rank waits") as error:
@@ -137,20 +94,6 @@ def test_a_rank_with_a_pending_operation_can_leave_and_the_others_learn_it(ranks
         hvd.shutdown()
         gone.write_text("")
         with pytest.raises(ValueError, match="has not been initialized"):
-            hvd.synchronize(handle)
-
-    ranks.run(body)
-
-
-def test_a_wait_fails_when_another_rank_shuts_down(ranks: RankPool) -> None:
-    def body() -> None:
-        if hvd.rank() == 1:
-            hvd.barrier()
-            hvd.shutdown()
-            return
-        handle = begin("late")
-        hvd.barrier()
-        with pytest.raises(hvd.HorovodInternalError, match="shut down on rank 1, and allreduce 'late' needs it"):
             hvd.synchronize(handle)
 
     ranks.run(body)

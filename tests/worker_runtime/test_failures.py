@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,13 +19,6 @@ from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 1_000_000  # elements: far more than travel inside a question
 CHILD_SECONDS = 60  # a forked child ends by itself
-
-
-@pytest.fixture
-def four_ranks() -> Iterator[Ranks]:
-    """Four that one test has to itself."""
-    with Ranks(4) as fresh:
-        yield fresh
 
 
 def begin_all_kinds() -> list[int]:
@@ -71,7 +64,7 @@ def fork_child() -> int:
     return pid
 
 
-def test_a_killed_rank_is_named_to_all_whatever_they_wait_for(four_ranks: Ranks, tmp_path: Path) -> None:
+def test_a_killed_rank_is_named_to_all_whatever_they_wait_for(tmp_path: Path) -> None:
     """In join(), and for gloo, in the middle of its work, though a child of the dead holds its connections open.
 
     Rank 0, for which the others wait as well, is busy until they know, and tells nobody.
@@ -95,7 +88,7 @@ def test_a_killed_rank_is_named_to_all_whatever_they_wait_for(four_ranks: Ranks,
         expect_loss(lambda: hvd.allreduce(torch.ones(1), name="afterwards"))
         hvd.shutdown()
 
-    with pytest.raises(RankFailedError) as failure:
+    with Ranks(4) as four_ranks, pytest.raises(RankFailedError) as failure:
         four_ranks.run(body, size=4)
     os.kill(int(child.read_text()), signal.SIGKILL)
     assert [str(failure.value)] == [f"rank 3: ended with {-signal.SIGKILL}"]
@@ -157,10 +150,7 @@ def test_forked_children_leave_pending_operations_to_their_parent(ranks: RankPoo
         results = [hvd.synchronize(handle) for handle in handles]
         return dropped, len(results), os.waitpid(pid, 0)[1]
 
-    def run_in_child() -> object:
-        return body()
-
-    assert ranks.run(run_in_child) == [([[]] * 3, 9, 0)] * 2
+    assert ranks.run(body) == [([[]] * 3, 9, 0)] * 2
 
 
 def test_shutdown_with_operations_pending_and_init_again(ranks: RankPool) -> None:

@@ -59,18 +59,6 @@ def test_a_generation_of_one_has_no_group() -> None:
     assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
 
 
-def test_a_group_knows_its_connection_to_each_peer(ranks: RankPool) -> None:
-    def body() -> object:
-        from worker_runtime.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
-
-        groups = RUNTIME.executor._attempt.runner._groups
-        assert groups is not None
-        return [len(connections._names) for _, connections in groups._groups.values()]
-
-    for _ in range(5):
-        assert ranks.run(body, size=3) == [[2]] * 3
-
-
 class Announcements:
     """Where ranks in one process meet.
 
@@ -132,9 +120,10 @@ def test_all_members_are_told_why_there_is_no_sequencer() -> None:
 
 def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
     descriptors = []
+    message = r"^Horovod initialization failed: rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"
     for _ in range(4):
         announcements = Announcements()
-        with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"):
+        with pytest.raises(GroupFormationError, match=message):
             form(be(0), announcements, "127.0.0.1", timedelta(seconds=0.6))
         assert announcements.heard[0].address == "127.0.0.1"
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count

@@ -10,8 +10,7 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime import capabilities, job
 from worker_runtime.basics import HorovodBasics
 from worker_runtime.calls import await_all, begin_call, make_allreduce
-from worker_runtime.collectives import AVERAGE, Adasum, Allreduce, Combination
-from worker_runtime.core.questions import Reduction
+from worker_runtime.collectives import AVERAGE
 from worker_runtime.environment import read_is_elastic, read_numbers
 from worker_runtime.membership import Assignment
 from worker_runtime.process_set import ProcessSet, add_process_set
@@ -42,7 +41,9 @@ BEFORE_INIT: dict[str, Callable[[], object]] = {
     "mpi_threads_supported": capabilities.mpi_threads_supported,
     "included": ProcessSet([0]).included,
     "add_process_set": lambda: add_process_set([0]),
-    "barrier": lambda: hvd.barrier(ProcessSet([0])),
+    "barrier": hvd.barrier,
+    "barrier of a set": lambda: hvd.barrier(ProcessSet([0])),
+    "join": hvd.join,
 }
 
 
@@ -177,30 +178,6 @@ def test_each_number_is_read_from_its_own_variable() -> None:
 def test_a_job_is_elastic_only_where_its_agent_says_so() -> None:
     assert [read_is_elastic({"HOROVOD_ELASTIC": value}) for value in "10"] == [True, False]
     assert not read_is_elastic({})
-
-
-def test_names_are_the_programs_or_counted_for_each_kind_and_set(ranks: RankPool) -> None:
-    def body() -> object:
-        some = add_process_set([0, 1])
-        if job.rank() == 2:
-            return None
-        unnamed = [begin_call("allreduce", None).name for _ in range(2)]
-        others = [begin_call("broadcast", None).name, begin_call("allreduce", None, some).name]
-        named = begin_call("allreduce", "loss", some)
-        return unnamed, others, named.name, named.among.ranks, named.derive("backward").name
-
-    unnamed, others = ["allreduce.noname.1", "allreduce.noname.2"], ["broadcast.noname.1", "allreduce.noname.1"]
-    expected = unnamed, others, "allreduce.loss", (0, 1), "allreduce.loss.backward"
-    assert ranks.run(body, size=3) == [expected, expected, None]
-
-
-def test_adasum_is_an_operation_of_its_own(ranks: RankPool) -> None:
-    def body() -> object:
-        call = begin_call("allreduce", "x")
-        kinds = [type(make_allreduce(call, [torch.ones(1)], how)) for how in (AVERAGE, Combination(Reduction.ADASUM))]
-        return kinds == [Allreduce, Adasum]
-
-    assert ranks.run(body, size=1) == [True]
 
 
 def test_all_operations_are_awaited_also_after_one_has_failed(ranks: RankPool) -> None:

@@ -31,7 +31,7 @@ Ends = tuple[Link, Sequencer]
 
 
 @contextmanager
-def serving(serve: Callable[[socket.socket], None], count: int = 1) -> Iterator[Endpoint]:
+def serving(serve: Callable[[socket.socket], object], count: int = 1) -> Iterator[Endpoint]:
     """Somebody who serves so many connections, one after the other."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(LIMIT_SECONDS)
@@ -67,14 +67,6 @@ def test_both_prove_that_they_know_the_key() -> None:
     assert greeting.is_proven(KEY, b"c" * wire.NONCE_BYTES)
 
 
-def test_one_who_does_not_know_the_key_is_no_sequencer() -> None:
-    with (
-        serving(lambda connection: (prove(connection, bytes(32)), None)[1]) as endpoint,
-        pytest.raises(SequencerError, match=rf"sequencer at {endpoint} was not reached: it does not know the key"),
-    ):
-        Link.connect(endpoint, KEY, 7, 3, LIMIT)
-
-
 def test_a_rank_that_is_turned_away_unheard_comes_again() -> None:
     visits = iter(range(3))
 
@@ -86,21 +78,24 @@ def test_a_rank_that_is_turned_away_unheard_comes_again() -> None:
         Link.connect(endpoint, KEY, 7, 3, LIMIT).close()
 
 
-def test_one_who_always_hangs_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("serve", "limit_seconds", "reason"),
+    [
+        (lambda connection: prove(connection, bytes(32)), LIMIT_SECONDS, "it does not know the key"),
+        (lambda _: None, LIMIT_SECONDS, "it ended the connection"),
+        (lambda connection: connection.recv(1), 0.3, ".*timed out"),
+    ],
+    ids=["stranger", "hangs up", "silent"],
+)
+def test_one_who_is_no_sequencer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[[socket.socket], object], limit_seconds: float, reason: str
+) -> None:
     monkeypatch.setattr(link_module, "PATIENCE_SECONDS", 0.0)
     with (
-        serving(lambda connection: None) as endpoint,  # noqa: ARG005 - hangs up
-        pytest.raises(SequencerError, match="it ended the connection"),
+        serving(serve) as endpoint,
+        pytest.raises(SequencerError, match=rf"sequencer at {endpoint} was not reached: {reason}"),
     ):
-        Link.connect(endpoint, KEY, 7, 3, LIMIT)
-
-
-def test_one_who_says_nothing_is_given_up_in_time() -> None:
-    with (
-        serving(lambda connection: (connection.recv(1), None)[1]) as endpoint,
-        pytest.raises(SequencerError, match="timed out"),
-    ):
-        Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=0.3))
+        Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=limit_seconds))
 
 
 def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
@@ -191,35 +186,30 @@ class Lost(Echo):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "extents"),
     [
-        {"signature": replace(SUM, prescale=object())},
-        {"signature": replace(SUM, shapes=([1],))},  # it has no hash
-        {"name": "a lone surrogate: \udc80"},
-        {"name": "x" * 70_000},
+        ({"signature": replace(SUM, prescale=object())}, ()),
+        ({"signature": replace(SUM, shapes=([1],))}, ()),  # it has no hash
+        ({"name": "a lone surrogate: \udc80"}, ()),
+        ({"name": "x" * 70_000}, ()),
+        ({}, (2**63,)),
+        ({}, (1.5,)),
+        ({}, (0,) * 70_000),
     ],
-    ids=["encoding", "hash", "surrogate", "long name"],
+    ids=["encoding", "hash", "surrogate", "long name", "large extent", "float extent", "many extents"],
 )
-def test_what_cannot_become_a_question_is_not_counted(ends: Ends, change: dict[str, Any]) -> None:
+def test_what_cannot_become_a_question_is_not_counted(
+    ends: Ends, change: dict[str, Any], extents: tuple[int, ...]
+) -> None:
     link, sequencer = ends
     for _ in range(2):  # it is not half known the second time, either
         wrong = Echo("wrong")
-        wrong.question = wrong.question._replace(**change)
+        wrong.question, wrong.extents = wrong.question._replace(**change), extents
         with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
             link.ask(wrong)
     assert [link.ask(Echo("a")), link.ask(Echo("b"))] == [0, 1]
     link.flush()
     assert read_questions(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
-
-
-@pytest.mark.parametrize("extents", [(2**63,), (1.5,), (0,) * 70_000], ids=["large", "float", "many"])
-def test_extents_that_cannot_be_sent_are_not_counted(ends: Ends, extents: tuple[int, ...]) -> None:
-    link, _ = ends
-    wrong = Echo("wrong")
-    wrong.extents = extents
-    with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
-        link.ask(wrong)
-    assert link.ask(Echo("a")) == 0
 
 
 @pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no memory"), TypeError("no memory")])

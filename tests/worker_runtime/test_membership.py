@@ -67,53 +67,44 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, code: str) -> None:
-    """Run a script of the user's that must end well."""
-    script = folder / "script.py"
-    script.write_text(code, encoding="utf-8")
+USES = {
+    "the user's after ours": """
+from worker_runtime import membership
+membership.import_client()
+import protos, rendezvous, protos.rendezvous_pb2
+assert protos.OWNER == rendezvous.OWNER == protos.rendezvous_pb2.OWNER == 'user'
+""",
+    "ours after the user's": """
+import protos, rendezvous
+from worker_runtime.membership import Bootstrap, import_client
+assert Bootstrap.read({}) is None
+assert import_client().__name__ == 'WorkerClient'
+import sys
+assert sys.modules['protos'] is protos and protos.OWNER == 'user'
+""",
+    "errors are the same classes in what was imported early and late": """
+from worker_runtime.membership import RendezvousError, import_client
+import sys
+client = sys.modules[import_client.__module__].import_client()
+refused = client.join.__globals__['JoinRefusedError']
+assert issubclass(refused, RendezvousError)
+""",
+    "the user's are gone": """
+import shutil, sys
+for name in ("protos", "rendezvous"):
+    shutil.rmtree(f"{sys.path[0]}/{name}")
+from worker_runtime.membership import Bootstrap
+import rendezvous.bootstrap
+assert rendezvous.bootstrap.Bootstrap is Bootstrap
+""",
+}
+
+
+@pytest.mark.parametrize("code", USES.values(), ids=list(USES))
+def test_packages_of_the_user_and_ours_of_the_same_names_keep_apart(folder: Path, code: str) -> None:
+    """Where the user has none of our names, ours are ordinary modules."""
+    (folder / "script.py").write_text(code, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+        [sys.executable, folder / "script.py"], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_users_packages_are_the_users_after_ours_were_imported(folder: Path) -> None:
-    run(
-        folder,
-        "from worker_runtime import membership\n"
-        "membership.import_client()\n"
-        "import protos, rendezvous, protos.rendezvous_pb2\n"
-        "assert protos.OWNER == rendezvous.OWNER == protos.rendezvous_pb2.OWNER == 'user'\n",
-    )
-
-
-def test_ours_are_imported_after_the_users_were(folder: Path) -> None:
-    run(
-        folder,
-        "import protos, rendezvous\n"
-        "from worker_runtime.membership import Bootstrap, import_client\n"
-        "assert Bootstrap.read({}) is None\n"
-        "assert import_client().__name__ == 'WorkerClient'\n"
-        "import sys\n"
-        "assert sys.modules['protos'] is protos and protos.OWNER == 'user'\n",
-    )
-
-
-def test_errors_are_the_same_classes_in_what_was_imported_early_and_late(folder: Path) -> None:
-    run(
-        folder,
-        "from worker_runtime.membership import RendezvousError, import_client\n"
-        "import sys\n"
-        "client = sys.modules[import_client.__module__].import_client()\n"
-        "refused = client.join.__globals__['JoinRefusedError']\n"
-        "assert issubclass(refused, RendezvousError)\n",
-    )
-
-
-def test_where_nobody_has_our_names_ours_are_ordinary_modules(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        "from worker_runtime.membership import Bootstrap\n"
-        "import rendezvous.bootstrap\n"
-        "assert rendezvous.bootstrap.Bootstrap is Bootstrap\n",
-    )

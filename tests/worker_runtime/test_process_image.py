@@ -49,13 +49,15 @@ print(type(sys.stdout.buffer).__name__, sys.stdout.write_through, sys.stderr.lin
 
 
 def run(script: str, *arguments: str, environment: dict[str, str] | None = None) -> str:
-    """What the script prints; its standard input is /dev/null."""
+    """What the script prints; its standard input is /dev/null, and no variable says how many threads it has."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     return subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict", **(environment or {})},
+        env={**kept, "PYTHONIOENCODING": "utf-8:strict", **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
+        errors="surrogateescape",
         check=True,
     ).stdout
 
@@ -94,8 +96,7 @@ def test_an_environment_replaces_the_former_for_children_too() -> None:
         "import subprocess; from worker_runtime.process_image import take_environment as take; "
         "take({'ODD': '\\udcff', 'EMPTY': ''}); subprocess.run(['/usr/bin/env'])"
     )
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
-    assert out == b"ODD=\xff\nEMPTY=\n"
+    assert run(script) == "ODD=\udcff\nEMPTY=\n"
 
 
 def test_a_member_may_join_again_and_another_identity_is_its_own() -> None:
@@ -189,15 +190,7 @@ print(json.dumps(counts + sorted([pool["internal_api"], pool["num_threads"]] for
 
 def count(imports: str, environment: dict[str, str], then: str = "") -> list[object]:
     """The threads of torch (None: not imported), OpenMP and BLAS in a process of its own."""
-    kept = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
-    run = subprocess.run(
-        [sys.executable, "-c", COUNTS.format(imports=imports, then=then)],
-        env={**kept, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found: list[object] = json.loads(run.stdout)
+    found: list[object] = json.loads(run(COUNTS.format(imports=imports, then=then), environment=environment))
     return found
 
 
@@ -245,7 +238,6 @@ def test_it_runs_the_module_until_its_owner_ends(module: str, tmp_path: Path) ->
     )
     os.close(pidfd)
     try:
-        assert tethered.stdout is not None
         assert tethered.stdout.readline() == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
         assert tethered.poll() is None
         owner.kill()

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker_runtime.forkserver_process import LIMIT_SECONDS, Server, serving
+from tests.worker_runtime.forkserver_process import LIMIT_SECONDS, Server, running
 from worker_runtime import program
 
 FACTS = Path(__file__).parents[1] / "system" / "facts.py"
@@ -166,8 +166,7 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A forkserver that many programs share."""
-    with serving(tmp_path_factory.mktemp("server")) as server:
-        server.hear()
+    with running(tmp_path_factory.mktemp("server")) as server:
         yield server
 
 
@@ -214,9 +213,7 @@ def test_a_script_that_is_run_as_a_module_behaves_alike(server: Server, tmp_path
 @pytest.mark.parametrize("words", [("script.py",), ("-m", "script")], ids=" ".join)
 def test_classes_of_the_script_travel(tmp_path: Path, words: tuple[str, ...]) -> None:
     """The forkserver has multiprocessing from before, as torch brings it."""
-    (tmp_path / "script.py").write_text(TRAVELS)
-    with serving(tmp_path, modules=["multiprocessing.pool"]) as server:
-        server.hear()
+    with running(tmp_path, TRAVELS, modules=["multiprocessing.pool"]) as server:
         code, out, err = run_alike(server, tmp_path, *words)
     assert (code, err) == (0, "")
     assert "forkserver [True, True]\n" in out
@@ -225,26 +222,12 @@ def test_classes_of_the_script_travel(tmp_path: Path, words: tuple[str, ...]) ->
 @pytest.mark.parametrize(
     "words",
     [
-        ("-m", "package", "a"),
-        ("-m", "package.module"),
-        ("-m", "package.failing"),
-        ("-m", "package.nowhere"),
-        ("-m", "nowhere"),
-        ("-m", "package.module.nowhere"),
-        ("-m", ".package"),
-        ("-m", "beside.py"),
-        ("-m", "space"),
-        ("-m", "package.exiting"),
-        ("-m", "raising.module"),
-        ("-m", "json"),
-        ("package", "a"),
-        ("./package/",),
-        ("space",),
-        ("package/failing.py",),
+        *("-m package a", "-m package.module", "-m package.failing", "-m package.nowhere", "-m nowhere"),
+        *("-m package.module.nowhere", "-m .package", "-m beside.py", "-m space", "-m package.exiting"),
+        *("-m raising.module", "-m json", "package a", "./package/", "space", "package/failing.py"),
     ],
-    ids=" ".join,
 )
-def test_modules_and_folders_run_alike(server: Server, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_modules_and_folders_run_alike(server: Server, tmp_path: Path, words: str) -> None:
     show = "import sys; print(sys.argv, sys.orig_argv, sys.path[:2], __name__, __file__, __spec__, __package__)\n"
     for name, text in {
         "beside": "",
@@ -258,7 +241,7 @@ def test_modules_and_folders_run_alike(server: Server, tmp_path: Path, words: tu
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text)
-    _, _, err = run_alike(server, tmp_path, *words)
+    _, _, err = run_alike(server, tmp_path, *words.split())
     assert "worker_runtime" not in err
 
 
@@ -276,12 +259,8 @@ def compare_facts(server: Server, folder: Path, *words: str) -> dict[str, Any]:
     "words",
     [
         ("script.py", "a", "b c", "", "--flag=ä"),
-        ("./script.py",),
-        ("{folder}/script.py",),
-        ("with blanks/../script.py",),
-        ("link.py",),
-        ("linked/script.py",),
-        ("./with blanks/",),
+        *(("./script.py",), ("{folder}/script.py",), ("with blanks/../script.py",), ("./with blanks/",)),
+        *(("link.py",), ("linked/script.py",)),
         ("archive.zip", "-m", "a"),
         ("-m", "script", "a", "-m"),
         ("-m", "package", "a"),
@@ -316,9 +295,7 @@ def test_a_program_finds_itself_as_it_was_named(server: Server, tmp_path: Path, 
     ids=" ".join,
 )
 def test_the_environment_counts(tmp_path: Path, environment: dict[str, str]) -> None:
-    shutil.copyfile(FACTS, tmp_path / "script.py")
-    with serving(tmp_path, environment=environment) as server:
-        server.hear()
+    with running(tmp_path, FACTS.read_text(), environment=environment) as server:
         facts = compare_facts(server, tmp_path, "script.py")
         run_alike(server, tmp_path, "-m", "script")
     assert environment.items() <= facts["environment"].items()
@@ -345,9 +322,7 @@ def a_strange_process() -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can take niceness back")
 def test_what_a_process_hands_on_arrives(tmp_path: Path) -> None:
-    shutil.copyfile(FACTS, tmp_path / "script.py")
-    with a_strange_process(), serving(tmp_path) as server:
-        server.hear()
+    with a_strange_process(), running(tmp_path, FACTS.read_text()) as server:
         facts = compare_facts(server, tmp_path, "script.py")
     assert (facts["nice"], facts["limits"]["RLIMIT_NOFILE"][0]) == (3, 777)
     assert "Umask:\t0027" in facts["status"]
@@ -391,25 +366,24 @@ def test_what_stands_in_both_places_is_no_objection(monkeypatch: pytest.MonkeyPa
     assert program.find_objection(["-m", "nowhere"]) == ""
 
 
-def test_a_module_that_has_been_imported_is_not_run_a_second_time(folder: Path) -> None:
-    assert program.find_objection(["-m", "json"]) == "the forkserver has imported json already"
-    assert folder.exists()
+CANNOT = "the script cannot be compiled: "
 
 
 @pytest.mark.parametrize(
-    ("text", "error"), [(b"a b", "SyntaxError"), (b"'\xff'", "SyntaxError"), (b"'\0'", "SyntaxError|ValueError")]
+    ("text", "words", "objection"),
+    [
+        (b"a b", "script.py", CANNOT + "SyntaxError"),
+        (b"'\xff'", "script.py", CANNOT + "SyntaxError"),
+        (b"'\0'", "script.py", CANNOT + "(SyntaxError|ValueError)"),
+        (b"", "nowhere.py", CANNOT + "FileNotFoundError"),
+        (b"", "pipe.py", "the script is no file, and can be read only once"),
+        (b"", "-m json", "the forkserver has imported json already"),
+        (rb"'\d'", "script.py", ""),  # the compiler's warning is left to the worker
+    ],
 )
-def test_a_script_that_cannot_be_compiled_is_an_objection(folder: Path, text: bytes, error: str) -> None:
+def test_a_program_that_could_not_begin_here_is_an_objection(
+    folder: Path, text: bytes, words: str, objection: str
+) -> None:
     (folder / "script.py").write_bytes(text)
-    assert re.fullmatch(f"the script cannot be compiled: ({error})", program.find_objection(["script.py"]))
-    assert program.find_objection(["nowhere.py"]) == "the script cannot be compiled: FileNotFoundError"
-
-
-def test_a_pipe_is_not_read_in_vain(folder: Path) -> None:
     os.mkfifo(folder / "pipe.py")
-    assert program.find_objection(["pipe.py"]) == "the script is no file, and can be read only once"
-
-
-def test_a_warning_of_the_compiler_is_left_to_the_worker(folder: Path) -> None:
-    (folder / "script.py").write_text(r"'\d'")
-    assert program.find_objection(["script.py"]) == ""
+    assert re.fullmatch(objection, program.find_objection(words.split()))

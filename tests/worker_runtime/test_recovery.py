@@ -65,6 +65,7 @@ class Stage:
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
+        self._executors: list[ElasticExecutor] = []
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
         self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
@@ -83,7 +84,8 @@ class Stage:
         call = self.registrar.read()
         assert (call.after, call.report.wish) == (0, Wish.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
-        return entering.result(LIMIT_SECONDS).executor
+        self._executors.append(entering.result(LIMIT_SECONDS).executor)
+        return self._executors[-1]
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
         """Tell that a generation cannot go on; what the worker asks for then."""
@@ -99,6 +101,8 @@ class Stage:
         self.may_hear.set()
         for generation in self.generations.values():
             generation.gate.set()
+        for executor in self._executors:
+            executor.close()
         self.recovery.close()
         assert self.registrar.is_closed
         assert not any(thread.is_alive() for thread in self.recovery._threads)
@@ -156,19 +160,17 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     assert waiting.result(LIMIT_SECONDS)[0].tolist() == [1.0]
     assert stage.heard.get_nowait() == ALONE
     assert (stage.recovery.generation, executor.generation) == (6, 6)
-    executor.close()
 
 
 def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor = stage.begin(size=3)
+    stage.begin(size=3)
     is_over = threading.Event()
     monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     is_over.set()
     assert stage.read_heard() == ALONE
-    executor.close()
 
 
 @pytest.mark.parametrize("is_early", [True, False])
@@ -176,15 +178,14 @@ def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage,
     departed = Departed(5, Worker(Slot("localhost", 1), 1), 1)
     if is_early:  # before the program has taken the generation, or after
         stage.registrar.tell(departed)
-    executor = stage.begin(size=3)
+    stage.begin(size=3)
     if not is_early:
         stage.registrar.tell(departed)
     assert stage.generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
-    executor.close()
 
 
 def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> None:
-    executor = stage.begin()
+    stage.begin()
     stage.recovery.note_trouble(5, "the sequencer has ended")
     stage.recovery.note_trouble(5, "allreduce 'x' failed")
     call = stage.registrar.read()
@@ -193,11 +194,10 @@ def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> N
     call.answer(publish(6, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
     assert stage.registrar.calls.empty()
-    executor.close()
 
 
 def test_news_of_an_earlier_generation_are_not_heeded(stage: Stage) -> None:
-    executor = stage.begin()
+    stage.begin()
     stage.registrar.tell(Interrupted(4, "long ago"))
     stage.recovery.note_trouble(4, "long ago")
     stage.registrar.tell(make_offer(5))
@@ -209,11 +209,10 @@ def test_news_of_an_earlier_generation_are_not_heeded(stage: Stage) -> None:
     stage.registrar.tell(make_offer(6, 3))
     assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
     assert stage.registrar.calls.empty()
-    executor.close()
 
 
 def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
-    executor = stage.begin(size=3)
+    stage.begin(size=3)
     call = stage.interrupt()
     stage.registrar.tell(Interrupted(6, "rank 2 was lost"))  # by another way, and so too early
     stage.registrar.tell(make_offer(9))
@@ -223,7 +222,6 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert stage.read_heard() == ALONE
-    executor.close()
 
 
 def wait_until_closed(generation: Generation) -> None:
@@ -246,7 +244,6 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     again.answer(publish(7, Decision.RETRY, (0,)))
     assert handle.wait()[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
-    executor.close()
 
 
 def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
@@ -332,7 +329,6 @@ def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
         handle.wait()
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
-    executor.close()
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -340,7 +336,8 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_own: bool
 ) -> None:
     """As a communicator of NCCL whose abort does not return: the program may wait for its GPU for ever."""
-    executor, codes = stage.begin(size=3), SimpleQueue[int]()
+    codes = SimpleQueue[int]()
+    stage.begin(size=3)
     stage.generations[5].played.is_stuck = True
     monkeypatch.setattr(os, "_exit", codes.put)
     if is_own:
@@ -354,7 +351,6 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
         entering.result(LIMIT_SECONDS).executor.close()
     else:
         assert stage.registrar.calls.empty()
-    executor.close()
 
 
 def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: Stage) -> None:
@@ -374,11 +370,10 @@ def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: 
 
 
 def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> None:
-    executor = stage.begin()
+    stage.begin()
     with stage.recovery.declare(), stage.recovery.declare():
         assert stage.interrupt().report.has_state
     assert stage.registrar.declared == [False]
-    executor.close()
 
 
 def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., Stage]) -> None:
@@ -395,11 +390,10 @@ def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., St
 
 
 def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    executor = stage.begin()
+    stage.begin()
     stage.registrar.tell(RendezvousError("the agent has ended"))
     stage.recovery._threads[1].join(LIMIT_SECONDS)
     assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
-    executor.close()
 
 
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,4 +403,3 @@ def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.Mo
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
         submit(executor).wait()
-    executor.close()

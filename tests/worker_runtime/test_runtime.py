@@ -15,20 +15,8 @@ from worker_runtime.errors import ForeignWorldError, InitializationError
 from worker_runtime.runtime import Runtime
 
 
-def run_python(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HVD_", "HOROVOD_"))}
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env=environment | variables,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_world_of_one_needs_no_launcher_no_socket_and_no_grpc() -> None:
-    finished = run_python(
+    code = (
         "import os, sys, worker_runtime\n"
         "assert 'torch' not in sys.modules and 'mxnet' not in sys.modules\n"
         "import worker_runtime.torch as hvd\n"
@@ -39,6 +27,9 @@ def test_a_world_of_one_needs_no_launcher_no_socket_and_no_grpc() -> None:
         "assert not any(link.startswith('socket:') for link in links), links\n"
         "assert 'grpc' not in sys.modules\n"
     )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("HVD_", "HOROVOD_"))}
+    words = [sys.executable, "-W", "error", "-c", code]
+    finished = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert (finished.stdout, finished.stderr, finished.returncode) == ("0 1 0 1 0 1\n", "", 0)
 
 

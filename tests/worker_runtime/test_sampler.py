@@ -41,18 +41,19 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
     return dealt
 
 
-def test_every_sample_goes_to_one_rank_by_strides(seat: SimpleNamespace) -> None:
-    assert deal(seat, 2, 6, shuffle=False) == [[0, 2, 4], [1, 3, 5]]
-
-
-def test_the_first_are_dealt_out_twice_where_they_do_not_suffice(seat: SimpleNamespace) -> None:
-    assert deal(seat, 2, 5, shuffle=False) == [[0, 2, 4], [1, 3, 0]]
-
-
-@pytest.mark.parametrize(("count", "expected"), [(2, [[0], [1], [0], [1], [0]]), (0, [[]] * 5)])
-def test_a_data_set_may_be_smaller_than_the_job(seat: SimpleNamespace, count: int, expected: list[list[int]]) -> None:
-    """Horovod asserts that it is not."""
-    assert deal(seat, 5, count, shuffle=False) == expected
+@pytest.mark.parametrize(
+    ("size", "count", "expected"),
+    [
+        (2, 6, [[0, 2, 4], [1, 3, 5]]),
+        (2, 5, [[0, 2, 4], [1, 3, 0]]),
+        (5, 2, [[0], [1], [0], [1], [0]]),  # Horovod asserts that there are enough
+        (5, 0, [[]] * 5),
+    ],
+)
+def test_samples_are_dealt_by_strides_and_the_first_twice_where_they_do_not_suffice(
+    seat: SimpleNamespace, size: int, count: int, expected: list[list[int]]
+) -> None:
+    assert deal(seat, size, count, shuffle=False) == expected
     sampler = ElasticSampler(range(count))
     sampler.record_batch(0, 4)
     assert sampler.processed_num == count
@@ -146,13 +147,7 @@ STORIES: dict[str, tuple[int, int, int, str, tuple[object, ...], int, list[int]]
         *(0, 3, 12, "b2 l1 b1", ((3, ((2, ()), (1, (1,)))),), 8, [7, 9, 10, 11]),
     ),
     "steps between trainings are not a validation's": (
-        0,
-        2,
-        10,
-        "c c c c c b1 b1 b1",
-        ((2, ((3, ()),)),),
-        6,
-        [6, 7, 8, 9],
+        *(0, 2, 10, "c c c c c b1 b1 b1", ((2, ((3, ()),)),), 6, [6, 7, 8, 9]),
     ),
 }
 

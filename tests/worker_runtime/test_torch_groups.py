@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import cast
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -16,98 +16,66 @@ from worker_runtime.core.questions import Kind, Question, Reduction, Release, Si
 from worker_runtime.operation import Operation
 from worker_runtime.process_sets import ProcessSets
 from worker_runtime.runner import Runner
-from worker_runtime.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroup, TorchGroups, Work
+from worker_runtime.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroups, Work
 
 
-class Recorded:
-    """A torch group that remembers that it was ended, and whose barriers were waited for."""
-
-    def __init__(self) -> None:
-        self.is_ended = False
-        self.limits: list[timedelta] = []
-
-    def barrier(self) -> "Recorded":
-        """Its work is the group itself."""
-        return self
-
-    def wait(self, timeout: timedelta) -> bool:
-        """For a barrier."""
-        self.limits.append(timeout)
-        return True
-
-    def shutdown(self) -> None:
-        """End it."""
-        self.is_ended = True
-
-
-class Maker:
-    """Makes recorded groups, or cannot."""
-
-    def __init__(self, error: RuntimeError | None = None) -> None:
-        self.asked: list[tuple[str, int, int, str, timedelta]] = []
-        self.error = error
-
-    def make(self, prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Connections]:
-        """As a backend does."""
-        self.asked.append((prefix, rank, size, device, limit))
-        if self.error is not None:
-            raise self.error
-        return cast("TorchGroup", Recorded()), Connections(frozenset())
+def make_groups(rank: int = 0, error: RuntimeError | None = None) -> tuple[TorchGroups, Mock]:
+    """Groups, and what makes each of them, or cannot."""
+    make = Mock(side_effect=error or (lambda *_: (Mock(), Connections(frozenset()))))
+    return TorchGroups(rank, make), make
 
 
 def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
-    maker = Maker()
-    groups = TorchGroups(5, maker.make)
+    groups, make = make_groups(5)
     first = groups.find(3, (1, 5, 6))
     assert groups.find(3, (1, 5, 6)) is first
     assert groups.find(ALL_RANKS, tuple(range(8)), "cuda", timedelta(seconds=1)) is not first
-    assert maker.asked == [
-        ("set/3/cpu", 1, 3, "cpu", CONNECT_LIMIT),
-        ("set/-1/cuda", 5, 8, "cuda", timedelta(seconds=1)),
+    assert make.mock_calls == [
+        call("set/3/cpu", 1, 3, "cpu", CONNECT_LIMIT),
+        call("set/-1/cuda", 5, 8, "cuda", timedelta(seconds=1)),
     ]
 
 
 def test_nobody_leaves_a_set_before_all_are_connected() -> None:
-    groups = TorchGroups(0, Maker().make)
-    made = cast("Recorded", groups.find(1, (0, 1, 2), limit=timedelta(seconds=3)))
+    groups, _ = make_groups()
+    made = groups.find(1, (0, 1, 2), limit=timedelta(seconds=3))
     groups.find(1, (0, 1, 2))
-    assert made.limits == [timedelta(seconds=3)]
-    of_nccl, of_all = (cast("Recorded", groups.find(*which)) for which in ((1, (0, 1), "cuda"), (ALL_RANKS, (0, 1))))
-    assert of_nccl.limits == of_all.limits == []  # a barrier of NCCL's needs to be told a GPU
+    assert made.mock_calls == [call.barrier(), call.barrier().wait(timedelta(seconds=3))]
+    of_nccl, of_all = groups.find(1, (0, 1), "cuda"), groups.find(ALL_RANKS, (0, 1))
+    assert of_nccl.mock_calls == of_all.mock_calls == []  # a barrier of NCCL's needs to be told a GPU
 
 
 def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
-    groups = TorchGroups(0, Maker().make)
-    kept, ended = (cast("Recorded", groups.find(version, (0, 1))) for version in (1, 2))
+    groups, _ = make_groups()
+    kept, ended = groups.find(1, (0, 1)), groups.find(2, (0, 1))
     groups.end(2)
     groups.end(7)  # which had none
-    assert (kept.is_ended, ended.is_ended) == (False, True)
+    assert (kept.shutdown.called, ended.shutdown.called) == (False, True)
     groups.close()
-    assert kept.is_ended
+    assert kept.shutdown.called
 
 
 def test_closed_groups_make_no_more() -> None:
-    groups = TorchGroups(0, Maker().make)
+    groups, _ = make_groups()
     groups.close()
     with pytest.raises(RuntimeError, match="the group is closed"):
         groups.find(ALL_RANKS, (0, 1))
 
 
 def test_a_group_that_could_not_be_made_is_tried_again() -> None:
-    maker = Maker(RuntimeError("no connection"))
-    groups = TorchGroups(0, maker.make)
+    groups, make = make_groups(error=RuntimeError("no connection"))
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no connection"):
             groups.find(ALL_RANKS, (0, 1))
-    assert len(maker.asked) == 2
+    assert make.call_count == 2
 
 
 def test_abandoned_groups_are_never_ended() -> None:
-    groups = TorchGroups(0, Maker().make)
-    group = cast("Recorded", groups.find(ALL_RANKS, (0, 1)))
+    groups, _ = make_groups()
+    group = groups.find(ALL_RANKS, (0, 1))
     groups.abandon()
     groups.close()
-    assert not group.is_ended
+    assert not group.shutdown.called
 
 
 def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(ranks: RankPool) -> None:
@@ -122,7 +90,6 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
         handles = [hvd.allreduce_async(large, op=hvd.Sum, name="x", process_set=pair) for pair in mine]
         sums = {tuple(pair.ranks or ()): hvd.synchronize(h)[0].item() for pair, h in zip(mine, handles, strict=True)}
         groups = RUNTIME.executor._attempt.runner._groups
-        assert groups is not None
         counts = sorted(len(connections._names) for _, connections in groups._groups.values())
         for pair in pairs:
             hvd.remove_process_set(pair)
@@ -133,24 +100,6 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
         assert sums == {pair: total for pair, total in expected.items() if rank in pair}
         assert counts == [1, 1, 2]
         assert left == 1
-
-
-class _Groups:
-    """Torch's groups: they remember which one was asked for, and how all ended."""
-
-    def __init__(self, error: RuntimeError | None = None) -> None:
-        self.found: list[tuple[object, ...]] = []
-        self.ended: list[int | str] = []
-        self._error = error
-        self.end = self.ended.append
-        self.close = lambda: self.ended.append("closed")
-        self.abandon = lambda: self.ended.append("abandoned")
-
-    def find(self, *which: object) -> "_Groups":
-        self.found.append(which)
-        if self._error is not None:
-            raise self._error
-        return self
 
 
 class _Recorded(Operation[None]):
@@ -187,25 +136,25 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_operation_runs_in_the_group_of_its_sets_version() -> None:
-    groups = _Groups()
+    groups = Mock()
     runner = Runner(0, groups, ProcessSets(0, 2))
     adding = make_terms(Kind.ADD_SET, extents=(0, 1), value=1, index=5)
     runner.start(_Recorded(adding.question), adding)
     works = (Pending(),)
     assert runner.start(_Recorded(BARRIER.question, works), BARRIER) is works
-    assert groups.found == [(5, (0, 1), "cpu")]
+    assert groups.mock_calls == [call.find(5, (0, 1), "cpu")]
 
 
 def test_a_set_that_is_removed_ends_its_group() -> None:
-    sets, groups = ProcessSets(0, 2), _Groups()
+    sets, groups = ProcessSets(0, 2), Mock()
     sets.add(3, (0, 1), 8)
     removing = make_terms(Kind.REMOVE_SET, extents=(3,))
     Runner(0, groups, sets).start(_Recorded(removing.question), removing)
-    assert (sets.numbers, groups.ended) == ((0,), [8])
+    assert (sets.numbers, groups.mock_calls) == ((0,), [call.end(8)])
 
 
 def test_what_cannot_be_begun_is_an_error_without_frames() -> None:
-    runner = Runner(0, _Groups(RuntimeError("no connection")), ProcessSets(0, 2))
+    runner = Runner(0, Mock(**{"find.side_effect": RuntimeError("no connection")}), ProcessSets(0, 2))
     terms = make_terms(Kind.BARRIER)
     error = runner.start(_Recorded(terms.question), terms)
     assert isinstance(error, RuntimeError)
@@ -223,31 +172,31 @@ def test_in_a_world_of_one_nothing_communicates() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(("is_done", "end"), [(True, "closed"), (False, "abandoned")])
+@pytest.mark.parametrize(("is_done", "end"), [(True, call.close()), (False, call.abandon())])
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool, end: str, is_kept: bool) -> None:
+def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool, end: object, is_kept: bool) -> None:
     """Also what a failed operation leaves behind, for which nobody waits."""
-    groups, works = _Groups(), (Pending(is_done=True), Pending(is_done=is_done))
+    groups, works = Mock(), (Pending(is_done=True), Pending(is_done=is_done))
     runner = Runner(0, groups, ProcessSets(0, 2))
     if is_kept:
         runner.keep(works)
     assert runner.close([] if is_kept else [works]) is is_done
     assert runner.close([])  # a second time there is nothing left
-    assert groups.ended == [end]
+    assert groups.mock_calls == [end]
 
 
 def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
     """The others do not come: their data have travelled inside the questions."""
-    groups = _Groups()
+    groups = Mock()
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
     terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
     assert Runner(0, groups, ProcessSets(0, 2)).take_part(terms) is None
-    assert groups.found == []
+    assert groups.mock_calls == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()])
 def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseException) -> None:
-    groups, terms = _Groups(), make_terms(Kind.BARRIER)
+    groups, terms = Mock(), make_terms(Kind.BARRIER)
     runner = Runner(0, groups, ProcessSets(0, 2))
     operation = _Recorded(terms.question, error)
     if isinstance(error, RuntimeError):
@@ -256,4 +205,4 @@ def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseExc
         with pytest.raises(KeyboardInterrupt):
             runner.start(operation, terms)
     assert not runner.close([])
-    assert groups.ended == ["abandoned"]
+    assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]

@@ -141,34 +141,22 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
-def mpi_member(rank: int) -> dict[str, str]:
-    return {
-        "PMIX_NAMESPACE": "prterun-test@1",
-        "OMPI_COMM_WORLD_RANK": str(rank),
-        "OMPI_COMM_WORLD_SIZE": "2",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    }
+def make_member(launcher: str, rank: int) -> dict[str, str]:
+    """Its variables, but for the place to meet."""
+    if launcher == "srun":
+        return {"SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank), "SLURM_NTASKS": "2"}
+    names = {"RANK": str(rank), "SIZE": "2", "LOCAL_SIZE": "2"}
+    return {"PMIX_NAMESPACE": "prterun-test@1", **{f"OMPI_COMM_WORLD_{name}": value for name, value in names.items()}}
 
 
-def test_members_of_an_mpirun_on_one_host_meet_in_a_file_that_does_not_stay(tmp_path: Path) -> None:
-    outputs = run_members([mpi_member(rank) for rank in range(2)], tmp_path)
+@pytest.mark.parametrize("launcher", ["mpirun", "srun"])
+def test_members_meet_in_a_file_that_does_not_stay_or_at_the_master_that_the_user_named(
+    tmp_path: Path, launcher: str
+) -> None:
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()} if launcher == "srun" else {}
+    outputs = run_members([make_member(launcher, rank) | master for rank in range(2)], tmp_path)
     assert dict(enumerate(outputs)) == EXPECTED
     assert list(tmp_path.iterdir()) == []
-
-
-def test_members_of_a_slurm_step_meet_at_the_master_that_the_user_named(tmp_path: Path) -> None:
-    port = free_port()
-    members = [
-        {
-            "SLURM_STEP_ID": "0",
-            "SLURM_PROCID": str(rank),
-            "SLURM_NTASKS": "2",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
-        for rank in range(2)
-    ]
-    assert dict(enumerate(run_members(members, tmp_path))) == EXPECTED
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from worker_runtime.core.questions import (
 )
 
 Name = tuple[int, str]  # a set's number and a name
-CAUSES = ("has been shut down", "has been removed", "with Join", "given up", "every rank waits", "Mismatched")
 TOLERANT = (Kind.ALLREDUCE, Kind.COMMIT)
 
 
