@@ -1,6 +1,5 @@
 """Answers as frames."""
 
-
 import pytest
 
 from tests.worker_runtime.sequencer.client import Ends
