@@ -1,6 +1,6 @@
 """The allreduce's corner cases, inside the question and through gloo.
 
-That each dtype, operation, layout and form gives what one process computes is shown by random programs, too: see
+That each dtype, operation, layout and form gives what one process computes is shown by random programs: see
 test_random_collectives.py.
 """
 
