@@ -20,6 +20,7 @@ from rendezvous.client import AgentClient, WorkerClient, name_socket
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
+from rendezvous.credentials import Credential
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from rendezvous.relay import Relay
 from rendezvous.server import Server
@@ -142,17 +143,19 @@ class Stage:
         return f"{LOOPBACK}:{self.port}"
 
     @asynccontextmanager
-    async def agent(self, host: str, *, address: str | None = None) -> AsyncIterator[AgentClient]:
-        """The client of a host's agent."""
-        credential = self.authority.issue_agent(host, self.server.number_agent(host))
-        client = AgentClient(address or self.address, host, credential)
+    async def agent(
+        self, host: str, *, address: str = "", credential: Credential | None = None, **options: float
+    ) -> AsyncIterator[AgentClient]:
+        """The client of a host's agent, or of one that shows another credential."""
+        credential = credential or self.authority.issue_agent(host, self.server.number_agent(host))
+        client = AgentClient(address or self.address, host, credential, **options)
         try:
             yield client
         finally:
             await client.close()
 
     @asynccontextmanager
-    async def relay(self, host: str, socket: Path, *, address: str | None = None) -> AsyncIterator[None]:
+    async def relay(self, host: str, socket: Path, *, address: str = "") -> AsyncIterator[None]:
         """A host's relay at work."""
         async with self.agent(host, address=address) as client:
             relay = Relay(host, client, self.sequencing)

@@ -2,8 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -26,28 +25,18 @@ ODD_NAMES = ["a" * 300, "é" * 300, "語" * 64, "2001:db8::1", "a b/c?d=%e#f", "
 TRY_SECONDS = 1.0  # within which a handshake on loopback has failed
 
 
-@asynccontextmanager
-async def as_agent(stage: Stage, host: str, credential: Credential) -> AsyncIterator[AgentClient]:
-    """A client that says it speaks for a host, and shows this credential."""
-    client = AgentClient(stage.address, host, credential)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
 def assert_unheard(stage: Stage) -> None:
     assert [stage.server.state.last_heard[host] for host in "ab"] == [None, None]
 
 
 @in_clean_loop
 async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() -> None:
-    async with open_stage() as stage, as_agent(stage, "b", stage.authority.issue_agent("a")) as agent:
+    async with open_stage() as stage, stage.agent("b", credential=stage.authority.issue_agent("a")) as agent:
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await agent.report(1, [B0], [], LIMIT_SECONDS)
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await anext(agent.watch())
-        async with as_agent(stage, "", stage.authority.issue_agent("a")) as nobody:
+        async with stage.agent("", credential=stage.authority.issue_agent("a")) as nobody:
             with pytest.raises(CallRefusedError, match="does not speak for host ''"):
                 await anext(nobody.watch())
         named = wire.encode_worker(B0)
@@ -83,7 +72,7 @@ async def test_another_than_an_agent_of_this_job_does_not_call(
     make: Callable[[Authority, Authority], Credential],
 ) -> None:
     async with open_stage() as stage:
-        async with as_agent(stage, "a", make(stage.authority, Authority("job"))) as agent:
+        async with stage.agent("a", credential=make(stage.authority, Authority("job"))) as agent:
             with pytest.raises(UnreachableError):
                 await agent.report(1, [A0], [], TRY_SECONDS)
         assert_unheard(stage)
@@ -137,7 +126,7 @@ async def test_a_host_may_have_any_name(host: str) -> None:
     async with open_stage([Host(host, 1), Host("b", 1)]) as stage, stage.agent(host) as agent:
         await agent.report(1, [worker], [], LIMIT_SECONDS)
         assert stage.server.state.last_heard[host] is not None
-        async with as_agent(stage, "b", stage.authority.issue_agent(host)) as liar:
+        async with stage.agent("b", credential=stage.authority.issue_agent(host)) as liar:
             with pytest.raises(CallRefusedError):
                 await liar.report(1, [], [], LIMIT_SECONDS)
 

@@ -1,7 +1,4 @@
-"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said.
-
-Long because each way to break has a story of its own.
-"""
+"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said."""
 
 import asyncio
 import os
@@ -52,8 +49,7 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
     worker = wire.encode_worker(Worker(Slot("a", 0), 1))
     for notice in pb_grpc.RendezvousStub(channel).Watch(pb.WatchRequest(worker=worker)):
         print(notice)
-print("ended")
-"""
+print("ended")"""
 
 
 async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:

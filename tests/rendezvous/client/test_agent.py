@@ -2,8 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import aclosing, closing
 from itertools import count
 
 import pytest
@@ -20,7 +19,6 @@ from tests.rendezvous.stage import (
     A0,
     LIMIT_SECONDS,
     LOOPBACK,
-    Stage,
     find_sockets,
     in_clean_loop,
     open_network,
@@ -80,7 +78,7 @@ async def test_a_connection_that_was_forgotten_in_silence_is_replaced() -> None:
     async with (
         open_stage(LONE) as stage,
         open_network(stage.port) as network,
-        make_agent(stage, network.address, LEASE_SECONDS) as agent,
+        stage.agent("a", address=network.address, lease_seconds=LEASE_SECONDS) as agent,
         aclosing(agent.watch()) as notices,
     ):
         watching = asyncio.ensure_future(anext(notices))  # as an agent does; else nobody would miss the connection
@@ -91,15 +89,6 @@ async def test_a_connection_that_was_forgotten_in_silence_is_replaced() -> None:
         stage.server.tell(Joined(A0))  # the watch has come back as well
         async with asyncio.timeout(LIMIT_SECONDS):
             assert isinstance(await watching, Published)
-
-
-@asynccontextmanager
-async def make_agent(stage: Stage, address: str, lease_seconds: float) -> AsyncIterator[AgentClient]:
-    client = AgentClient(address, "a", stage.authority.issue_agent("a"), lease_seconds)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 async def report_until_heard(agent: AgentClient, lease_seconds: float) -> None:

@@ -1,7 +1,4 @@
-"""A worker's way to the rendezvous: what it is told, and how long it waits.
-
-Long because each thing that can go wrong on the way has a story of its own.
-"""
+"""A worker's way to the rendezvous: what it is told, and how long it waits."""
 
 import asyncio
 import os

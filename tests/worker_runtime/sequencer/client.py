@@ -16,8 +16,6 @@ from typing import Self
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.mentions import Mention
-from worker_runtime.sequencer.connection import Connection
-from worker_runtime.sequencer.poller import Poller
 from worker_runtime.wire import Frame, Released
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -93,32 +91,6 @@ class Process:
         """How much memory it has."""
         pages = int(Path(f"/proc/{self.popen.pid}/statm").read_text(encoding="ascii").split()[1])
         return pages * resource.getpagesize()
-
-
-class Ends:
-    """A connection of a sequencer in this process, and the other end of its socket."""
-
-    def __init__(self, poller: Poller) -> None:
-        with socket.create_server((LOOPBACK, 0)) as server:
-            self.peer = socket.create_connection(server.getsockname(), LIMIT_SECONDS)
-            self.connection = Connection(server.accept()[0], poller)
-        self.poller = poller
-        self.events = 0
-        self.connection.watch(self._note)
-
-    def wait(self, limit_seconds: float = LIMIT_SECONDS) -> int:
-        """What has happened to the connection meanwhile."""
-        self.events = 0
-        self.poller.wait(limit_seconds)
-        return self.events
-
-    def close(self) -> None:
-        """End both."""
-        self.peer.close()
-        self.connection.close()
-
-    def _note(self, events: int) -> None:
-        self.events = events
 
 
 class Client:

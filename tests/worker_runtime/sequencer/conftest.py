@@ -5,7 +5,8 @@ from contextlib import closing
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import Ends, Process
+from tests.worker_runtime.sequencer.client import Process
+from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime.sequencer.poller import Poller
 
 

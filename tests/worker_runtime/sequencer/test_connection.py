@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import LIMIT_SECONDS, Ends, Process, gathering
+from tests.worker_runtime.sequencer.client import LIMIT_SECONDS, Process, gathering
+from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime.core.questions import Kind, Signature
 from worker_runtime.sequencer import connection as connection_module
 from worker_runtime.sequencer.connection import ConnectionEndedError

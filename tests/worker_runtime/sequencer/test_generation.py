@@ -18,7 +18,6 @@ from tests.worker_runtime.sequencer.client import (
     LIMIT_SECONDS,
     PLAIN,
     Client,
-    Ends,
     Process,
     connected,
     exchange,
@@ -26,6 +25,7 @@ from tests.worker_runtime.sequencer.client import (
     gathering,
     summing,
 )
+from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
 from worker_runtime.mentions import Mention

@@ -106,9 +106,12 @@ def test_nothing_beyond_the_greeting_is_read(door: Door) -> None:
     assert stranger.connection.receive_bytes(100) == b"more"
 
 
-def test_who_hangs_up_is_forgotten(door: Door) -> None:
-    door.connect().close()
+@pytest.mark.parametrize("is_early", [False, True])
+def test_who_hangs_up_is_forgotten(door: Door, *, is_early: bool) -> None:
+    door.is_early = is_early
+    peer = door.greet(b"more") if is_early else door.connect()
     assert door.lobby.find_due() is not None
+    peer.close()
     door.poller.wait(LIMIT_SECONDS)
     assert door.lobby.find_due() is None
 
@@ -152,14 +155,6 @@ def test_an_early_one_is_not_kept_for_ever(door: Door) -> None:
     assert due - began == pytest.approx(ACTIVATION_SECONDS - GREETING_SECONDS)
     door.lobby.expire(due)
     assert is_closed(peer)
-
-
-def test_an_early_one_that_hangs_up_is_forgotten(door: Door) -> None:
-    door.is_early = True
-    peer = door.greet(b"more")
-    peer.close()
-    door.poller.wait(LIMIT_SECONDS)
-    assert door.lobby.find_due() is None
 
 
 def test_early_ones_are_few(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:

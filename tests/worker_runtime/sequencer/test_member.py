@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import BARRIER, Ends, make_question, summing
+from tests.worker_runtime.sequencer.client import BARRIER, make_question, summing
+from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
 from worker_runtime.sequencer import member as member_module

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.worker_runtime.sequencer.client import Ends
+from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime.core.questions import Answer, Failure, Refusal, Restart, Wanted
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.member import Member
