@@ -268,11 +268,3 @@ def test_a_dry_run_starts_nothing_and_prints_the_plan(capfd: pytest.CaptureFixtu
 )
 def test_a_dry_run_of_what_could_not_start_fails_as_the_start_would(words: list[str], code: int) -> None:
     assert main(["--dry-run", *words], refuse_to_launch) == code
-
-
-def test_a_dry_run_with_hvdruns_own_python_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["-np", "1", "--dry-run", "python", "-c", "1"], refuse_to_launch) == 0
-    assert f"  program    {sys.executable}\n" in capfd.readouterr().out

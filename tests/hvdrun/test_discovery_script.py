@@ -1,4 +1,4 @@
-"""The user's script: what it may print, how it may fail, and that nothing of it is left."""
+"""The user's script: what it may print, how it may fail, and that nothing is left of it, or of a killed hvdrun's."""
 
 import asyncio
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.agent import processes
 from hvdrun.discovery_script import (
     DiscoveryFailedError,
     DiscoveryImpossibleError,
@@ -19,7 +20,10 @@ from hvdrun.errors import UsageError
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import JobSpec
 from hvdrun.script_guard import ScriptGuard
+from rendezvous.bootstrap import INCARNATION, JOB, SLOT
 from rendezvous.core.model import Host
+from tests.hvdrun.agent.sleepers import is_alive, sleeping
+from tests.waiting import wait_until
 
 LIMIT_SECONDS = 10.0
 
@@ -44,20 +48,30 @@ def test_hosts_come_in_their_order_from_a_command_of_the_shell(tmp_path: Path) -
 
 def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
     failure = fail("echo a:1; echo first >&2; echo 'no cluster  today' >&2; exit 3", tmp_path)
-    assert str(failure) == "exit code 3: no cluster today"
+    assert (str(failure), failure.kind) == ("exit code 3: no cluster today", "exit code 3")
     assert not failure.is_hopeless
-    assert str(fail("kill -9 $$", tmp_path)) == "signal 9"
 
 
-def test_what_differs_in_words_alone_is_a_failure_of_one_kind(tmp_path: Path) -> None:
-    ways = {
-        "exit code 3": ("echo 12:00:01 no cluster >&2; exit 3", "exit 3"),
-        "nonsense": ("printf 'a\\377'", "printf 'b\\212'", "echo a:x", "echo '<html>'", "head -c 2000000 /dev/zero"),
-        "signal 9": ("kill -9 $$",),
-        "none": ("true",),
-    }
-    for kind, commands in ways.items():
-        assert [fail(command, tmp_path).kind for command in commands] == [kind] * len(commands)
+@pytest.mark.parametrize(
+    ("command", "reason", "kind"),
+    [
+        ("exit 3", "exit code 3", "exit code 3"),
+        ("kill -9 $$", "signal 9", "signal 9"),
+        ("true", "it names no host", "none"),
+        ("echo '# nothing'", "it names no host", "none"),
+        ("echo a:x", "'a:x' is no host", "nonsense"),
+        ("echo '<html>error'", "'<html>error' is no host", "nonsense"),
+        ("echo a; echo a b", "'a b' is no host", "nonsense"),
+        ("printf 'a\\377'", "0xff", "nonsense"),
+        ("head -c 20000000 /dev/zero", "bytes", "nonsense"),
+    ],
+)
+def test_failures_that_differ_in_what_was_printed_are_of_one_kind(
+    command: str, reason: str, kind: str, tmp_path: Path
+) -> None:
+    failure = fail(command, tmp_path)
+    assert reason in str(failure)
+    assert failure.kind == kind
 
 
 @pytest.mark.parametrize("command", ["./nowhere", "./forbidden"])
@@ -70,32 +84,16 @@ def test_what_the_shell_cannot_start_is_hopeless(command: str, tmp_path: Path) -
     assert command in str(error)
 
 
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("true", "it names no host"),
-        ("echo '# nothing'", "it names no host"),
-        ("echo a:x", "'a:x' is no host"),
-        ("echo '<html>error'", "'<html>error' is no host"),
-        ("echo a; echo a b", "'a b' is no host"),
-        ("printf 'a\\377'", "0xff"),
-        ("yes aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa | head -c 20000000", "bytes"),
-    ],
-)
-def test_nonsense_is_no_answer(command: str, reason: str, tmp_path: Path) -> None:
-    assert reason in str(fail(command, tmp_path))
-
-
 def test_a_script_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     command = "setsid sleep 600 & echo $! > one; sleep 601 & echo $! > two; echo $$ > three; yes"
     assert "longer than 0.5 s" in str(fail(command, tmp_path, limit_seconds=0.5))
-    for name in ("one", "two", "three"):
-        assert is_gone(int((tmp_path / name).read_text()))
+    pids = [int((tmp_path / name).read_text()) for name in ("one", "two", "three")]
+    wait_until(lambda: not any(map(is_alive, pids)))
 
 
 def test_what_a_script_leaves_in_the_background_is_ended(tmp_path: Path) -> None:
     assert ask("sleep 600 >/dev/null 2>&1 & echo $! > pid; echo a", tmp_path).hosts == (Host("a", 1),)
-    assert is_gone(int((tmp_path / "pid").read_text()))
+    wait_until(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
 
 def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> None:
@@ -111,7 +109,8 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
 
     with ScriptGuard(os.environ) as guard:
         script = DiscoveryScript("echo $$ > up; sleep 600", 1, tmp_path, guard)
-        assert is_gone(asyncio.run(asyncio.wait_for(scenario(script), LIMIT_SECONDS)))
+        pid = asyncio.run(asyncio.wait_for(scenario(script), LIMIT_SECONDS))
+        wait_until(lambda: not is_alive(pid))
 
 
 def make_spec(script: str | None) -> JobSpec:
@@ -132,15 +131,39 @@ def test_a_job_with_fixed_hosts_has_no_script() -> None:
         pass
 
 
-def is_gone(pid: int) -> bool:
-    """Ended, or about to: a killed process may still wait for whoever reaps it."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state in "ZX" or _is_being_killed(pid)
+def find_guardian(guard: ScriptGuard) -> int:
+    assert guard.pid is not None
+    return guard.pid
 
 
-def _is_being_killed(pid: int) -> bool:
-    pending = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigPnd")]
-    return bool(int(pending[0].split()[1], 16) & 1 << (signal.SIGKILL - 1))
+def test_a_guardian_is_there_while_it_is_entered_and_ends_nothing_then() -> None:
+    with sleeping() as run:
+        with ScriptGuard({}) as guard:
+            pid = find_guardian(guard)
+            guard.add(run.pid)
+        assert processes.look(pid) is None
+        assert guard.pid is None
+        assert is_alive(run.pid)
+
+
+def test_one_that_was_killed_or_stopped_is_made_good() -> None:
+    with sleeping() as run, ScriptGuard({}) as guard:
+        first = find_guardian(guard)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: not is_alive(first))
+        guard.remove(run.pid)  # which nobody hears
+        guard.add(run.pid)
+        second = find_guardian(guard)
+        assert second != first
+        assert processes.look(first) is None
+        os.kill(second, signal.SIGSTOP)
+    assert processes.look(second) is None
+
+
+def test_a_run_belongs_to_no_worker_but_to_the_one_that_hvdrun_runs_in() -> None:
+    alone = ScriptGuard({"PATH": "/bin"}).environment
+    assert set(alone) == {"PATH", JOB}
+    inner = ScriptGuard({JOB: "outer", SLOT: "a:0", INCARNATION: "2"}).environment
+    origin = processes.name_origin(inner)
+    assert origin is not None
+    assert origin.startswith("outer/a/0.2/")

@@ -47,22 +47,10 @@ def test_every_error_of_the_module_is_tried_here() -> None:
     assert defined - {errors.HvdrunError} == {type(error) for error, _ in EXAMPLES}
 
 
-def test_several_hosts_that_failed_have_a_line_each_beneath_a_headline() -> None:
-    failures = [errors.LaunchError("a is down."), errors.LaunchError("b is away.")]
-    error = errors.HostsFailedError(failures, 3)
-    assert error.lines == ("2 of 3 hosts cannot be used:", "a is down.", "b is away.")
-    assert str(error) == "2 of 3 hosts cannot be used: a is down. b is away."
-    assert error.failures == tuple(failures)
-
-
 def test_of_very_many_hosts_that_failed_the_first_are_told() -> None:
     error = errors.HostsFailedError([errors.LaunchError(f"{n} is down.") for n in range(100)], 200)
     assert len(error.lines) == 10
     assert (error.lines[0], error.lines[-1]) == ("100 of 200 hosts cannot be used:", "and 92 more")
-
-
-def test_any_other_error_is_its_own_and_only_line() -> None:
-    assert errors.LaunchError("a is down.").lines == ("a is down.",)
 
 
 def test_one_host_that_failed_speaks_for_itself() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,9 @@ from hvdrun.errors import HostLostEarlyError, HostsFailedError
 from hvdrun.fleet import Fleet
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
-from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait
+from tests.hvdrun.agent import jobs
 from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent
 from tests.waiting import happen, in_loop
 
@@ -23,18 +24,7 @@ PIECE = Output(WORKERS["a"], OutputStream.STDOUT, b"text\n")
 
 
 def make_begin(host: str) -> Begin:
-    return Begin(
-        job="job",
-        host=host,
-        server="127.0.0.1:1",
-        credential=Credential(b"", b"", b""),
-        command=("true",),
-        directory="/",
-        environment={},
-        lease_seconds=30,
-        start_timeout_seconds=30,
-        address="127.0.0.1",
-    )
+    return replace(jobs.make_begin("/"), host=host)
 
 
 class Launcher:

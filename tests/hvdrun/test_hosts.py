@@ -1,6 +1,8 @@
 """Lists of hosts and hostfiles: what is understood, and what is said of what is not."""
 
 import string
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -104,14 +106,15 @@ def test_no_slot_is_lost_and_no_host_comes_twice(pieces: list[tuple[str, int]]) 
     assert [host.name for host in hosts] == list(dict.fromkeys(name for name, _ in pieces))
 
 
-@given(st.text())
-def test_any_text_gives_hosts_or_one_sentence(text: str) -> None:
+@given(st.text(), st.sampled_from([parse_hosts, partial(parse_discovered, slots_per_host=2)]))
+def test_any_text_gives_hosts_or_one_sentence(text: str, parse: Callable[[str], HostList]) -> None:
     try:
-        hosts = parse_hosts(text).hosts
+        hosts = parse(text).hosts
     except HostSyntaxError as error:
         assert len(str(error).splitlines()) == 1  # noqa: PT017 - either outcome is right
     else:
         assert all(host.slots >= 1 for host in hosts)
+        assert len({host.name for host in hosts}) == len(hosts)
 
 
 def test_a_hostfile_may_have_comments_blank_lines_and_every_form() -> None:
@@ -193,12 +196,3 @@ def test_a_script_may_name_users() -> None:
 def test_a_script_s_line_that_is_no_host_is_named(line: str) -> None:
     with pytest.raises(HostSyntaxError):
         parse_discovered(f"ok\n{line}\n", 1)
-
-
-@given(st.text())
-def test_whatever_a_script_prints_is_hosts_or_refused(text: str) -> None:
-    try:
-        found = parse_discovered(text, 2)
-    except HostSyntaxError:
-        return
-    assert len({host.name for host in found.hosts}) == len(found.hosts)

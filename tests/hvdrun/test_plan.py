@@ -37,16 +37,6 @@ def spec(tmp_path: Path) -> JobSpec:
     return JobSpec(command=("sh", "-c", "true"), size=3, hosts=hosts, directory=tmp_path)
 
 
-def test_every_worker_has_its_place_and_its_numbers(spec: JobSpec) -> None:
-    plan = make_plan(spec, PATH)
-    assert [(worker.slot, worker.assignment) for host in plan.hosts for worker in host.workers] == [
-        (Slot("localhost", 0), Assignment(rank=0, size=3, local_rank=0, local_size=2, cross_rank=0, cross_size=2)),
-        (Slot("localhost", 1), Assignment(rank=1, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1)),
-        (Slot("127.0.0.1", 0), Assignment(rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2)),
-    ]
-    assert [host.host for host in plan.hosts] == ["localhost", "127.0.0.1"]
-
-
 def test_the_program_is_the_file_that_is_executed(spec: JobSpec) -> None:
     assert make_plan(spec, PATH).hosts[0].program == shutil.which("sh")
     (spec.directory / "x").touch()
@@ -134,11 +124,6 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 )
 def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
     assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))
-
-
-def test_a_host_that_is_not_needed_is_not_asked_for(spec: JobSpec) -> None:
-    hosts = (Host("localhost", 3), Host("no-such-host.invalid", 1))
-    assert len(make_plan(replace(spec, hosts=hosts), PATH).hosts) == 1
 
 
 def test_a_program_that_the_workers_would_not_find_is_told(spec: JobSpec) -> None:

@@ -66,18 +66,19 @@ def test_where_path_has_no_python_all_hosts_use_hvdruns_own(spec: JobSpec, aroun
     assert any("PATH has no python" in detail for detail in details)
 
 
-def test_another_python_may_be_given_for_the_other_hosts(spec: JobSpec, around: Surroundings, python: str) -> None:
-    prepared, _ = prepare(replace(spec, remote_python="/there/python"), around, is_here)
-    assert prepared.command == (python, "train.py")
-    assert prepared.remote == RemoteSide(frozenset({"there"}), ("/there/python", "train.py"), "/there/python")
-
-
-def test_a_python_that_was_typed_with_its_path_is_used_everywhere(
-    spec: JobSpec, around: Surroundings, python: str
+@pytest.mark.parametrize(
+    ("typed", "there"),
+    [("python", "/there/python"), ("{python}", "{python}")],
+    ids=["bare", "with its path"],
+)
+def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
+    spec: JobSpec, around: Surroundings, python: str, typed: str, there: str
 ) -> None:
-    typed = replace(spec, command=(python, "train.py"), remote_python="/there/python")
-    prepared, _ = prepare(typed, around, is_here)
-    assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), "/there/python")
+    command = typed.format(python=python), "train.py"
+    prepared, _ = prepare(replace(spec, command=command, remote_python="/there/python"), around, is_here)
+    assert prepared.command == (python, "train.py")
+    remote_command = there.format(python=python), "train.py"
+    assert prepared.remote == RemoteSide(frozenset({"there"}), remote_command, "/there/python")
 
 
 def test_agents_of_another_program_are_started_with_hvdruns_own_python(spec: JobSpec, around: Surroundings) -> None:
@@ -135,10 +136,6 @@ def test_names_are_looked_up_all_at_once() -> None:
         return host == "h3"
 
     assert find_remote(hosts, look_up) == frozenset(hosts) - {"h3"}
-
-
-def test_this_machine_is_known_by_its_addresses() -> None:
-    assert find_remote(["localhost", "127.0.0.1", "::1", "no-such-host.invalid"]) == {"no-such-host.invalid"}
 
 
 @pytest.fixture

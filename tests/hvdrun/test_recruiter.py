@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from hvdrun import recruiter as recruiter_module
+from hvdrun.contact import Contact
 from hvdrun.elasticity import Elasticity
-from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.errors import HostLostEarlyError, HostsOverdueError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.recruiter import Recruiter
@@ -149,7 +152,28 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
 
 
 @in_loop
-async def test_whoever_is_being_started_is_called_off_in_the_end() -> None:
-    async with opened(Office()) as office:
-        office.recruiter.want("a")
-    assert office.begun == []
+async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() -> None:
+    agent = PlayedAgent(obeys=False)
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    await contact.open()
+    hearing = asyncio.create_task(contact.hear())
+    await asyncio.sleep(0)
+    contact.abandon()
+    contact.abandon()
+    with pytest.raises(HostLostEarlyError, match="given up"):
+        await hearing
+    await contact.close()
+    assert agent.story == ["opened", "abandoned", "closed"]
+
+
+@in_loop
+async def test_closing_an_agent_that_is_being_started_calls_that_off_first() -> None:
+    agent = PlayedAgent(starts=False)
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    opening = asyncio.create_task(contact.open())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await contact.close()
+    assert agent.story == ["called off", "closed"]
+    await asyncio.wait({opening})
+    assert opening.cancelled()

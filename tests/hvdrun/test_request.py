@@ -17,12 +17,12 @@ def test_the_words_of_mpirun_become_a_job(capfd: pytest.CaptureFixture[str]) -> 
     assert spec == JobSpec(("python", "train.py"), 4, (Host("localhost", 4),), Path.cwd())
     line = (
         "-np 8 -H server1:4,server2:4 -bind-to none -map-by slot -x NCCL_DEBUG=INFO -mca pml ob1 -mca btl ^openib "
-        "python train.py"
+        "-x A=1 python train.py"
     )
     spec = read_spec(shlex.split(line))
     assert (spec.command, spec.size) == (("python", "train.py"), 8)
     assert spec.hosts == (Host("server1", 4), Host("server2", 4))
-    assert spec.forwarded == {b"NCCL_DEBUG": b"INFO"}
+    assert spec.forwarded == {b"NCCL_DEBUG": b"INFO", b"A": b"1"}
     assert [sentence.startswith("-mca has no effect") for sentence in spec.remarks] == [True]
     assert capfd.readouterr().err == ""
 

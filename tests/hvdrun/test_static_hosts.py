@@ -1,6 +1,8 @@
 """The hosts of a static job: all of them, or none; how they are reached is in test_routes.py."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -37,6 +39,20 @@ class Rendezvous:
         self.events.append(event)
 
 
+@asynccontextmanager
+async def hosting(spec: JobSpec, agents: dict[str, PlayedAgent], server: Rendezvous) -> AsyncIterator[StaticHosts]:
+    """The hosts of a job whose agents are being started."""
+    fleet = Fleet(agents, ignore, lambda *_: None)
+    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
+    opening = asyncio.create_task(fleet.open())
+    try:
+        yield StaticHosts(spec, fleet, cast("Server", server), briefing, opening, verbose=lambda _: None)
+    finally:
+        opening.cancel()
+        await asyncio.wait({opening})
+        await fleet.close()
+
+
 def make_spec(start_timeout_seconds: float = 60.0) -> JobSpec:
     hosts = (Host("localhost", 1), Host("127.0.0.1", 1))
     return JobSpec(("true",), 2, hosts, Path("/"), start_timeout_seconds=start_timeout_seconds)
@@ -46,33 +62,22 @@ def make_spec(start_timeout_seconds: float = 60.0) -> JobSpec:
 async def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None:
     spec, server = make_spec(), Rendezvous()
     agents = {host.name: PlayedAgent() for host in spec.hosts}
-    fleet = Fleet(agents, ignore, lambda *_: None)
-    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
-    opening = asyncio.create_task(fleet.open())
-    hosts = StaticHosts(spec, fleet, cast("Server", server), briefing, opening, verbose=lambda _: None)
-    running = asyncio.create_task(hosts.run())
-    await happen(lambda: bool(agents["localhost"].orders))
-    assert server.events == [HostsChanged(spec.hosts)]
-    assert agents["127.0.0.1"].orders == []
-    hosts.note_reserved(MASTER)
-    await running
+    async with hosting(spec, agents, server) as hosts:
+        running = asyncio.create_task(hosts.run())
+        await happen(lambda: bool(agents["localhost"].orders))
+        assert server.events == [HostsChanged(spec.hosts)]
+        assert agents["127.0.0.1"].orders == []
+        hosts.note_reserved(MASTER)
+        await running
     begins = [agents[host.name].orders[0] for host in spec.hosts]
     assert [begin.master for begin in begins if isinstance(begin, Begin)] == [None, MASTER]
-    await fleet.close()
 
 
 @in_loop
 async def test_hosts_that_do_not_start_in_time_are_named() -> None:
     spec = make_spec(start_timeout_seconds=0.05)
-    fleet = Fleet({"localhost": PlayedAgent(), "127.0.0.1": PlayedAgent(starts=False)}, ignore, lambda *_: None)
-    briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
-    opening = asyncio.create_task(fleet.open())
-    hosts = StaticHosts(spec, fleet, cast("Server", Rendezvous()), briefing, opening, verbose=lambda _: None)
-    try:
+    agents = {"localhost": PlayedAgent(), "127.0.0.1": PlayedAgent(starts=False)}
+    async with hosting(spec, agents, Rendezvous()) as hosts:
         with pytest.raises(HostsOverdueError) as caught:
             await hosts.run()
         assert caught.value.hosts == ("127.0.0.1",)
-    finally:
-        opening.cancel()
-        await asyncio.wait({opening})
-        await fleet.close()

@@ -1,4 +1,4 @@
-"""Processes that tests of the agent start in order to have something that can be found and ended."""
+"""Processes that tests of the agent start in order to have something to find and to end; and what this one has open."""
 
 import os
 import signal
@@ -51,6 +51,11 @@ def hiding() -> Iterator[tuple[subprocess.Popen[bytes], list[Process]]]:
 def sheds(process: Process) -> bool:
     """It has not inherited the environment."""
     return b"PATH=" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+
+
+def count_descriptors() -> int:
+    """How many this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
 
 
 def is_alive(pid: int) -> bool:

@@ -174,10 +174,6 @@ async def test_a_cancellation_that_comes_together_with_a_change_is_not_lost() ->
         rendezvous.workers.changed.set()
 
 
-def test_the_lease_outlasts_some_lost_reports() -> None:
-    assert attendance.REPORTS_PER_LEASE >= 3
-
-
 @in_loop
 async def test_the_server_orders_what_the_agent_does_not_have() -> None:
     async with serving() as rendezvous:

@@ -22,6 +22,7 @@ from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotF
 from rendezvous.core.effects import Launch
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches
+from tests.hvdrun.agent.sleepers import count_descriptors
 from tests.hvdrun.agent.watching import find_ours
 from tests.waiting import LIMIT_SECONDS, happen
 
@@ -115,10 +116,6 @@ async def checking(
             assert spawner.is_closed
             await happen(lambda: count_descriptors() <= descriptors, "the close of what was opened")
             guard.dismiss()
-
-
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
 
 
 @alone

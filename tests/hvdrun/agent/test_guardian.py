@@ -1,12 +1,9 @@
 """The guardian ends what an agent leaves behind, and nothing else; and the agent's side of it."""
 
-import fcntl
 import os
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,41 +74,9 @@ def test_a_session_whose_leader_is_another_is_left_alone(guardian: subprocess.Po
         assert len([process for process in processes.running() if process.session == stranger.pid]) == 3
 
 
-def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_killed(guardian: subprocess.Popen[str]) -> None:
-    assert guardian.stdin is not None
-    with sleeping() as agent, sleeping() as another:
-        guardian.stdin.write(f"agent {agent.pid} {find(agent.pid).started}\nlease 0.2\n")
-        guardian.stdin.flush()
-        for process in (agent, another):
-            os.kill(process.pid, signal.SIGSTOP)
-        assert agent.wait(LIMIT_SECONDS) == -9
-        assert is_alive(another.pid)
-        assert tell(guardian) == 0
-
-
 def test_words_that_it_does_not_know_are_nothing_to_it(guardian: subprocess.Popen[str], folder: Path) -> None:
     assert tell(guardian, "", "session", "what now", "end 4711") == 0
     assert not folder.exists()
-
-
-def test_a_daemon_that_hides_is_known_by_having_been_seen_below_the_agent(guardian: subprocess.Popen[str]) -> None:
-    assert guardian.stdin is not None
-    with hiding() as (agent, hidden):
-        guardian.stdin.write(f"agent {agent.pid} {find(agent.pid).started}\n")
-        guardian.stdin.flush()
-        wait_until(lambda: has_heard(guardian))
-        agent.kill()
-        agent.wait(LIMIT_SECONDS)
-        assert is_alive(hidden[0].pid)
-        assert tell(guardian) == 0
-        wait_until(lambda: not is_alive(hidden[0].pid))
-
-
-def has_heard(guardian: subprocess.Popen[str]) -> bool:
-    """It has read all that it was told, done it, and waits for more."""
-    assert guardian.stdin is not None
-    unread = struct.unpack("i", fcntl.ioctl(guardian.stdin, termios.FIONREAD, b"\0" * 4))[0]
-    return unread == 0 and find(guardian.pid).state == "S"
 
 
 def test_an_agent_that_lives_has_only_let_its_guardian_go(guardian: subprocess.Popen[str]) -> None:

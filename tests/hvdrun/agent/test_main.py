@@ -3,7 +3,6 @@
 import asyncio
 import io
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -23,10 +22,8 @@ from rendezvous.orders import (
     Begin,
     Found,
     Hello,
-    Listening,
     Look,
     Order,
-    Output,
     Probe,
     Probed,
     ProbeTarget,
@@ -97,23 +94,6 @@ def test_an_agent_that_is_not_spoken_to_as_it_should_says_so_in_one_sentence(
 def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
     assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher has gone\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_agent_is_surveyed_before_it_is_told_of_the_job(tmp_path: Path) -> None:
-    look = wire.encode_order(Look(b"token", "a"))
-    begin = wire.encode_order(describe(tmp_path))
-    _, tellings, errors = run_agent(look + wire.encode_order(Probe(())) + look + begin, tmp_path)
-    hello, first, probed, second, *_ = tellings
-    assert (hello, probed) == (HELLO, Probed(()))
-    assert isinstance(first, Found)
-    assert isinstance(second, Found)
-    assert first.cores == len(os.sched_getaffinity(0))
-    assert [strip_port(listening) for listening in first.addresses] == list(map(strip_port, second.addresses))
-    assert errors == "its launcher has gone\n"
-
-
-def strip_port(listening: Listening) -> tuple[str, str]:
-    return listening.interface, listening.endpoint.address
 
 
 class Conversation:
@@ -212,14 +192,3 @@ def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
 def test_an_agent_without_any_order_to_launch_ends_with_its_lease(conversation: Conversation, tmp_path: Path) -> None:
     conversation.send(replace(describe(tmp_path), lease_seconds=0.3))
     assert conversation.end() == "no report was acknowledged for the lease of 0.3 s (--lease)\n"
-
-
-def test_an_agent_that_is_asked_to_end_says_so(conversation: Conversation, tmp_path: Path) -> None:
-    conversation.begin(tmp_path)
-    conversation.send(LAUNCH)
-    told = b""
-    while told != b"up\n":
-        telling = conversation.receive()
-        told += telling.data if isinstance(telling, Output) else b""
-    conversation._agent.send_signal(signal.SIGTERM)
-    assert conversation.end() == "a signal asked it to end\n"

@@ -98,13 +98,6 @@ async def test_a_worker_that_cannot_be_prepared_never_runs() -> None:
 
 
 @alone
-async def test_many_are_forked_at_once_and_none_is_mistaken_for_another() -> None:
-    async with forking("import sys; print(sys.argv[1]); sys.exit(int(sys.argv[1]))") as room:
-        ends = await asyncio.gather(*(room.fork(str(number)) for number in range(16)))
-    assert ends == [(number, f"{number}\n".encode()) for number in range(16)]
-
-
-@alone
 async def test_words_and_variables_of_any_bytes_and_length_arrive() -> None:
     show = "import os, sys; print([os.fsencode(word) for word in sys.argv[1:]], os.environb[b'ODD'], len(os.environ))"
     async with forking(show) as room:
@@ -134,14 +127,6 @@ async def test_why_nothing_can_be_forked_is_told_to_everybody(
 ) -> None:
     async with forking(script, preload=preload, modules=modules) as room:
         assert await fail(room) == told
-
-
-@alone
-async def test_one_that_was_killed_is_noticed_by_the_next_who_asks() -> None:
-    async with forking("print('alive')") as room:
-        assert await room.fork() == (0, b"alive\n")
-        os.kill(room.forkserver.pid, 9)
-        assert await fail(room) == "the forkserver ended"
 
 
 # Killed by itself when it has forked and nobody knows of it yet.

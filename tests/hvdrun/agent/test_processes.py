@@ -28,10 +28,13 @@ def test_a_process_is_seen_as_it_is() -> None:
     assert seen.started > find(os.getpid()).started
 
 
-def test_a_process_that_is_not_there_is_none() -> None:
-    with sleeping() as sleeper:
-        pass
+def test_who_has_gone_is_nobody_and_cannot_be_hit() -> None:
+    with sleeping(environment=WORKER) as sleeper:
+        seen = find(sleeper.pid)
     assert processes.look(sleeper.pid) is None
+    assert list(processes.descendants(sleeper.pid)) == []
+    assert not comes_from(seen, "job")
+    processes.kill(seen, signal.SIGKILL)
 
 
 def test_a_name_may_look_like_what_follows_it(tmp_path: Path) -> None:
@@ -82,12 +85,6 @@ threading.Thread(target=start).start()
             parent.kill()
 
 
-def test_who_has_ended_has_no_descendants() -> None:
-    with sleeping() as sleeper:
-        pass
-    assert list(processes.descendants(sleeper.pid)) == []
-
-
 @pytest.mark.parametrize(
     ("environment", "origin"),
     [
@@ -132,12 +129,6 @@ def test_a_process_comes_from_where_it_was_started_and_from_all_around(
         assert comes_from(find(sleeper.pid), origin) is comes
 
 
-def test_who_has_ended_comes_from_nowhere() -> None:
-    with sleeping(environment=WORKER) as sleeper:
-        seen = find(sleeper.pid)
-    assert not comes_from(seen, "job")
-
-
 @pytest.mark.parametrize(
     ("origin", "worker"),
     [
@@ -165,12 +156,6 @@ def test_a_process_that_took_over_the_number_is_not_hit() -> None:
         processes.kill(replace(seen, started=seen.started - 1), signal.SIGKILL)
         processes.kill(seen, signal.SIGTERM)
         assert sleeper.wait(LIMIT_SECONDS) == -signal.SIGTERM
-
-
-def test_to_signal_who_has_ended_is_no_error() -> None:
-    with sleeping() as sleeper:
-        seen = find(sleeper.pid)
-    processes.kill(seen, signal.SIGKILL)
 
 
 def test_all_that_belong_are_killed_and_counted_but_never_who_asks() -> None:

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from hvdrun.agent.sequencer_process import SequencerEndedError, SequencerProcess
+from hvdrun.agent.sequencer_process import SequencerProcess
 from rendezvous.errors import SequencerStartError
 from rendezvous.sequencing import Activation
+from tests.hvdrun.agent.sleepers import count_descriptors
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 ACTIVATION = Activation(3, 2, bytes(range(32)))
@@ -40,10 +41,6 @@ async def start(script: str) -> SequencerProcess:
     return await SequencerProcess.start(run_script(script))
 
 
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
-
-
 @pytest.fixture(autouse=True)
 def _no_descriptor_is_left() -> Iterator[None]:
     before = count_descriptors()
@@ -71,16 +68,6 @@ async def test_it_ends_at_the_end_of_its_orders() -> None:
     process.close()
     _, status = await asyncio.to_thread(os.waitpid, process.pid, 0)
     assert status == 0
-
-
-@in_loop
-async def test_one_that_ends_before_it_has_a_port_is_told_with_its_last_line() -> None:
-    process = await start("echo hello; echo first >&2; echo last >&2; exit 3")
-    reaping = asyncio.create_task(reap(process))
-    with pytest.raises(SequencerEndedError, match=r"it ended with exit code 3 \(last\)$"):
-        await process.open(LIMIT_SECONDS)
-    await reaping
-    process.close()
 
 
 @in_loop

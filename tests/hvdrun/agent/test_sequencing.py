@@ -3,7 +3,6 @@
 Long because each way in which it can start, serve and end has its test here.
 """
 
-import asyncio
 import os
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from signal import SIGKILL, SIGSTOP
 
 import psutil
+import pytest
 
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
@@ -25,7 +25,7 @@ from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin
-from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.agent.sleepers import count_descriptors, is_alive
 from tests.hvdrun.agent.watching import find_ours
 from tests.waiting import LIMIT_SECONDS, happen
 
@@ -48,8 +48,6 @@ for line in sys.stdin:
 DIES = "import sys; sys.exit('No module named \\'numpy\\'')"
 BABBLES = "import sys\nsys.stdout.write('x' * 200_000)\nsys.stdout.flush()\nsys.stdin.read()"
 IS_MUTE = "import sys; print('hello', flush=True); sys.stdin.read()"
-IS_LATE = "import os\nos.mkfifo('go')\nopen('go').read()\n" + SERVES
-DIES_LATER = SERVES.replace("sys.stdin", "[sys.stdin.readline()]") + "\nsys.exit('all is lost')"
 
 
 def opened(*generations: int) -> list[SequencerOpened]:
@@ -145,10 +143,6 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic:
         assert count_descriptors() <= descriptors
 
 
-def count_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
-
-
 @alone
 async def test_one_process_serves_all_generations_of_a_job() -> None:
     async with owning(SERVES) as room:
@@ -183,17 +177,6 @@ async def test_without_rank_0_of_several_there_is_none() -> None:
 
 
 @alone
-async def test_one_that_takes_its_time_is_waited_for() -> None:
-    async with owning(IS_LATE) as room:
-        room.expect()
-        room.publish()
-        await happen((room.folder / "go").exists)
-        assert room.board == []
-        await asyncio.to_thread((room.folder / "go").write_text, "")
-        assert await room.told() == opened(1)
-
-
-@alone
 async def test_one_that_dies_at_once_is_explained_with_the_remedy() -> None:
     async with owning(DIES) as room:
         room.expect("/usr/bin/nothing")
@@ -219,19 +202,17 @@ async def test_where_the_worker_s_python_cannot_run_it_the_agent_s_own_does() ->
         assert await room.told() == opened(1)
 
 
+@pytest.mark.parametrize(
+    ("program", "limit_seconds", "reason"),
+    [(BABBLES, LIMIT_SECONDS, "what it writes is not a port"), (IS_MUTE, 0.5, "it did not tell its port within 0.5 s")],
+)
 @alone
-async def test_one_that_writes_garbage_is_ended_and_said() -> None:
-    async with owning(BABBLES) as room:
+async def test_one_that_does_not_tell_its_port_is_ended_and_said(
+    program: str, limit_seconds: float, reason: str
+) -> None:
+    async with owning(program, limit_seconds) as room:
         room.publish()
-        assert await room.told() == [SequencerFailed(1, "on a, what it writes is not a port")]
-        await happen(lambda: find_ours() == [])
-
-
-@alone
-async def test_one_that_never_answers_is_given_up_and_ended() -> None:
-    async with owning(IS_MUTE, limit_seconds=0.5) as room:
-        room.publish()
-        assert await room.told() == [SequencerFailed(1, "on a, it did not tell its port within 0.5 s")]
+        assert await room.told() == [SequencerFailed(1, f"on a, {reason}")]
         await happen(lambda: find_ours() == [])
 
 
@@ -245,13 +226,6 @@ async def test_one_that_ends_by_itself_is_told_of_and_replaced_in_the_next_gener
         room.publish(2)
         assert await room.told(2) == opened(1, 2)
         assert room.read_pid() != pid
-
-
-@alone
-async def test_one_that_fails_later_is_told_of_with_its_last_words() -> None:
-    async with owning(DIES_LATER) as room:
-        await room.open()
-        assert (await room.warned()).endswith("is gone: it ended with exit code 1 (all is lost)")
 
 
 @alone

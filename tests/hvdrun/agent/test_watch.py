@@ -54,18 +54,6 @@ async def test_a_worker_is_started_once_however_often_it_is_ordered() -> None:
 
 
 @alone
-async def test_when_an_end_is_told_nothing_of_the_worker_is_left() -> None:
-    script = "sh -c 'trap \"\" TERM; echo $$ > child; sleep 600; true' & "
-    script += "setsid sh -c 'trap \"\" TERM; echo $$ > stray; sleep 600; true' & "
-    script += "echo $$ > worker; until [ -s child ] && [ -s stray ]; do sleep 0.01; done; kill -9 $$"
-    async with watching("sh", "-c", script) as room:
-        room.watch.launch(LAUNCHES[0])
-        assert await room.ended() == (Exited(WORKERS[0], -9),)
-        for name in ("worker", "child", "stray"):
-            assert not is_alive(await room.started(name))
-
-
-@alone
 async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_when_nothing_is_left() -> None:
     script = "[ ! -s child ] || exit 4; setsid sh -c 'echo $$ > child; sleep 600; true' & "
     script += "until [ -s child ]; do sleep 0.01; done; exit 3"
@@ -250,19 +238,6 @@ async def test_closing_ends_an_orphan_that_carries_no_name() -> None:
         pid = await room.started("orphan")
         await room.watch.close()
         assert not is_alive(pid)
-
-
-@alone
-async def test_a_killed_guardian_is_replaced_at_once() -> None:
-    async with watching(*SLEEPS) as room:
-        room.watch.launch(LAUNCHES[0])
-        pid = await room.started("worker")
-        assert room.guard._process is not None
-        first = room.guard._process.pid
-        os.kill(first, signal.SIGKILL)
-        await happen(lambda: room.guard._process is not None and not room.guard.owns(first))
-        assert is_alive(pid)
-        assert room.watch.running() == (WORKERS[0],)
 
 
 @alone

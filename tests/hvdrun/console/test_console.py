@@ -156,19 +156,13 @@ async def test_the_live_line_of_a_start_is_gone_before_anything_else_is_written(
     assert (shown[1] is None) == ("NO_COLOR" in environment)
 
 
-@in_loop
-async def test_hvdruns_own_words_take_the_place_of_the_live_line(terminal: Screen) -> None:
-    console = await show_long_start(terminal, {"TERM": "xterm"})
-    console.notice("words")
-    await console.output.close(LIMIT_SECONDS)
-    assert re.fullmatch(DRAWN + r"hvdrun: words\r\n", terminal.read())
-
-
-@in_loop
-async def test_the_live_line_is_gone_at_the_end(terminal: Screen) -> None:
-    console = await show_long_start(terminal, {"TERM": "xterm"})
+@pytest.mark.parametrize("notices", [0, 1])
+def test_hvdruns_own_words_or_the_end_take_the_place_of_the_live_line(terminal: Screen, notices: int) -> None:
+    console = asyncio.run(show_long_start(terminal, {"TERM": "xterm"}))
+    for _ in range(notices):
+        console.notice("words")
     console.end(LIMIT_SECONDS)
-    assert re.fullmatch(DRAWN, terminal.read())
+    assert re.fullmatch(DRAWN + notices * r"hvdrun: words\r\n", terminal.read())
 
 
 def test_there_is_no_live_line_where_lines_cannot_be_redrawn(terminal: Screen, pipe: Screen) -> None:

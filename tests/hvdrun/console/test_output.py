@@ -29,11 +29,6 @@ def test_each_line_carries_its_rank() -> None:
     assert marker.feed(at(0), 0, STDOUT, b"ee\n") == b"[0] three\n"
 
 
-def test_with_several_hosts_each_line_carries_its_host() -> None:
-    marker = OutputMarker(Marks(hosts=True))
-    assert marker.feed(at(0, "server1"), 0, STDOUT, b"text\n") == b"[0@server1] text\n"
-
-
 def test_a_line_carries_the_time_at_which_it_came_and_not_that_of_its_beginning() -> None:
     times = [datetime(2026, 1, 31, 12, 0, second) for second in (2, 1)]  # noqa: DTZ001 - local time is what is shown
     marker = OutputMarker(Marks(times=True), clock=times.pop)

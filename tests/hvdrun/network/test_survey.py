@@ -1,6 +1,7 @@
-"""A survey of real listeners on this machine, each of them a host of its own name."""
+"""A survey of real listeners on this machine, each of them a host of its own name; and one machine's part in it."""
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -11,7 +12,8 @@ from hvdrun.network.errors import NoAllowedAddressError, SurveyTimeoutError
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.participant import Participant
 from hvdrun.network.survey import survey
-from rendezvous.orders import Look, Order, Probe, Remark, Telling
+from rendezvous.orders import Found, Look, Order, Probe, Probed, ProbeTarget, Remark, Telling
+from tests.hvdrun.network.loopback import ADDRESSES
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 2.0  # for an agent on this machine
@@ -117,15 +119,8 @@ def test_a_host_in_use_that_lost_its_address_cannot_be_joined() -> None:
 
 
 def test_no_host_is_no_survey() -> None:
-    assert run_survey_of_nobody().proofs == {}
-
-
-def run_survey_of_nobody() -> Findings:
-    async def run() -> Findings:
-        agents = Agents(())
-        return await survey((), agents.send, agents.receive)
-
-    return asyncio.run(run())
+    agents = Agents(())
+    assert asyncio.run(survey((), agents.send, agents.receive)).proofs == {}
 
 
 @pytest.mark.parametrize(("kind", "task"), [(Look, "tell its addresses"), (Probe, "tell whom it reaches")])
@@ -147,3 +142,42 @@ def test_an_agent_that_is_lost_ends_the_survey_with_its_own_error() -> None:
 
     with pytest.raises(ConnectionError, match="b is gone"):
         asyncio.run(run())
+
+
+def list_targets(host: str, found: Found) -> list[ProbeTarget]:
+    return [ProbeTarget(host, listening.endpoint) for listening in found.addresses]
+
+
+async def meet() -> tuple[Found, Probed, Probed]:
+    """What b has, what a proves of it, and what a proves when b has gone."""
+    one, other = (Participant(b"token", host, loopback=True) for host in "ab")
+    try:
+        await one.look()
+        found = await other.look()
+        before = await one.probe(list_targets("b", found))
+        other.close()
+        return found, before, await one.probe(list_targets("b", found))
+    finally:
+        one.close()
+        other.close()
+
+
+def test_two_participants_meet_at_every_address_until_one_leaves() -> None:
+    found, before, after = asyncio.run(meet())
+    there = [listening.endpoint.address for listening in found.addresses]
+    assert {"127.0.0.1", *ADDRESSES} - {"127.0.0.2"} <= {*there}
+    assert [(proof.host, proof.address) for proof in before.proofs] == [("b", address) for address in there]
+    assert after == Probed(())
+    assert found.cores == len(os.sched_getaffinity(0))
+
+
+def test_nobody_listens_on_loopback_in_earnest() -> None:
+    async def look() -> Found:
+        participant = Participant(b"token", "a")
+        try:
+            return await participant.look()
+        finally:
+            participant.close()
+
+    found = asyncio.run(look())
+    assert not {"127.0.0.1", "::1"} & {listening.endpoint.address for listening in found.addresses}

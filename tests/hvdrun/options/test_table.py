@@ -1,9 +1,12 @@
-"""The one table of options."""
+"""The one table of options, and what click is told of it."""
+
+import click
+import pytest
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.horovod_path import ShimMode
 from hvdrun.mapping import MapBy
-from hvdrun.options import OPTIONS, Group
+from hvdrun.options import BY_FLAG, OPTIONS, Group, make_click_options
 from hvdrun.options.elastic import ELASTIC, LEASE
 
 
@@ -40,3 +43,14 @@ def test_the_options_of_elastic_jobs_are_a_group_of_the_table() -> None:
     assert all(option.group is Group.ELASTIC and option.wanted for option in ELASTIC)
     assert LEASE.default is None
     assert "5s in elastic jobs, 30s in others" in LEASE.help
+
+
+def test_a_switch_has_no_value_to_read() -> None:
+    with pytest.raises(TypeError, match="-v"):
+        BY_FLAG["-v"].read("1", "-v")
+
+
+def test_click_gets_every_spelling() -> None:
+    parameters = make_click_options({"help": lambda *_: None, "version": lambda *_: None})
+    assert {flag for parameter in parameters for flag in parameter.opts} == set(BY_FLAG)
+    assert all(isinstance(parameter, click.Option) for parameter in parameters)

@@ -47,13 +47,6 @@ async def test_what_a_prefix_prints_does_not_disturb(home: Home, server: SshServ
         assert await transport.wait() == "its agent ended with exit code 1: its launcher has gone"
 
 
-@in_loop
-async def test_a_prefix_prepares_the_agent_s_environment(home: Home, server: SshServer, tmp_path: Path) -> None:
-    agent = write_agent(tmp_path, "sys.stderr.write(os.environ['COLOUR']); out.write(b'x')")
-    async with opened(home, server, RemoteAgent(agent.python, "export COLOUR=blue")) as transport:
-        assert await transport.wait() == "its agent ended with exit code 0: blue"
-
-
 @pytest.mark.parametrize(
     ("agent", "error", "words"),
     [
