@@ -32,8 +32,7 @@ STORE = Endpoint(LOOPBACK, 4711)
 
 
 @in_clean_loop
-async def test_a_job_joins_goes_on_and_ends_well_under_fire(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+async def test_a_job_joins_goes_on_and_ends_well_under_fire(path: Path) -> None:
     async with (
         open_stage([Host("a", 2)]) as stage,
         burning(LOOPBACK, stage.port, seed=SEED, strangers=STRANGERS, idle=IDLE) as fire,

@@ -49,7 +49,8 @@ with grpc.insecure_channel(sys.argv[1]) as channel:
     worker = wire.encode_worker(Worker(Slot("a", 0), 1))
     for notice in pb_grpc.RendezvousStub(channel).Watch(pb.WatchRequest(worker=worker)):
         print(notice)
-print("ended")"""
+print("ended")
+"""
 
 
 async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:
@@ -87,7 +88,7 @@ async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) ->
 
 @in_clean_loop
 async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_on: list[bytes] = []
     join = AgentClient.join
@@ -97,7 +98,6 @@ async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server
         return await join(client, request)
 
     monkeypatch.setattr(AgentClient, "join", note)
-    path = tmp_path / "a"
     async with open_stage([Host("a", 1)]) as stage, stage.relay("a", path), open_worker(path, A0) as worker:
         await in_thread(lambda: worker.join(0))
         assert (passed_on, stage.sequencing.interpreters) == ([b""], [sys.executable])
@@ -107,8 +107,7 @@ async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server
 
 
 @in_clean_loop
-async def test_a_relay_that_is_started_late_and_anew_loses_nobody(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+async def test_a_relay_that_is_started_late_and_anew_loses_nobody(path: Path) -> None:
     async with (
         open_stage([Host("a", 2)]) as stage,
         open_worker(path, A0) as a0,
@@ -118,7 +117,6 @@ async def test_a_relay_that_is_started_late_and_anew_loses_nobody(tmp_path: Path
         await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
         async with stage.relay("a", path):
             await happen(lambda: stage.server.state.waiting == 1)
-        assert not path.exists()
         async with stage.relay("a", path):
             assert (await in_thread(lambda: a1.join(0))).assignment.rank == 1
             assert (await joining).assignment.rank == 0
@@ -154,8 +152,7 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
 
 
 @in_clean_loop
-async def test_a_worker_is_told_of_its_own_refusal_only(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+async def test_a_worker_is_told_of_its_own_refusal_only(path: Path) -> None:
     async with open_stage([Host("a", 2)]) as stage, stage.relay("a", path):
         for worker in (A0, A1):
             stage.server.board("a").post(Refused(worker, f"{worker} comes too late"))
@@ -167,8 +164,7 @@ async def test_a_worker_is_told_of_its_own_refusal_only(tmp_path: Path) -> None:
 
 
 @in_clean_loop
-async def test_what_is_not_for_a_relay_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+async def test_what_is_not_for_a_relay_is_refused(path: Path) -> None:
     async with (
         open_stage([Host("a", 1)]) as stage,
         stage.relay("a", path),
@@ -196,9 +192,7 @@ async def test_a_relay_that_the_server_refuses_says_why_and_can_be_closed(tmp_pa
         await client.close()
 
 
-def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_them(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-
+def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_them(path: Path) -> None:
     async def story() -> tuple[bytes, bytes]:
         async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
             relay = Relay("a", client, stage.sequencing)
@@ -213,7 +207,6 @@ def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_t
                 await happen(lambda: len(relay._board._followers) == 1)
                 await relay.close()
                 await happen(lambda: not relay._board._followers)
-                assert not path.exists()
                 return await asyncio.wait_for(process.communicate(), LIMIT_SECONDS)
             finally:
                 if process.returncode is None:
@@ -221,6 +214,7 @@ def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_t
                     await process.wait()
 
     assert run(story()) == (b"ended\n", b"")
+    assert not path.exists()
 
 
 @in_clean_loop
@@ -234,8 +228,7 @@ async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> No
 
 
 @in_clean_loop
-async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(tmp_path: Path) -> None:
-    path = tmp_path / "a"
+async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: Path) -> None:
     async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await in_thread(lambda: liar.join(0))

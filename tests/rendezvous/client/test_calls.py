@@ -10,11 +10,6 @@ from rendezvous.errors import CallRefusedError
 from tests.rendezvous.stage import A0, in_clean_loop, in_thread, open_worker, serve_method
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "agent.sock"
-
-
 @pytest.mark.parametrize(
     ("code", "is_final"),
     [

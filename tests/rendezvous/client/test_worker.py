@@ -47,11 +47,6 @@ ALONE = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
 PATIENCE_SECONDS = 0.4
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "agent.sock"
-
-
 @pytest.fixture(autouse=True)
 def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Boards, "_make_key", lambda *_: KEY)

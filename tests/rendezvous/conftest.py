@@ -1,0 +1,10 @@
+"""Where the agent of a test serves its workers."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "agent.sock"
