@@ -4,7 +4,6 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.operations import KINDS, NEEDED, call
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.barriers import barrier, join
 
@@ -72,53 +71,6 @@ def test_unnamed_operations_find_each_other_after_a_join_of_ranks_that_had_calle
         return hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), hvd.allgather(torch.ones(1)).tolist()
 
     assert ranks.run(body) == [(2.0, [1.0, 1.0])] * 2
-
-
-@pytest.mark.parametrize("form", ["allgather", "broadcast", "alltoall", "reducescatter", "barrier"])
-def test_operations_other_than_allreduce_raise_while_a_rank_has_joined(ranks: RankPool, form: str) -> None:
-    def call_it() -> None:
-        if form == "barrier":
-            barrier()
-        else:
-            call(hvd, form, torch.ones(2), name="x", **NEEDED.get(KINDS[form], {}))
-
-    def body() -> None:
-        if hvd.rank() == 0:
-            with pytest.raises(hvd.HorovodInternalError, match=r"(?i)not supported with join at this time"):
-                call_it()
-        join()
-        call_it()
-
-    ranks.run(body)
-
-
-def test_a_joined_rank_takes_part_in_small_operations_of_a_set_that_was_never_used(ranks: RankPool) -> None:
-    def body() -> object:
-        some = hvd.add_process_set([0, 1])
-        total = 0.0
-        if hvd.rank() == 0:
-            total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="small", process_set=some).item()
-        join()
-        return total
-
-    assert ranks.run(body, size=3) == [1.0, 0.0, 0.0]
-
-
-def test_unnamed_operations_of_a_set_find_each_other_when_it_takes_the_number_of_another(ranks: RankPool) -> None:
-    """Its members have counted differently in the former one."""
-
-    def body() -> None:
-        former = hvd.add_process_set([0, 1])
-        number = former.process_set_id
-        if former.included():
-            barrier(former)
-        hvd.remove_process_set(former)
-        later = hvd.add_process_set([1, 2])
-        assert later.process_set_id == number
-        if later.included():
-            barrier(later)
-
-    ranks.run(body, size=3)
 
 
 def test_alone_join_and_barrier_return(ranks: RankPool) -> None:
