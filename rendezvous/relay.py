@@ -18,6 +18,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client import AgentClient, name_socket
+from rendezvous.completing import complete
 from rendezvous.errors import ListenError, WireError
 from rendezvous.notices import Board, Notice, Published, Refused
 
@@ -60,7 +61,7 @@ class Relay(pb_grpc.RendezvousServicer):
             socket.chmod(0o600)  # noqa: ASYNC240 - takes no time
         except (RuntimeError, OSError) as error:
             raise ListenError(str(socket), str(error)) from None
-        await self._server.start()
+        await complete(self._server.start())
 
     async def follow_server(self) -> None:
         """Hang up what the server tells this host, until cancelled; without this, workers hear nothing.

@@ -24,6 +24,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.boards import Boards
+from rendezvous.completing import complete
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
@@ -91,7 +92,7 @@ class Server:
             port = door.add_secure_port(f"{host}:0", credentials)
         except RuntimeError as error:
             raise ListenError(address, str(error)) from None
-        await door.start()
+        await complete(door.start())
         if self._clock is None:
             self.tell(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick())

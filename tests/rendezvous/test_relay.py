@@ -217,6 +217,21 @@ def test_a_relay_that_closes_ends_its_workers_watches_and_grpc_says_nothing_in_t
     assert not path.exists()
 
 
+@pytest.mark.parametrize("steps", range(1, 4))
+@in_clean_loop
+async def test_a_relay_whose_opening_is_called_off_at_any_step_closes_without_a_word(
+    tmp_path: Path, steps: int
+) -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
+        relay = Relay("a", client, stage.sequencing)
+        opening = asyncio.create_task(relay.open(tmp_path / "a"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=LIMIT_SECONDS)
+        await relay.close()
+
+
 @in_clean_loop
 async def test_a_place_where_no_socket_can_be_made_is_said(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 40)

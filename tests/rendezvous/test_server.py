@@ -197,6 +197,17 @@ async def test_a_server_that_closes_ends_its_calls_and_frees_its_port() -> None:
         await asyncio.gather(watching, return_exceptions=True)
 
 
+@pytest.mark.parametrize("steps", range(4))
+@in_clean_loop
+async def test_a_server_whose_opening_is_called_off_at_any_step_closes_without_a_word(steps: int) -> None:
+    async with Server(Policy.static(1), lambda _: None, Authority("job").issue_server()) as server:
+        opening = asyncio.create_task(server.open(LOOPBACK))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening}, timeout=LIMIT_SECONDS)
+
+
 @in_clean_loop
 async def test_an_address_that_is_not_of_this_machine_is_refused_and_the_others_serve_on() -> None:
     async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as a:
