@@ -84,15 +84,12 @@ def test_the_commands_own_words_pass_through_untouched(words: list[str], command
     assert read_spec(["-np", "1", *words]).command == command
 
 
-def test_the_environment_stands_for_an_option_that_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "7")
     assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 7.0
     assert read_spec(["-np", "1", "--start-timeout", "9", "true"]).start_timeout_seconds == 9.0
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "")
     assert read_spec(["-np", "1", "true"]).start_timeout_seconds == 120.0
-
-
-def test_a_bad_value_from_the_environment_is_blamed_on_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOROVOD_START_TIMEOUT", "soon")
     with pytest.raises(UsageError, match=r"^\$HOROVOD_START_TIMEOUT"):
         read_spec(["-np", "1", "true"])
@@ -235,27 +232,6 @@ def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFix
     assert main(words, lambda *_: 0) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("hvdrun: -mca has no effect")
-
-
-def test_a_job_on_another_host_is_told_what_it_will_run(capfd: pytest.CaptureFixture[str]) -> None:
-    specs = []
-
-    def launch(spec: JobSpec, _console: Console) -> int:
-        specs.append(spec)
-        return 0
-
-    there = ["--remote-python", "/there/python", "-v", "python", "no-such-script.py"]
-    assert main(["-np", "1", "-H", "no-such-host.invalid", *there], launch) == 0
-    assert specs[0].remote.hosts == {"no-such-host.invalid"}
-    assert specs[0].command_on("no-such-host.invalid") == ("/there/python", "no-such-script.py")
-    assert "/there/python" in capfd.readouterr().err
-
-
-def test_a_dry_run_starts_nothing_and_prints_the_plan(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "2", "--dry-run", "sh", "-c", "true"], refuse_to_launch) == 0
-    captured = capfd.readouterr()
-    assert "\n1     1           0           localhost  1\n" in captured.out
-    assert captured.err == ""
 
 
 @pytest.mark.parametrize(

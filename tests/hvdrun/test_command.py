@@ -158,11 +158,6 @@ def test_a_script_that_python_would_not_find_is_refused(around: Surroundings) ->
         resolve_command(("python", "-u", "missing.py"), around)
 
 
-def test_a_script_in_the_working_directory_is_found(around: Surroundings) -> None:
-    make_file(around.directory / "train.py", 0o644)
-    assert resolve_command(("python", "train.py"), around) == (INTERPRETER, "train.py")
-
-
 @pytest.mark.parametrize(
     ("command", "script"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from hvdrun.agent.binding import BindTo
 from hvdrun.elasticity import Elasticity
-from hvdrun.errors import CommandNotFoundError, TooFewSlotsNowError
+from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.horovod_path import FOLDER
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
 from hvdrun.plan import (
@@ -124,11 +124,6 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 )
 def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
     assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))
-
-
-def test_a_program_that_the_workers_would_not_find_is_told(spec: JobSpec) -> None:
-    with pytest.raises(CommandNotFoundError):
-        make_plan(replace(spec, command=("no-such-program",)), PATH)
 
 
 @pytest.mark.parametrize(

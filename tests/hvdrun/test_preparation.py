@@ -60,12 +60,6 @@ def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
     assert any(python in detail for detail in details)
 
 
-def test_where_path_has_no_python_all_hosts_use_hvdruns_own(spec: JobSpec, around: Surroundings) -> None:
-    prepared, details = prepare(spec, replace(around, search_path="/nowhere"), is_here)
-    assert prepared.command == prepared.remote.command == (OWN_PYTHON, "train.py")
-    assert any("PATH has no python" in detail for detail in details)
-
-
 @pytest.mark.parametrize(
     ("typed", "there"),
     [("python", "/there/python"), ("{python}", "{python}")],
@@ -79,12 +73,6 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     assert prepared.command == (python, "train.py")
     remote_command = there.format(python=python), "train.py"
     assert prepared.remote == RemoteSide(frozenset({"there"}), remote_command, "/there/python")
-
-
-def test_agents_of_another_program_are_started_with_hvdruns_own_python(spec: JobSpec, around: Surroundings) -> None:
-    elsewhere = replace(spec, hosts=(Host("there", 4),), command=("./program",))
-    prepared, _ = prepare(elsewhere, around, is_here)
-    assert prepared.remote == RemoteSide(frozenset({"there"}), ("./program",), OWN_PYTHON)
 
 
 @pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-program",), ("python", "missing.py")])

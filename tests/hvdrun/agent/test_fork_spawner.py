@@ -146,28 +146,6 @@ async def test_a_command_that_is_not_forked_is_executed_with_the_reason(
         assert room.ways() == [f"executed ({reason})"]
 
 
-# Killed by itself right after its second fork, which nobody has heard of yet.
-DIES = """
-import os, sys
-forks, own = [], os.getpid()
-def count():
-    forks.append(None)
-    if os.getpid() == own and len(forks) == 2:
-        os.kill(own, 9)
-if "serve" in sys.orig_argv[-1]:
-    os.register_at_fork(after_in_parent=count)
-"""
-
-
-@alone
-async def test_workers_are_executed_when_the_forkserver_dies_among_them() -> None:
-    async with spawning(script="import os; print(os.environ['RANK'])", preload=DIES) as room:
-        texts = await asyncio.gather(*map(room.run, LAUNCHES))
-        assert texts == [f"{rank}\n" for rank in range(4)]
-        assert sorted(room.ways()) == [*["executed (the forkserver ended)"] * 3, "forked"]
-        assert await room.run() == "0\n"
-
-
 @alone
 async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_down() -> None:
     async with spawning(script="print('alive')") as room:

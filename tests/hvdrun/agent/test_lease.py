@@ -6,7 +6,7 @@ import pytest
 
 from hvdrun.agent import heartbeat, standstill
 from hvdrun.agent.heartbeat import MARGIN_SECONDS, Heartbeat
-from hvdrun.agent.lease import Lease, LeaseExpiredError
+from hvdrun.agent.lease import Lease
 from hvdrun.agent.processes import Process
 from hvdrun.agent.standstill import Standstill
 
@@ -65,11 +65,6 @@ def play(lease: Lease, clock: Clock, *steps: Step) -> bool:
 )
 def test_an_agent_goes_on_for_the_lease_and_no_longer(clock: Clock, steps: list[Step], *, may: bool) -> None:
     assert play(Lease(LEASE_SECONDS, clock), clock, *steps) is may
-
-
-def test_an_expired_lease_is_told_with_its_cause_where_one_is_known() -> None:
-    assert str(LeaseExpiredError(30, None)) == "no report was acknowledged for the lease of 30 s (--lease)"
-    assert str(LeaseExpiredError(0.5, OSError("no way"))).endswith("lease of 0.5 s (--lease): no way")
 
 
 def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_it(clock: Clock) -> None:

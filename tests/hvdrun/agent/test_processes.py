@@ -144,12 +144,6 @@ def test_an_origin_names_the_agent_s_own_worker(origin: str | None, worker: str)
     assert processes.cut_worker_origin(origin, "job/a") == worker
 
 
-def test_a_signal_hits_its_process() -> None:
-    with sleeping() as sleeper:
-        processes.kill(find(sleeper.pid), signal.SIGKILL)
-        assert sleeper.wait(LIMIT_SECONDS) == -signal.SIGKILL
-
-
 def test_a_process_that_took_over_the_number_is_not_hit() -> None:
     with sleeping() as sleeper:
         seen = find(sleeper.pid)

@@ -33,8 +33,12 @@ def describe(directory: Path, *command: str, **variables: str) -> Begin:
 NETWORKS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
+def surround(begin: Begin) -> WorkerEnvironment:
+    return WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500))
+
+
 def find_networks(begin: Begin) -> dict[str, str]:
-    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500)).of(LAUNCH)
+    environment = surround(begin).of(LAUNCH)
     found = {name: environment.get(name.encode()) for name in NETWORKS}
     return {name: os.fsdecode(value) for name, value in found.items() if value is not None}
 
@@ -55,25 +59,12 @@ def test_an_interface_that_the_user_has_set_is_left_alone(name: str, tmp_path: P
 
 
 def spawn(begin: Begin) -> Spawned:
-    environment = WorkerEnvironment(begin, Path("/run/agent.sock"), Endpoint("127.0.0.1", 29500))
-    return asyncio.run(ExecSpawner(begin, environment).spawn(LAUNCH))
+    return asyncio.run(ExecSpawner(begin, surround(begin)).spawn(LAUNCH))
 
 
 def read(descriptor: int) -> bytes:
     with os.fdopen(descriptor, "rb") as stream:
         return stream.read()
-
-
-def run(directory: Path, script: str) -> tuple[bytes, bytes, int]:
-    """What a shell as worker writes on both streams, and its status."""
-    spawned = spawn(describe(directory, "sh", "-c", script))
-    assert spawned.stdin is None
-    out, err = read(spawned.stdout), read(spawned.stderr)
-    return out, err, os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1])
-
-
-def test_a_worker_has_both_streams_and_its_exit_code(tmp_path: Path) -> None:
-    assert run(tmp_path, "echo out; echo err >&2; exit 7") == (b"out\n", b"err\n", 7)
 
 
 def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Path) -> None:
@@ -89,16 +80,8 @@ def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Pat
     assert os.sched_getaffinity(0) == own
 
 
-def test_a_worker_runs_in_the_directory_and_leads_a_session(tmp_path: Path) -> None:
-    out, _, _ = run(tmp_path, "pwd; echo $$; ps -o sid= -p $$")
-    directory, pid, session = out.decode().split()
-    assert directory == str(tmp_path)
-    assert pid == session
-
-
 def test_a_worker_has_the_job_s_environment_and_its_own_numbers(tmp_path: Path) -> None:
-    out, _, _ = run(tmp_path, "env -0")
-    found = dict(entry.partition(b"=")[::2] for entry in out.split(b"\0"))
+    found = surround(describe(tmp_path, "true")).of(LAUNCH)
     assert found[b"NAME"] == b"\xff"
     assert (found[b"HOROVOD_RANK"], found[b"HOROVOD_SIZE"]) == (b"1", b"2")
     assert (found[b"HVD_JOB"], found[b"HVD_SLOT"], found[b"HVD_INCARNATION"]) == (JOB.encode(), b"a:1", b"1")
@@ -110,11 +93,6 @@ def test_a_worker_of_an_elastic_job_has_no_world_that_would_stay_the_same(tmp_pa
     environment = WorkerEnvironment(begin, Path("/run/agent.sock"), None).of(LAUNCH)
     assert (environment[b"HOROVOD_ELASTIC"], environment[b"HOROVOD_RANK"]) == (b"1", b"1")
     assert environment.keys().isdisjoint({b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT"})
-
-
-def test_a_worker_has_three_descriptors_and_nothing_to_read(tmp_path: Path) -> None:
-    out, _, _ = run(tmp_path, "cat; ls /proc/self/fd")
-    assert out.split() == [b"0", b"1", b"2", b"3"]  # the last one is ls's own
 
 
 def test_the_worker_that_reads_gets_what_is_written(tmp_path: Path) -> None:

@@ -136,15 +136,6 @@ async def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> Non
 
 
 @alone
-async def test_a_command_that_cannot_be_started_is_told_as_an_end_with_its_sentence() -> None:
-    async with watching("no-such-program") as room:
-        room.watch.launch(LAUNCHES[0])
-        (end,) = await room.ended()
-        assert (end.returncode, end.cannot_start) == (127, True)
-        assert "'no-such-program' was not found" in (end.error or "")
-
-
-@alone
 async def test_a_host_without_resources_is_told_as_an_end_too() -> None:
     async with watching("true") as room:
         room.spawner.error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))

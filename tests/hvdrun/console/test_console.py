@@ -75,25 +75,31 @@ def test_a_reader_that_has_gone_is_no_error() -> None:
     os.close(writing)
 
 
+PLAIN = "[0] text", "hvdrun: rank 0"
+COLOURED = "\x1b[36m[0]\x1b[39m text", "\x1b[1;31mhvdrun: rank 0"
+
+
 @pytest.mark.parametrize(
-    ("kind", "environment", "start"),
+    ("kind", "environment", "starts"),
     [
-        ("terminal", {"TERM": "xterm"}, "\x1b[1;31mhvdrun: rank 0"),
-        ("terminal", {"NO_COLOR": "1"}, "hvdrun: rank 0"),
-        ("terminal", {"TERM": "dumb"}, "hvdrun: rank 0"),
-        ("pipe", {"TERM": "xterm", "FORCE_COLOR": "1"}, "hvdrun: rank 0"),
+        ("terminal", {"TERM": "xterm"}, COLOURED),
+        ("terminal", {"NO_COLOR": "1"}, PLAIN),
+        ("terminal", {"TERM": "dumb"}, PLAIN),
+        ("pipe", {"TERM": "xterm", "FORCE_COLOR": "1"}, PLAIN),
     ],
 )
-def test_a_page_has_colours_on_a_terminal_that_may_have_them(
-    request: pytest.FixtureRequest, kind: str, environment: dict[str, str], start: str
+@in_loop
+async def test_marks_and_page_have_colours_on_a_terminal_that_may_have_them(
+    request: pytest.FixtureRequest, kind: str, environment: dict[str, str], starts: tuple[str, str]
 ) -> None:
     screen: Screen = request.getfixturevalue(kind)
     console = make_console(screen, environment)
+    await console.output.write(at(0), 0, OutputStream.STDOUT, b"text\n")
     console.page(PAGE)
-    console.end(LIMIT_SECONDS)
-    page = screen.read()
-    assert page.startswith(start)
-    assert ("\x1b" in page) == ("\x1b" in start)
+    await console.output.close(LIMIT_SECONDS)
+    for line, start in zip(screen.read().splitlines(), starts, strict=True):
+        assert line.startswith(start)
+        assert ("\x1b" in line) == ("\x1b" in start)
 
 
 @in_loop
@@ -103,23 +109,6 @@ async def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Sc
     console.notice("stop")
     await console.output.close(LIMIT_SECONDS)
     assert terminal.read() == "[0] 50%\r\x1b[Khvdrun: stop\r\n"
-
-
-@pytest.mark.parametrize(
-    ("environment", "mark"),
-    [({"TERM": "xterm"}, "\x1b[36m[0]\x1b[39m "), ({"NO_COLOR": "1"}, "[0] "), ({"TERM": "dumb"}, "[0] ")],
-)
-def test_the_marks_have_colours_where_the_page_has(
-    terminal: Screen, pipe: Screen, environment: dict[str, str], mark: str
-) -> None:
-    async def show(screen: Screen) -> str:
-        console = make_console(screen, environment)
-        await console.output.write(at(0), 0, OutputStream.STDOUT, b"text\n")
-        await console.output.close(LIMIT_SECONDS)
-        return screen.read()
-
-    assert asyncio.run(show(terminal)) == f"{mark}text\r\n"
-    assert asyncio.run(show(pipe)) == "[0] text\n"
 
 
 async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Console:

@@ -57,13 +57,6 @@ def test_only_the_marks_of_coloured_streams_have_colours() -> None:
     assert marker.feed(at(1), 1, STDOUT, b"x\n") == b"[1] x\n"
 
 
-def test_the_two_streams_of_a_worker_do_not_mix_within_a_line() -> None:
-    marker = OutputMarker(Marks())
-    assert marker.feed(at(0), 0, STDOUT, b"out") == b""
-    assert marker.feed(at(0), 0, STDERR, b"err\n") == b"[0] err\n"
-    assert marker.feed(at(0), 0, STDOUT, b"put\n") == b"[0] output\n"
-
-
 def test_a_last_line_without_newline_is_shown_when_the_worker_has_ended() -> None:
     marker = OutputMarker(Marks())
     assert marker.feed(at(0), 0, STDOUT, b"Segmentation fault") == b""
@@ -91,24 +84,12 @@ def test_a_worker_whose_place_was_taken_is_forgotten() -> None:
     assert (marker.tail(at(1)), marker.finish(at(1), STDOUT)) == ((), b"")
 
 
-def test_each_step_of_a_progress_bar_is_marked() -> None:
-    marker = OutputMarker(Marks())
-    assert marker.feed(at(0), 0, STDERR, b"\r 10%\r 20%\r") == b"[0] \r[0]  10%\r"
-    assert marker.feed(at(0), 0, STDERR, b" 30%\n") == b"[0]  20%\r[0]  30%\n"
-
-
 def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> None:
     marker = OutputMarker(Marks(), terminals=BOTH)
     assert marker.feed(at(0), 0, STDERR, b"50%\rx") == b"[0] 50%\r"
     assert marker.feed(at(0), 0, STDERR, b"\ry") == b"[0] x\r"  # its own bar it overwrites itself
     assert marker.feed(at(1), 1, STDOUT, b"hello\n") == b"\x1b[K[1] hello\n"
     assert marker.feed(at(1), 1, STDOUT, b"again\n") == b"[1] again\n"
-
-
-def test_in_a_file_nothing_is_erased() -> None:
-    marker = OutputMarker(Marks())
-    marker.feed(at(0), 0, STDERR, b"50%\rx")
-    assert marker.feed(at(1), 1, STDOUT, b"hello\n") == b"[1] hello\n"
 
 
 class Piece(NamedTuple):

@@ -1,6 +1,12 @@
-"""The live line of a start: when it is shown, what it says, and that it goes."""
+"""The live line of a start: when it is shown, what it says, that it goes; and how a line is redrawn in place."""
 
 import asyncio
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,10 +20,11 @@ from rendezvous.core import membership
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase, State
-from tests.waiting import in_loop
+from tests.house.sources import ROOT
+from tests.hvdrun.console.screens import Screen
+from tests.waiting import LIMIT_SECONDS, in_loop, wait_until
 
 HALFWAY = StartProgress(connected=1, hosts=2, joined=3, workers=8)
-LIMIT_SECONDS = 10.0
 A, B = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 PLACED = (Ticked(0), HostsChanged((Host("a", 1), Host("b", 1))))
 
@@ -154,14 +161,6 @@ async def test_while_nobody_joins_it_is_shown_for_a_limited_time_only() -> None:
     assert drawn[1] == ""
 
 
-@in_loop
-async def test_without_a_terminal_nobody_looks() -> None:
-    line = make_line(None, lambda: pytest.fail("looked"))
-    line.open(0.0)
-    assert len(asyncio.all_tasks()) == 1
-    line.close()
-
-
 def test_an_elastic_job_that_waits_for_slots_says_how_many_there_are() -> None:
     state = membership.begin(Policy.elastic(1, None, 4))
     state, _ = membership.step(state, HostsChanged((Host("a", 1), Host("b", 2))))
@@ -172,3 +171,66 @@ def test_an_elastic_job_that_waits_for_slots_says_how_many_there_are() -> None:
     progress = measure_start(state)
     assert progress is not None
     assert progress.describe(2.0) == "hosts connected 0/2, workers joined 0/4, 2.0 s"
+
+
+def test_each_drawing_replaces_the_one_before(terminal: Screen) -> None:
+    writer = Writer()
+    status = StatusLine(writer, terminal.writing)
+    status.show(lambda _: "one")
+    wait_until(lambda: not writer.is_behind)
+    status.show(lambda _: "two")
+    writer.end(LIMIT_SECONDS)
+    assert terminal.read() == "\r\x1b[Kone\r\x1b[Ktwo"
+
+
+def test_it_is_erased_once(terminal: Screen) -> None:
+    writer = Writer()
+    status = StatusLine(writer, terminal.writing)
+    status.erase()
+    status.show(lambda _: "one")
+    status.erase()
+    status.erase()
+    writer.end(LIMIT_SECONDS)
+    assert terminal.read() == "\r\x1b[Kone\r\x1b[K"
+
+
+@pytest.mark.parametrize(("columns", "usable"), [(40, 39), (0, 79)])
+def test_the_last_column_stays_free(terminal: Screen, columns: int, usable: int) -> None:
+    fcntl.ioctl(terminal.writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    writer = Writer()
+    StatusLine(writer, terminal.writing).show(str)
+    writer.end(LIMIT_SECONDS)
+    assert terminal.read() == f"\r\x1b[K{usable}"
+
+
+def test_nothing_is_drawn_behind_what_a_paused_reader_has_not_taken(terminal: Screen) -> None:
+    reading, writing = os.pipe()
+    writer = Writer()
+    writer.put(writing, b"x" * 1_000_000)
+    StatusLine(writer, terminal.writing).show(lambda _: pytest.fail("drawn"))
+    writer.end(0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_nothing_is_drawn_from_the_background_of_a_terminal(terminal: Screen) -> None:
+    program = """if True:
+        import fcntl, os, sys, termios
+        from hvdrun.console.status import StatusLine
+        from hvdrun.console.writer import Writer
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        child = os.fork()
+        if child:
+            sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        writer = Writer()
+        StatusLine(writer, 2).show(lambda _: "front")
+        writer.end(10)
+        os.setpgid(0, 0)
+        writer = Writer()
+        StatusLine(writer, 2).show(lambda _: "behind")
+        writer.end(10)
+    """
+    command = [sys.executable, "-c", program]
+    end = terminal.writing
+    subprocess.run(command, stdin=end, stdout=end, stderr=end, start_new_session=True, check=True, cwd=ROOT)
+    assert terminal.read() == "\r\x1b[Kfront"

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdrun.errors import CANNOT_LAUNCH
 from hvdrun.network.choice import Choice, Chosen, check_machines, choose
-from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError, SurveyTimeoutError
+from hvdrun.network.errors import NoAllowedAddressError, NoCommonAddressError, SameMachineError
 from hvdrun.network.findings import LAUNCHER, Findings, plan_pairs
 from hvdrun.network.restriction import Restriction
 from rendezvous.core.model import Endpoint
@@ -256,21 +255,3 @@ def test_two_names_of_one_machine_are_refused() -> None:
         SameMachineError, match=r"^a and alias are one machine, the one at 10\.0\.0\.1: .* as in -H a:4\.$"
     ):
         check_machines(choose(make_findings(one_machine, "172.17.0.1")))
-
-
-def test_hosts_that_do_not_answer_are_named_with_the_limit() -> None:
-    error = SurveyTimeoutError(["a", "b"], "tell its addresses", 15.0)
-    assert str(error) == (
-        "a, b did not tell its addresses within 15 s: look whether the machine is overloaded or its connection stalls, "
-        "and start again."
-    )
-    assert (error.hosts, error.exit_code) == (("a", "b"), CANNOT_LAUNCH)
-
-
-def test_of_many_pairs_the_first_are_named_and_the_others_counted() -> None:
-    pairs = [(f"host{index}", "b") for index in range(20)]
-    tried = {"b": [Listening("eth0", Endpoint("10.0.0.2", 1), 24)]}
-    error = NoCommonAddressError(pairs, {}, tried)
-    assert "host7 does not reach b (tried 10.0.0.2 on eth0); and 12 more" in str(error)
-    assert "host8" not in str(error)
-    assert len(error.unreached) == 20

@@ -65,13 +65,6 @@ async def test_a_listener_is_proven_with_the_way_to_it(address: str) -> None:
     assert proof.milliseconds > 0
 
 
-@pytest.mark.parametrize(("host", "token"), [("b", TOKEN), ("a", b"another")], ids=["another host", "another survey"])
-@in_loop
-async def test_a_listener_that_was_not_asked_for_is_not_believed(host: str, token: bytes) -> None:
-    async with listening(host, "127.0.0.1", token) as endpoint:
-        assert await prove("a", endpoint) == ()
-
-
 async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(await reader.readexactly(QUESTION_BYTES))
     await writer.drain()

@@ -136,16 +136,6 @@ async def test_an_agent_s_last_words_are_in_the_sentence_about_its_end() -> None
 
 
 @in_loop
-async def test_an_agent_that_was_killed_is_told_with_the_signal() -> None:
-    transport = LocalTransport("a")
-    async with opened(transport) as tellings:
-        find_agent(transport).kill()
-        assert await find_output(tellings) == []
-        assert await transport.wait() == "its agent ended with signal 9"
-        transport.send(Release())  # is lost
-
-
-@in_loop
 async def test_an_agent_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_CLOSE_SECONDS", 0.2)
     transport = LocalTransport("a")

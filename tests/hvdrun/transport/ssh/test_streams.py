@@ -118,16 +118,6 @@ async def test_a_channel_that_cannot_send_ends_and_the_others_go_on(
 
 
 @in_loop
-async def test_the_end_of_the_connection_is_the_end_of_its_channels(home: Home, server: SshServer) -> None:
-    async with running(home, server, "exec cat", "exec cat") as streams:
-        pass
-    for stream in streams:
-        await stream.wait_closed()
-        assert await stream.read() == b""
-        assert stream.exit_code == -1
-
-
-@in_loop
 async def test_a_connection_has_one_thread_of_ours_and_one_of_paramiko_s(home: Home, server: SshServer) -> None:
     def count() -> tuple[int, int]:
         threads = threading.enumerate()

@@ -121,13 +121,6 @@ async def test_an_order_is_not_waited_for_when_the_agent_does_not_read(
 
 
 @in_loop
-async def test_an_agent_that_was_killed_is_told(home: Home, server: SshServer, tmp_path: Path) -> None:
-    agent = write_agent(tmp_path, "out.write(b'x'); out.flush(); os.kill(os.getpid(), 9)")
-    async with opened(home, server, agent) as transport:
-        assert await transport.wait() == "its agent was killed by a signal"
-
-
-@in_loop
 async def test_a_lost_connection_ends_what_is_told_and_the_agent(home: Home, server: SshServer) -> None:
     async with opened(home, server) as transport:
         tellings = transport.tellings()
