@@ -67,6 +67,12 @@ def read(descriptor: int) -> bytes:
         return stream.read()
 
 
+def test_a_worker_leads_a_session_and_has_both_streams_and_its_exit_code(tmp_path: Path) -> None:
+    spawned = spawn(describe(tmp_path, "sh", "-c", "ps -o sid= -p $$; echo err >&2; exit 7"))
+    assert (int(read(spawned.stdout)), read(spawned.stderr)) == (spawned.pid, b"err\n")
+    assert os.waitstatus_to_exitcode(os.waitpid(spawned.pid, 0)[1]) == 7
+
+
 def test_a_worker_is_bound_as_the_job_says_and_this_process_is_not(tmp_path: Path) -> None:
     own = os.sched_getaffinity(0)
     cpus = choose_cpus(read_topology(own), BindTo.CORE, LAUNCH.assignment.local_rank)
