@@ -99,6 +99,7 @@ def serving(
         "ListenAddress 127.0.0.1",
         *(f"HostKey {path}" for path in host_keys.values()),
         f"AuthorizedKeysFile {authorized}",
+        f"SetEnv HOME={folder}",  # the user's own .bashrc may be slow, or hold a lock when it is killed
         "PidFile none",
         "UsePAM no",
         "StrictModes no",
