@@ -1,6 +1,5 @@
 """What every test gets: its tier and time limit; what a run measures; and how transcripts are rewritten."""
 
-import argparse
 import os
 import signal
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.costs import Budgets, CostsPlugin, name_file
-from tests.tiers import LIMIT_SECONDS, Tier, find_tier, is_pure
+from tests.costs import Budgets, CostsPlugin, name_file, read_shard
+from tests.tiers import LIMIT_SECONDS, Tier, find_tier, leads_to_pure
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -44,22 +43,11 @@ def heed_signals() -> None:
             signal.signal(number, default)
 
 
-def read_shard(text: str) -> tuple[int, int]:
-    """K and N of "K/N".
-
-    Raises argparse.ArgumentTypeError.
-    """
-    shard, _, shards = text.partition("/")
-    if not (shard.isdecimal() and shards.isdecimal() and 1 <= int(shard) <= int(shards)):
-        raise argparse.ArgumentTypeError(f"a shard is K/N with 1 <= K <= N, such as 1/3, not {text!r}")
-    return int(shard), int(shards)
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Let `pytest -m pure` import nothing but pure tests."""
-    if config.option.markexpr != Tier.PURE or collection_path.suffix != ".py":
+    if config.option.markexpr != Tier.PURE or not (collection_path.is_dir() or collection_path.suffix == ".py"):
         return None
-    return not is_pure(str(collection_path.relative_to(config.rootpath))) or None
+    return not leads_to_pure(str(collection_path.relative_to(config.rootpath))) or None
 
 
 @pytest.hookimpl(wrapper=True)

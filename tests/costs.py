@@ -3,6 +3,7 @@
 The processor seconds that a file may cost stand in `tests/budgets.toml`.
 """
 
+import argparse
 import json
 import os
 import tomllib
@@ -88,6 +89,17 @@ class Budgets:
         return dealt
 
 
+def read_shard(text: str) -> tuple[int, int]:
+    """K and N of "K/N".
+
+    Raises argparse.ArgumentTypeError.
+    """
+    shard, _, shards = text.partition("/")
+    if not (shard.isdecimal() and shards.isdecimal() and 1 <= int(shard) <= int(shards)):
+        raise argparse.ArgumentTypeError(f"a shard is K/N with 1 <= K <= N, such as 1/3, not {text!r}")
+    return int(shard), int(shards)
+
+
 def read_processor_seconds() -> float:
     """What this process has used, with all children that it has waited for or that live, and theirs.
 
@@ -124,6 +136,7 @@ class CostsPlugin:
         self._file = file
         self._costs = Costs()
         self._began: float | None = None  # processor seconds before the test file under way
+        self._skipped_files: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(
@@ -153,6 +166,15 @@ class CostsPlugin:
             return
         self._costs.tiers[str(tier)] += report.duration
         self._costs.tests[str(tier)] += report.when == "call"
+        self._note_skipped(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Count a file that is skipped as a whole, once for all workers."""
+        if report.skipped and report.nodeid not in self._skipped_files:
+            self._skipped_files.add(report.nodeid)
+            self._note_skipped(report)
+
+    def _note_skipped(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
             self._costs.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
 

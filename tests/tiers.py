@@ -67,9 +67,10 @@ FILES = {
 LIMIT_SECONDS = {Tier.PURE: 120, Tier.IN_PROCESS: 120, Tier.SYSTEM: 240, Tier.HOSTS: 240, Tier.HOUSE: 240}
 
 
-def is_pure(file: str) -> bool:
-    """Whether a file's tests are pure; here no marker takes precedence."""
-    return file.startswith(FILES[Tier.PURE])
+def leads_to_pure(path: str) -> bool:
+    """Whether a file's tests are pure, or a folder holds such files; here no marker takes precedence."""
+    folder = f"{path}/"
+    return any(folder.startswith(pure) or path == pure or pure.startswith(folder) for pure in FILES[Tier.PURE])
 
 
 def find_tier(item: pytest.Item) -> Tier:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import read_shard
-from tests.costs import BUDGETS, Budgets, Costs
+from tests.costs import BUDGETS, Budgets, Costs, read_shard
 from tests.house import parts
 from tests.house.sources import ROOT, read_sources
 from tests.system import leftovers
@@ -70,11 +69,12 @@ def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) ->
         (tmp_path / name).write_text(
             "import pytest\n\ndef test_runs():\n    pass\n\ndef test_waits():\n    pytest.skip('needs more')\n"
         )
+    (tmp_path / "test_d.py").write_text("import pytest\n\npytest.skip('needs all', allow_module_level=True)\n")
     (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     command = [sys.executable, "-m", "pytest", "-n2", "--shard=1/3", f"--costs={tmp_path}/costs", "--rootdir=."]
     subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
     costs = Costs.read((tmp_path / "costs").read_text())
-    assert (dict(costs.tests), dict(costs.skipped)) == ({"inprocess": 2}, {"needs more": 1})
+    assert (dict(costs.tests), dict(costs.skipped)) == ({"inprocess": 2}, {"needs more": 1, "needs all": 1})
     assert list(costs.files) == ["test_a.py"]
 
 

@@ -25,7 +25,9 @@ from tests.waiting import LIMIT_SECONDS, wait_until
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB") == "1"
-needs_sshd = pytest.mark.skipif(SSHD is None and not REQUIRED, reason="no OpenSSH server (apt install openssh-server)")
+needs_sshd = pytest.mark.skipif(
+    SSHD is None and not REQUIRED, reason="no OpenSSH server here: apt-get install openssh-server"
+)
 USER = getpass.getuser()
 
 

@@ -48,7 +48,7 @@ def python(tmp_path: Path) -> str:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: str) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"no {shell} here")
+        pytest.skip(f"no {shell} here: apt-get install {shell}")
     done = run(RemoteAgent(python, "echo 'it''s' \"$HOME\" !\nexport COLOUR=blue"), shell, b"orders\nmore")
     before, mark, after = done.stdout.partition(MARK)
     assert before == b"its /no/home !\n"
@@ -61,7 +61,7 @@ def test_every_login_shell_starts_the_agent_with_its_orders(python: str, shell: 
 def test_a_shell_that_hears_nothing_ends_by_itself(monkeypatch: pytest.MonkeyPatch, shell: str) -> None:
     """As on a host that was cut off before it was told what to do."""
     if shutil.which(shell) is None or shutil.which("bash") is None:
-        pytest.skip(f"no {shell} here, or no bash")
+        pytest.skip(f"no {shell} here: apt-get install {shell}")
     monkeypatch.setattr(start, "_LEAST_SECONDS", 1)
     command = RemoteAgent("python3", patience_seconds=0.5).command()
     with subprocess.Popen([shell, "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
