@@ -116,8 +116,11 @@ async def test_an_order_is_not_waited_for_when_the_agent_does_not_read(
         assert transport._stream is not None
         for _ in range(64):
             transport._stream.write(bytes(256 * 1024))  # would never return
-        find_session(server).kill()
+        session = find_session(server)
+        (agent,) = session.children(recursive=True)[-1:]
+        session.kill()
         assert await transport.wait() == "its ssh connection was lost"
+    agent.kill()
 
 
 @in_loop
