@@ -176,7 +176,8 @@ class Driver:
         while not self._is_closed and (left := deadline - time.monotonic()) > 0:
             if self._driving.acquire(timeout=left):
                 try:
-                    self._hear(left)
+                    if not self._is_closed:  # another thread has heard it, and nothing follows
+                        self._hear(left)
                 finally:
                     self._driving.release()
                     self._wake_waiters()

@@ -33,7 +33,7 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
         ListenError: the socket cannot be made.
     """
     client = AgentClient(begin.server, begin.host, begin.credential, lease.seconds)
-    relay = Relay(begin.host, client, sequencing)
+    relay = Relay(begin.host, client, sequencing, watch.note_failure)
     parts: set[asyncio.Task[None]] = set()
     try:
         await relay.open(socket)
