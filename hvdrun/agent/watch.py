@@ -34,7 +34,7 @@ from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import OutputStream
+from rendezvous.orders import Alert, OutputStream
 
 STARTS_AT_ONCE = 16
 NOT_STARTED = "it was not started any more"
@@ -255,6 +255,9 @@ class Watch:
         self._reaped.set()
         live.forget()
         returncode = os.waitstatus_to_exitcode(status)
+        if worker in self._told and returncode == -signal.SIGKILL and not self._closing:
+            grace = f"{self._grace_seconds:g} s (--grace)"
+            self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: it had not ended in {grace}."))
         if self._outlives_losses:
             self._tell_end(worker, returncode, live.error)
 

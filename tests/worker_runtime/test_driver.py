@@ -339,6 +339,18 @@ def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
         waiting.finish()
 
 
+def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends) -> None:
+    player, sequencer = patient
+    waiting = Errand(player.run, "x")
+    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)  # from now on it listens
+    halting = Errand(player.driver.halt, "rank 1 was lost", 3 * LIMIT_SECONDS, daemon=True)
+    assert sequencer.read()[0] == Frame.HALT
+    sequencer.send(Frame.FAILURE, b"rank 1 was lost")
+    with pytest.raises(RuntimeError, match="rank 1 was lost"):
+        waiting.finish()
+    halting.finish()
+
+
 def test_a_forked_child_has_no_part_in_the_conversation(ends: Ends) -> None:
     player, sequencer = ends
     handle = player.submit("x")
