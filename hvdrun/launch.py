@@ -48,12 +48,16 @@ def launch(spec: JobSpec, console: Console) -> int:
 
     Raises:
         LaunchError: hvdrun could not do its part.
+        KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
     """
 
-    async def run() -> int:
+    async def run() -> Outcome:
         return await Job(spec, console).run()
 
-    return asyncio.run(run())
+    outcome = asyncio.run(run())
+    if outcome.is_interrupt:
+        raise KeyboardInterrupt
+    return outcome.exit_code
 
 
 class Job:
@@ -82,8 +86,8 @@ class Job:
         self._hurry = asyncio.Event()
         self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
 
-    async def run(self) -> int:
-        """Run the job; its exit code."""
+    async def run(self) -> Outcome:
+        """Run the job; how it has ended."""
         self._narrator.start()
         started = time.monotonic()
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
@@ -105,7 +109,7 @@ class Job:
             self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
-        return outcome.exit_code
+        return outcome
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
         rank = self._spec.stdin_rank
@@ -227,6 +231,8 @@ class Job:
             self._hurry.set()
         if self._is_closing:
             return
+        if self._stops == 1 and code == SIGNAL_OFFSET + signal.SIGINT:
+            self._narrator.note_interrupt(len(self._server.state.alive()))
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))

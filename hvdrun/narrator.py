@@ -57,6 +57,13 @@ class Narrator:
         """The job begins now."""
         self._started = self._clock()
 
+    def note_interrupt(self, workers: int) -> None:
+        """Ctrl-C was pressed, and so many workers are to be ended."""
+        self._console.hush_interrupts()
+        if workers:
+            who, them = ("1 worker", "it") if workers == 1 else (f"{workers} workers", "them")
+            self._console.notice(f"stopping {who}; Ctrl-C again stops {them} immediately.")
+
     def decide(self) -> None:
         """From now on it is only a matter of time until the job ends."""
         self._decided = self._decided or self._clock()
@@ -143,7 +150,7 @@ class Narrator:
         if outcome.cause is Cause.WORKER_FAILED and outcome.worker is not None and outcome.rank is not None:
             self._show_page(outcome, outcome.worker, outcome.rank)
             return
-        if outcome.cause is Cause.SUCCEEDED:
+        if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
             return
         place = ""
         if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:

@@ -6,6 +6,7 @@ from datetime import datetime
 from itertools import count, islice
 from typing import NamedTuple
 
+from hvdrun.console.interrupts import InterruptFilter
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
 from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
@@ -66,6 +67,12 @@ class OutputMarker:
         self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
         self._bar: _Source | None = None  # whose progress bar the cursor stands on
         self._numbers = count()
+        self._filters: dict[_Source, InterruptFilter] = {}
+        self._hushes_interrupts = False
+
+    def hush_interrupts(self) -> None:
+        """From now on tracebacks of KeyboardInterrupt on standard error are left out."""
+        self._hushes_interrupts = True
 
     def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
         """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
@@ -74,13 +81,17 @@ class OutputMarker:
         splitter = self._splitters.get(source)
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
-        return self._mark(source, splitter.feed(data))
+        return self._mark(source, self._hush(source, splitter.feed(data)))
 
     def finish(self, worker: Worker, stream: OutputStream) -> bytes:
         """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
         source = _Source(worker, stream)
         splitter = self._splitters.pop(source, None)
-        return b"" if splitter is None else self._mark(source, splitter.finish())
+        if splitter is None:
+            return b""
+        lines = self._hush(source, splitter.finish())
+        held = self._filters.pop(source, None)
+        return self._mark(source, lines if held is None else [*lines, *held.finish()])
 
     def list_unfinished(self) -> tuple[Worker, ...]:
         """The workers that have written and were not finished, in the order of their ranks."""
@@ -105,6 +116,11 @@ class OutputMarker:
         """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
         lines = [line for stream in OutputStream for line in self._tails.get(_Source(worker, stream), ())]
         return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in sorted(lines))
+
+    def _hush(self, source: _Source, lines: list[bytes]) -> list[bytes]:
+        if not self._hushes_interrupts or source.stream is not OutputStream.STDERR:
+            return lines
+        return list(self._filters.setdefault(source, InterruptFilter()).feed(lines))
 
     def _mark(self, source: _Source, lines: list[bytes]) -> bytes:
         if not lines:

@@ -188,12 +188,15 @@ pathlib.Path("on").touch()
 
 @pytest.mark.parametrize(
     ("failure", "code", "options"),
-    [
-        ("raise ValueError('its own')", 1, []),
-        ("sys.exit(3)", 3, ["--no-prefork"]),
-        ("raise ValueError('its own')", 1, ["--min-np", "1"]),
-        ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"]),
-    ],
+    rest_nightly(
+        [
+            ("raise ValueError('its own')", 1, []),
+            ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"]),
+            ("sys.exit(3)", 3, ["--no-prefork"]),
+            ("raise ValueError('its own')", 1, ["--min-np", "1"]),
+        ],
+        first=2,
+    ),
 )
 def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long_its_exit_hooks_take(
     hvdrun: Launcher, failure: str, code: int, options: list[str]
@@ -202,7 +205,7 @@ def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long
     hvdrun.write("train.py", SLOW_END.format(failure=failure, is_elastic=is_elastic))
     finished = hvdrun("-np", "2", "--grace", "600s", *options, "python", "train.py", limit_seconds=LIMIT_SECONDS)
     assert ("[1] hook done" in finished.stdout, finished.returncode) == (True, 0 if is_elastic else code)
-    assert finished.stderr.count("Traceback") == 2 * finished.stderr.count("] ValueError: its own")
+    assert finished.stderr.count("] Traceback") == finished.stderr.count("] ValueError: its own")
     if is_elastic:
         assert "[0] goes on with 1" in finished.stdout
         assert f"rank 1 (localhost:1) was lost: exit code {code}" in finished.stderr
