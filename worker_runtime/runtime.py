@@ -36,10 +36,10 @@ from worker_runtime.membership import (
 from worker_runtime.multiprocessing_folder import place_below
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.recovery import FollowingClient, Recovery
+from worker_runtime.tracebacks import shorten_tracebacks
 from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-
 WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's world to meet; torch's default is as long
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
 
@@ -115,6 +115,7 @@ class Runtime:
             self._failure_notice.prepare(bootstrap)
             if not self._is_registered:
                 self._is_registered = True
+                shorten_tracebacks()
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import resource
 import signal
 import time
 from collections.abc import Callable
 
 from rendezvous.core.model import Worker
+
+_NO_CORE = 1  # a limit of 0 bytes does not count where the kernel pipes cores to a program
 
 
 class LiveWorker:
@@ -51,7 +54,16 @@ class LiveWorker:
         self._timers.append(asyncio.get_running_loop().call_later(seconds, function, *arguments))
 
     def _signal(self, number: int) -> None:
+        if number == signal.SIGABRT:
+            forbid_core(self.pid)
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:  # just forked, it does not lead a group yet
             os.kill(self.pid, number)
+
+
+def forbid_core(pid: int) -> None:
+    """Have a process leave no core when it is aborted: it is only to say where it is."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+    limit = _NO_CORE if hard == resource.RLIM_INFINITY else min(_NO_CORE, hard)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))

@@ -1,21 +1,19 @@
 """Shows the workers' output: whole lines, each with its mark, bytes otherwise untouched."""
 
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from itertools import count, islice
+from itertools import count
 from typing import NamedTuple
 
 from hvdrun.console.interrupts import InterruptFilter
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
 from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
+from hvdrun.console.tail import Tail
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream
 
-TAIL_LINES = 10
-_TAIL_LINE_BYTES = 2000  # more of one line is not read on the page
 _ERASE_LINE = b"\x1b[K"
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
@@ -24,11 +22,6 @@ DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.
 class _Source(NamedTuple):
     worker: Worker
     stream: OutputStream
-
-
-class _Line(NamedTuple):
-    number: int
-    text: bytes
 
 
 def _read_local_clock() -> datetime:
@@ -63,7 +56,7 @@ class OutputMarker:
         self._clock = clock
         self._max_line_bytes = max_line_bytes
         self._splitters: dict[_Source, LineSplitter] = {}
-        self._tails: dict[_Source, deque[_Line]] = {}
+        self._tails: dict[_Source, Tail] = {}
         self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
         self._bar: _Source | None = None  # whose progress bar the cursor stands on
         self._numbers = count()
@@ -113,9 +106,10 @@ class OutputMarker:
         return _ERASE_LINE if stream in self._terminals else b""
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
-        """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
-        lines = [line for stream in OutputStream for line in self._tails.get(_Source(worker, stream), ())]
-        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in sorted(lines))
+        """A worker's last lines of both of its streams, in the order in which they came; see `Tail`."""
+        tails = [tail for stream in OutputStream if (tail := self._tails.get(_Source(worker, stream))) is not None]
+        lines = sorted((line for tail in tails for line in tail.list_lines()), key=lambda line: line.number)
+        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in lines)
 
     def _hush(self, source: _Source, lines: list[bytes]) -> list[bytes]:
         if not self._hushes_interrupts or source.stream is not OutputStream.STDERR:
@@ -125,26 +119,13 @@ class OutputMarker:
     def _mark(self, source: _Source, lines: list[bytes]) -> bytes:
         if not lines:
             return b""
-        self._remember(source, lines)
+        self._tails.setdefault(source, Tail(self._numbers)).add(lines)
         rank, host = self._ranks[source.worker], source.worker.slot.host
         mark = self._marks.render(rank, host, self._clock(), coloured=source.stream in self._coloured)
         before = self.leave_bar(source.stream, source)
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
         return before + mark + mark.join(lines)
-
-    def _remember(self, source: _Source, lines: list[bytes]) -> None:
-        """Keep the last lines; of a progress bar only its last form.
-
-        Of a flood of lines only the last are looked at: it is the event loop that waits meanwhile.
-        """
-        tail = self._tails.setdefault(source, deque(maxlen=TAIL_LINES))
-        if tail and tail[-1].text.endswith(b"\r"):
-            tail.pop()
-        lasting = (line for line in reversed(lines[:-1]) if not line.endswith(b"\r"))
-        for line in reversed([lines[-1], *islice(lasting, TAIL_LINES - 1)]):
-            kept = line if len(line) <= _TAIL_LINE_BYTES else line[:_TAIL_LINE_BYTES] + line[-1:]
-            tail.append(_Line(next(self._numbers), kept))
 
 
 class OutputPrinter:

@@ -115,6 +115,6 @@ def explain_overdue_start(state: State) -> str | None:
         missing = [f"{state.rank_of(worker)} ({worker})" for worker in find_missing(state)]
         return (
             f"{state.waiting} of {state.waiting + len(missing)} workers called hvd.init(), but within {limit} "
-            f"(--start-timeout) rank {', rank '.join(missing)} did not"
+            f"(--start-timeout) rank {', rank '.join(missing)} did not; its Python stack is shown above"
         )
     return None
