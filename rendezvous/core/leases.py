@@ -113,8 +113,9 @@ def explain_overdue_start(state: State) -> str | None:
         return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
     if start_is_overdue(state, state.waiting_since):
         missing = [f"{state.rank_of(worker)} ({worker})" for worker in find_missing(state)]
+        stacks = "its Python stack is" if len(missing) == 1 else "their Python stacks are"
         return (
             f"{state.waiting} of {state.waiting + len(missing)} workers called hvd.init(), but within {limit} "
-            f"(--start-timeout) rank {', rank '.join(missing)} did not; its Python stack is shown above"
+            f"(--start-timeout) rank {', rank '.join(missing)} did not; {stacks} shown above"
         )
     return None
