@@ -45,7 +45,7 @@ ELASTIC = (
         dest="script",
         group=Group.ELASTIC,
         help="A command of the shell, run about once a second, that names the hosts in place of -H: one a line, "
-        "server1:4 or server1. When it fails or names none, the hosts stay as they are.",
+        "server1:4 or server1; one with :0 is not used. When it fails or names none, the hosts stay as they are.",
         parse=parse_shell_command,
         metavar="COMMAND",
         wanted="a command for the shell, as in --host-discovery-script ./discover.sh",
