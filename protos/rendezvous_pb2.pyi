@@ -1351,8 +1351,11 @@ class Found(_message.Message):
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
     CORES_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     cores: _builtins.int
     """that the agent, and so its workers, may use"""
+    token: _builtins.bytes
+    """of the survey that this answers"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listening]: ...
     def __init__(
@@ -1360,10 +1363,11 @@ class Found(_message.Message):
         *,
         addresses: _abc.Iterable[Global___Listening] | None = ...,
         cores: _builtins.int = ...,
+        token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1409,16 +1413,20 @@ class Probed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROOFS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """of the survey that this answers"""
     @_builtins.property
     def proofs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proof]: ...
     def __init__(
         self,
         *,
         proofs: _abc.Iterable[Global___Proof] | None = ...,
+        token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["proofs", b"proofs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proofs", b"proofs", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

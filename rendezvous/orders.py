@@ -178,10 +178,12 @@ class Found:
     """What a host has, in answer to Look.
 
     cores: how many the agent, and so its workers, may use.
+    token: of the survey that this answers.
     """
 
     addresses: tuple[Listening, ...]
     cores: int
+    token: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +202,13 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What was proven, in answer to Probe; what is missing was not."""
+    """What was proven, in answer to Probe; what is missing was not.
+
+    token: of the survey that this answers.
+    """
 
     proofs: tuple[Proof, ...]
+    token: bytes = field(default=b"", repr=False)
 
 
 Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed
