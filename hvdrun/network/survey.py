@@ -55,13 +55,13 @@ async def survey(
         for host in hosts:
             send(host, Look(token, host))
         own = await launcher.look()
-        answers = await _gather(hosts, receive, Found, token, limit_seconds, "tell its addresses")
+        answers = await _gather(hosts, receive, Found, token, limit_seconds=limit_seconds, task="tell its addresses")
         found = {host: _keep(answer, settled.get(host)) for host, answer in answers.items()} | {LAUNCHER: own}
         targets = {host: _list_targets(host, found, pairs) for host in hosts}
         for host in hosts:
             send(host, Probe(targets[host]))
         patience = limit_seconds + bound_seconds(max(map(len, targets.values()), default=0))
-        probed = await _gather(hosts, receive, Probed, token, patience, "tell whom it reaches")
+        probed = await _gather(hosts, receive, Probed, token, limit_seconds=patience, task="tell whom it reaches")
         return Findings(found, pairs, {host: answer.proofs for host, answer in probed.items()})
     finally:
         launcher.close()
@@ -90,6 +90,7 @@ async def _gather(
     receive: Callable[[str], Awaitable[Telling]],
     kind: type[Answer],
     token: bytes,
+    *,
     limit_seconds: float,
     task: str,
 ) -> dict[str, Answer]:

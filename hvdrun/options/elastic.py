@@ -74,7 +74,8 @@ ELASTIC = (
         flags=("--reset-limit",),
         dest="reset_limit",
         group=Group.ELASTIC,
-        help="How often the workers may be put together anew. Without it: as often as it takes.",
+        help="How often the workers may be put together anew; after that no host is taken in, and one that is not named "
+        "any more stays in use until its workers end. Without it: as often as it takes.",
         parse=parse_whole_number,
         metavar="N",
         wanted=f"a number from 0 to {MAX_WORKERS}, as in --reset-limit 10",

@@ -14,8 +14,9 @@ import pytest
 
 from hvdrun.console import Console, Page
 from hvdrun.elasticity import Elasticity
+from hvdrun.host_news import describe_changes
 from hvdrun.jobspec import JobSpec
-from hvdrun.narrator import Narrator, describe_changes
+from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Launch, Terminate
@@ -245,6 +246,19 @@ def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
     assert paper.notices == [
         "the worker on the host a stays there until it ends: with --max-np 1 no other can take its state over."
+    ]
+
+
+def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
+    story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
+    story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
+    for end in range(3, len(story) + 1):
+        narrator.note_state(play(*story[:end]))
+    limit = "the job has been formed anew once, and --reset-limit allows no more:"
+    assert paper.notices == [
+        "the job goes on with 2 workers.",
+        f"{limit} no worker is started on c.",
+        f"{limit} the workers on b stay until they end, and no worker is started on d.",
     ]
 
 
