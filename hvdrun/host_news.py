@@ -17,8 +17,9 @@ def describe_closed(state: State, before: Blame, lost: Collection[str]) -> Itera
     for slot, blame in state.blame.slots.items():
         if blame != before.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
             most = recovery.failures_per_slot
-            why = f"its workers have failed too often ({most} times; a command that cannot be started counts so)"
-            yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s: {why}"
+            failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
+            why = f"{failures} of workers that had trained no steps, or a command that cannot be started, close a slot"
+            yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s (--slot-cooldown): {why}"
     for host, closing in state.blame.hosts.items():
         if closing != before.hosts.get(host):
             why = "it was lost" if host in lost else "workers have failed in half of its slots or more"

@@ -4,6 +4,8 @@ from hvdrun.elasticity import (
     COOLDOWN_BOUNDS_SECONDS,
     DEFAULT_COOLDOWN_SECONDS,
     DEFAULT_LEASE_SECONDS,
+    DEFAULT_SLOT_COOLDOWN_SECONDS,
+    DEFAULT_SLOT_FAILURES,
     DEFAULT_TIMEOUT_SECONDS,
 )
 from hvdrun.hosts import MAX_SLOTS_PER_HOST
@@ -74,8 +76,8 @@ ELASTIC = (
         flags=("--reset-limit",),
         dest="reset_limit",
         group=Group.ELASTIC,
-        help="How often the workers may be put together anew; after that no host is taken in, and one that is not named "
-        "any more stays in use until its workers end. Without it: as often as it takes.",
+        help="How often the workers may be put together anew; after that no host is taken in, and one that is not "
+        "named any more stays in use until its workers end. Without it: as often as it takes.",
         parse=parse_whole_number,
         metavar="N",
         wanted=f"a number from 0 to {MAX_WORKERS}, as in --reset-limit 10",
@@ -91,6 +93,27 @@ ELASTIC = (
         wanted=f"two times from {_LEAST_SECONDS:g} to {_MOST_SECONDS:g} s, the shorter first, as in "
         "--blacklist-cooldown-range 10 100",
         default=" ".join(f"{seconds:g}" for seconds in DEFAULT_COOLDOWN_SECONDS),
+    ),
+    Option(
+        flags=("--slot-failures",),
+        dest="slot_failures",
+        group=Group.ELASTIC,
+        help="After how many failures of its workers a slot is left alone; those of workers that had trained some "
+        "steps do not count. Half of its slots close a host.",
+        parse=parse_count,
+        metavar="N",
+        wanted=f"a number from 1 to {MAX_WORKERS}, as in --slot-failures 10",
+        default=f"{DEFAULT_SLOT_FAILURES}",
+    ),
+    Option(
+        flags=("--slot-cooldown",),
+        dest="slot_cooldown_seconds",
+        group=Group.ELASTIC,
+        help="For how long such a slot is left alone, and after which time without another a failure is forgotten.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --slot-cooldown 10m",
+        default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
     ),
 )
 

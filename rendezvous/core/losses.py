@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rendezvous.core import draining
-from rendezvous.core.abandonment import abandon, blame_slot
+from rendezvous.core.abandonment import abandon, blame_slot, blame_worker_lost
 from rendezvous.core.composition import find_offered
 from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
@@ -30,8 +30,9 @@ def lose_worker(
     state = replace(state, failures=state.failures + 1)
     if not _may_go_on(state):
         return _end(state, outcome)
-    weight = state.policy.recovery.failures_per_slot if cannot_start else 1
-    return _go_on(blame_slot(state, former.worker.slot, weight), [former], outcome)
+    most = state.policy.recovery.failures_per_slot
+    blamed = blame_slot(state, former.worker.slot, most) if cannot_start else blame_worker_lost(state, former)
+    return _go_on(blamed, [former], outcome)
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:

@@ -96,7 +96,7 @@ class Recovery:
     elastic_timeout_seconds: how long the job waits for enough slots to start with, or for as many workers as it needs.
     cooldown_seconds: how long a host is closed after its first closing, and at most: each further one takes twice as
         long.
-    failures_per_slot: so many close it, and half of its slots the host.
+    failures_per_slot: so many, of workers that had made no progress, close it, and half of its slots the host.
     forgiveness_seconds: a failure that lies so far back, with none after it, is forgotten.
     gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way.
     """

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rendezvous.core import draining
-from rendezvous.core.abandonment import abandon
+from rendezvous.core.abandonment import abandon, settle_suspicions
 from rendezvous.core.composition import Composition, arrange, compose, find_offered
 from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
@@ -82,6 +82,8 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
+    state = settle_suspicions(state, has_committed=state.repetition.shows_progress(reports.values()))
+    survivors = state.survivors()
     repetition = state.repetition.note(generation.members, tuple(reports.values()))
     if (hopelessness := repetition.hopelessness) is not None:
         return _go_on_without_newcomers(state, survivors, hopelessness)

@@ -228,9 +228,11 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
-    often = "too often (3 times; a command that cannot be started counts so)"
+    why = (
+        "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started, close"
+    )
     assert paper.notices == [
-        f"the slot a:0 is left alone for 600 s: its workers have failed {often}.",
+        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why} a slot.",
         f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
