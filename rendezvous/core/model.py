@@ -8,6 +8,12 @@ from rendezvous.core.reports import Decision, Verdict
 UNBOUNDED = 2**31 - 1  # of workers: as many as there are slots
 LEAST_REPORT_SECONDS = 60.0
 LEASES_PER_REPORT = 12
+REPORTS_PER_LEASE = 6  # of an agent that has nothing new to tell
+
+
+def limit_silence(lease_seconds: float) -> float:
+    """How long after its last report an agent may be silent: for the lease, counted from when the next one is due."""
+    return lease_seconds * (1 + 1 / REPORTS_PER_LEASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +138,7 @@ class Policy:
     max_size: int
     failures_allowed: int | None = 0
     start_timeout_seconds: float = 120.0  # from the first join, or from the start until all agents have reported
-    lease_seconds: float = 30.0  # how long an agent may be silent
+    lease_seconds: float = 30.0  # how long an agent may be silent, from when a report of it is due
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     start_size: int | None = None
     recovery: Recovery = Recovery()
@@ -156,6 +162,11 @@ class Policy:
     def slots_to_start(self) -> int:
         """As soon as so many slots are offered, the workers are started."""
         return self.min_size if self.start_size is None else self.start_size
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long ago an agent's last report may be."""
+        return limit_silence(self.lease_seconds)
 
     @property
     def report_seconds(self) -> float:
