@@ -9,6 +9,7 @@ from hvdrun.elasticity import (
     DEFAULT_TIMEOUT_SECONDS,
 )
 from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.jobspec import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
 from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
@@ -121,9 +122,22 @@ LEASE = Option(
     flags=("--lease",),
     dest="lease_seconds",
     group=Group.TIME,
-    help="How long a host may be silent, or a worker of an elastic job be stopped, before it counts as lost. Without "
-    f"it: {DEFAULT_LEASE_SECONDS:g}s in elastic jobs, {STATIC_LEASE_SECONDS:g}s in others.",
+    help="How long a host may be silent, from when its next report is due (six times a lease), or a worker of an "
+    f"elastic job be stopped, before it counts as lost. Without it: {DEFAULT_LEASE_SECONDS:g}s in elastic jobs, "
+    f"{STATIC_LEASE_SECONDS:g}s in others.",
     parse=parse_limit,
     metavar="TIME",
     wanted="a time longer than 0, as in --lease 30s",
+)
+
+LAUNCHER_TIMEOUT = Option(
+    flags=("--launcher-timeout",),
+    dest="launcher_timeout_seconds",
+    group=Group.TIME,
+    help="How long the workers on another host go on without a word from hvdrun, which may be stopped, or asleep with "
+    "its laptop, before they are ended; at least the lease.",
+    parse=parse_limit,
+    metavar="TIME",
+    wanted="a time longer than 0, as in --launcher-timeout 10m",
+    default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
 )
