@@ -91,8 +91,8 @@ def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
     cluster.write("job.py", TRAINS)
     lease = f"{LEASE_SECONDS:g}s"
     words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--grace", "1s")
-    words += ("--lease", lease, "--launcher-timeout", lease)
-    running = cluster.start(*words, "python", "job.py", kind, forks=kind == "train")
+    limits = ("--lease", lease, "--launcher-timeout", lease)
+    running = cluster.start(*words, *limits, "python", "job.py", kind, forks=kind == "train")
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
     if fault in LAUNCHER_FAULTS:
         LAUNCHER_FAULTS[fault](cluster, running)
