@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rendezvous.core.effects import Terminate
-from rendezvous.core.model import Slot, Worker
+from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import Outcome
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.state import State
@@ -53,6 +53,6 @@ def settle_suspicions(state: State, *, has_committed: bool) -> State:
 
 def blame_slot(state: State, slot: Slot, weight: int = 1) -> State:
     """A slot has failed."""
-    offered = next((host for host in state.offered if host.name == slot.host), None)
+    offered = Host(slot.host, state.slots[slot.host]) if slot.host in state.slots else None
     blame = state.blame.blame_slot(slot, offered, state.clock, state.policy.recovery, weight)
     return replace(state, blame=blame)

@@ -53,9 +53,12 @@ class Blame:
 
     def is_open(self, slot: Slot, now: float, recovery: Recovery) -> bool:
         """A worker may be started in this slot."""
-        host = self.hosts.get(slot.host)
         failures = self.count(slot, now, recovery) + self.suspects.count(slot)
-        return (host is None or now >= host.until) and failures < recovery.failures_per_slot
+        return self.is_host_open(slot.host, now) and failures < recovery.failures_per_slot
+
+    def is_host_open(self, host: str, now: float) -> bool:
+        """The host's cooldown, if it has one, is over."""
+        return host not in self.hosts or now >= self.hosts[host].until
 
     def suspect_slot(self, slot: Slot) -> Self:
         """A failure of a slot, until it is known whether it counts."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from rendezvous.core import draining
 from rendezvous.core.abandonment import abandon, blame_slot, blame_worker_lost
-from rendezvous.core.composition import find_offered
 from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report, lose_state
@@ -88,7 +87,7 @@ def _may_go_on(state: State) -> bool:
 
     Before the first generation no more may fail than it takes to close every slot.
     """
-    most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, len(find_offered(state.offered)))
+    most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, state.slots_offered)
     starts = state.number > 0 or state.failures <= most
     return starts and state.refusal is None and state.policy.allows(state.failures)
 
@@ -133,7 +132,7 @@ def _staff_or_end(state: State) -> tuple[State, tuple[Effect, ...]]:
     """
     needed = state.policy.min_size
     staffed, effects = staff(state)
-    is_hopeless = len(staffed.alive()) < needed <= len(find_offered(state.offered))
+    is_hopeless = len(staffed.alive()) < needed <= state.slots_offered
     return draining.enter(state, state.cause) if state.cause is not None and is_hopeless else (staffed, effects)
 
 

@@ -104,7 +104,8 @@ class Recovery:
         long.
     failures_per_slot: so many, of workers that had made no progress, close it, and half of its slots the host.
     forgiveness_seconds: a failure that lies so far back, with none after it, is forgotten.
-    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way.
+    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way; at
+        the start, how long those that are enough wait for hosts of which nothing has been heard.
     """
 
     reset_limit: int | None = None
