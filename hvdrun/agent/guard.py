@@ -14,12 +14,12 @@ _STARTS = 10  # a guardian that dies again and again is not killed by chance, an
 class Guard:
     """Keeps a guardian beside the agent, as long as the agent lives.
 
-    lease_seconds: an agent that is stopped for longer is killed by its guardian; None: it may be stopped.
+    silence_seconds: an agent that is stopped for longer is killed by its guardian; None: it may be stopped.
     """
 
-    def __init__(self, origin: str, folder: Path, lease_seconds: float | None = None) -> None:
+    def __init__(self, origin: str, folder: Path, silence_seconds: float | None = None) -> None:
         self._arguments = (origin, str(folder))
-        self._lease_seconds = lease_seconds
+        self._silence_seconds = silence_seconds
         self._sessions: dict[int, int] = {}
         self._starts_left = _STARTS
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,8 +70,8 @@ class Guard:
         agent = processes.look(os.getpid())
         if agent is not None:
             self._tell(f"agent {agent.pid} {agent.started}")
-        if self._lease_seconds is not None:
-            self._tell(f"lease {self._lease_seconds}")
+        if self._silence_seconds is not None:
+            self._tell(f"lease {self._silence_seconds}")
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:

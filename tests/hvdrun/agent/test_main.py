@@ -189,6 +189,6 @@ def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
     conversation.begin(tmp_path)
 
 
-def test_an_agent_without_any_order_to_launch_ends_with_its_lease(conversation: Conversation, tmp_path: Path) -> None:
-    conversation.send(replace(describe(tmp_path), lease_seconds=0.3))
-    assert conversation.end() == "no report was acknowledged for the lease of 0.3 s (--lease)\n"
+def test_an_agent_without_any_order_to_launch_ends_in_silence(conversation: Conversation, tmp_path: Path) -> None:
+    conversation.send(replace(describe(tmp_path), lease_seconds=0.3, patience_seconds=0.3))
+    assert conversation.end() == "no report was acknowledged for 0.3 s (--launcher-timeout)\n"
