@@ -99,9 +99,11 @@ class ElasticHosts:
 
     def lose(self, host: str, how: str) -> None:
         """The agent there has ended."""
-        error = None if self._fleet.has_begun(host) else HostLostEarlyError(host, how)
+        if not self._fleet.has_begun(host):
+            self._fail(host, HostLostEarlyError(host, how))
+            return
         self._forget(host)
-        self._tell_lost(host, how if error is None else str(error))
+        self._tell_lost(host, how)
 
     def dismiss(self, host: str) -> None:
         """The job has no workers there any more; let the agent go, if there is one.

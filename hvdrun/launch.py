@@ -72,6 +72,7 @@ class Job:
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)
         self._server: Server
+        self._is_serving = False  # there is a server: agents start before it, and may end before it
         self._static: StaticHosts | None = None
         self._elastic: ElasticHosts | None = None
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
@@ -92,6 +93,7 @@ class Job:
             stack.push_async_callback(_abandon, opening)
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
             self._server, authority = await self._make_server(stack)
+            self._is_serving = True
             signals.enter_context(answer_signals(self._stop, self._suspend))
             stack.callback(self._note_closing)
             self._console.output.call_when_closed(self._lose_reader)
@@ -211,7 +213,7 @@ class Job:
             self._elastic.lose(host, how)
         elif self._fleet.has_begun(host):
             self._server.tell(Lost(host, how))
-        elif self._server.state.outcome is None and not self._outcome.done():
+        elif not (self._outcome.done() or (self._is_serving and self._server.state.outcome is not None)):
             self._outcome.set_exception(HostLostEarlyError(host, how))
             self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 

@@ -98,8 +98,7 @@ class Recruiter:
         try:
             async with asyncio.timeout(spec.start_timeout_seconds):
                 await self._fleet.open_one(host)
-                if spec.is_remote(host):
-                    await check_version(spec, self._fleet, host)
+                await check_version(spec, self._fleet, host)
         except TimeoutError:
             self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
         except LaunchError as error:

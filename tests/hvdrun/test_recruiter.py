@@ -18,7 +18,7 @@ from hvdrun.route_map import Answer
 from hvdrun.routes import Route
 from hvdrun.transport.transport import Transport
 from rendezvous.core.model import Endpoint, Host
-from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore
 from tests.waiting import happen, in_loop
 
 ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
@@ -28,7 +28,7 @@ class Office:
     """A recruiter, the agents that it may start, and what became of them."""
 
     def __init__(self, start_timeout_seconds: float = 60.0) -> None:
-        self.agents = {host: PlayedAgent(starts=False) for host in "abc"}
+        self.agents: dict[str, PlayedAgent] = {host: Machine(starts=False) for host in "abc"}
         self.batches: list[list[str]] = []
         self.unreachable: set[str] = set()
         self.begun: list[str] = []
@@ -142,7 +142,7 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
         office.recruiter.want("b")
         office.recruiter.forget("a")
         office.fleet.abandon("a")
-        office.agents["a"] = PlayedAgent(starts=False)
+        office.agents["a"] = Machine(starts=False)
         office.let_start("b")
         await happen(lambda: office.begun == ["b"])
         assert office.recruiter.want("a")

@@ -86,11 +86,13 @@ async def find(
 
 
 @in_loop
-async def test_on_this_machine_alone_everything_is_at_the_loopback_address_and_nobody_is_asked() -> None:
-    doors = Doors()
-    routes, said = await find({"a": Machine(hello=None)}, doors, remote=False)
+async def test_on_this_machine_alone_everything_is_at_the_loopback_address_once_the_agent_is_there() -> None:
+    doors, agent = Doors(), Machine()
+    routes, said = await find({"a": agent}, doors, remote=False)
     assert routes == {"a": Route(LOOPBACK, "", Endpoint(LOOPBACK, 1))}
-    assert (doors.opened, said) == ([LOOPBACK], [])
+    assert (doors.opened, said, agent.asked) == ([LOOPBACK], [], 0)
+    with pytest.raises(HostLostEarlyError):
+        await find({"a": Machine(hello=None)}, Doors(), remote=False)
 
 
 @needs_network
