@@ -8,6 +8,7 @@ from rendezvous.core.model import Host
 from rendezvous.core.outcome import START_TIMED_OUT
 
 WRONG_USE = 2
+OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 CANNOT_LAUNCH = 125
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127

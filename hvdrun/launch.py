@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
 from hvdrun.briefing import Briefing
-from hvdrun.console import Console, measure_start
-from hvdrun.errors import HostLostEarlyError
+from hvdrun.console import Console, is_passing, measure_start
+from hvdrun.errors import OUTPUT_LOST, HostLostEarlyError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator
@@ -41,6 +41,7 @@ _HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
 _PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
 _HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly even then
 _AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
+_STREAMS = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard error"}
 
 
 def launch(spec: JobSpec, console: Console) -> int:
@@ -96,7 +97,7 @@ class Job:
             self._is_serving = True
             signals.enter_context(answer_signals(self._stop, self._suspend))
             stack.callback(self._note_closing)
-            self._console.output.call_when_closed(self._lose_reader)
+            self._console.output.call_when_failing(self._note_failing_output)
             self._stdin = self._open_stdin(stack)
             self._start_line.open(started)
             stack.callback(self._start_line.close)
@@ -107,7 +108,8 @@ class Job:
             self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
-        return outcome.exit_code
+        lost = self._check_output()
+        return outcome.exit_code or lost
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
         rank = self._spec.stdin_rank
@@ -217,10 +219,21 @@ class Job:
             self._outcome.set_exception(HostLostEarlyError(host, how))
             self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 
-    def _lose_reader(self, stream: OutputStream, error: OSError) -> None:
-        """Nobody reads hvdrun's output any more: end as any program in a broken pipe would."""
-        if isinstance(error, BrokenPipeError) and stream is OutputStream.STDOUT:
+    def _note_failing_output(self, stream: OutputStream, error: OSError) -> None:
+        """End as any program in a broken pipe would when nobody reads any more; say what else is wrong."""
+        if not isinstance(error, BrokenPipeError):
+            what = "it is tried again" if is_passing(error) else "what the workers write there is lost"
+            self._console.notice(f"the {_STREAMS[stream]} cannot be written, {what}: {error.strerror}")
+        elif stream is OutputStream.STDOUT:
             self._stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
+
+    def _check_output(self) -> int:
+        """The exit code of a job that has ended well: not 0 where its output could not be written."""
+        errors = {stream: self._console.output.lost_by(stream) for stream in OutputStream}
+        lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
+        for stream, error in lost.items():
+            self._console.notice(f"a part of the {_STREAMS[stream]} is lost: {error.strerror}")
+        return OUTPUT_LOST if lost else 0
 
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""

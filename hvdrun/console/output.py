@@ -170,17 +170,17 @@ class OutputPrinter:
         """A worker's last lines, for the page that says what failed."""
         return self._marker.tail(worker)
 
-    def call_when_closed(self, callback: Callable[[OutputStream, OSError], None]) -> None:
-        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written any more.
+    def call_when_failing(self, callback: Callable[[OutputStream, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written.
 
         With BrokenPipeError its reader has gone, as with `hvdrun ... | head`; what the workers write there is dropped.
         """
         streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
-        self._writer.call_when_closed(lambda descriptor, error: callback(streams[descriptor], error))
+        self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error))
 
-    def closed_by(self, stream: OutputStream) -> OSError | None:
-        """Why a stream of hvdrun cannot be written any more; None while it can."""
-        return self._writer.closed_by(self._descriptors[stream])
+    def lost_by(self, stream: OutputStream) -> OSError | None:
+        """Why something could not be written to a stream of hvdrun; None while all was, or waits."""
+        return self._writer.lost_by(self._descriptors[stream])
 
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""

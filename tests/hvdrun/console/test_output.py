@@ -201,12 +201,12 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
         told.append((stream, type(error)))
         heard.set()
 
-    printer.call_when_closed(hear)
+    printer.call_when_failing(hear)
     await printer.write(at(0), 0, STDOUT, b"one\n")
     async with asyncio.timeout(10):
         await heard.wait()
-    assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
-    assert printer.closed_by(STDERR) is None
+    assert isinstance(printer.lost_by(STDOUT), BrokenPipeError)
+    assert printer.lost_by(STDERR) is None
     await printer.write(at(0), 0, STDOUT, b"two\n" * 1_000_000)
     await printer.write(at(0), 0, STDERR, b"err\n")
     assert not await printer.close(10)
