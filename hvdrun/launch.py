@@ -116,7 +116,14 @@ class Job:
         if rank is None:
             return None
         host = self._placement[rank].host
-        reader = StdinReader(lambda data: self._fleet.feed(host, data))
+        is_typed = os.isatty(0)
+
+        def feed(data: bytes) -> None:
+            if is_typed and data.endswith(b"\n"):
+                self._console.output.note_typed_line()
+            self._fleet.feed(host, data)
+
+        reader = StdinReader(feed)
         stack.callback(reader.close)
         return reader
 

@@ -74,7 +74,7 @@ class Console:
     def _say(self, text: str) -> None:
         if self._status is not None:
             self._status.erase()
-        data = self._marker.leave_bar(OutputStream.STDERR) + text.encode(errors="backslashreplace")
+        data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)
 
