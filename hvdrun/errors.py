@@ -119,11 +119,13 @@ class UsageError(HvdrunError):
 
 
 class UnknownOptionError(UsageError):
-    """An option that hvdrun does not have."""
+    """An option that hvdrun does not have.
 
-    def __init__(self, option: str, suggestion: str | None) -> None:
-        remedy = f"did you mean {suggestion}?" if suggestion else "hvdrun --help lists all options."
-        super().__init__(f"there is no option {option!r}: {remedy}")
+    suggestion: what was probably meant. remedy: what to do instead, where there is no such option.
+    """
+
+    def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:
+        super().__init__(f"there is no option {option!r}: {f'did you mean {suggestion}?' if suggestion else remedy}")
         self.option = option
         self.suggestion = suggestion
 
