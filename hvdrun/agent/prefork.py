@@ -19,7 +19,7 @@ from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, deco
 
 # The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
 # ends the program passes through here to the interpreter, which ends the worker as it ends any other process.
-_BOOT = """\
+BOOT = """\
 import sys
 if not sys.flags.safe_path: del sys.path[0]
 from worker_runtime.forkserver import serve
@@ -74,7 +74,7 @@ class Forkserver:
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
         # Files in memory: a pipe that nobody reads would hold up an import that says much.
         output, self._errors = os.memfd_create("stdout"), os.memfd_create("stderr")
-        boot = _BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
+        boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
         try:
             process = subprocess.Popen(
                 [name, "-c", boot],

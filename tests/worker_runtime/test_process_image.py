@@ -241,7 +241,7 @@ def test_it_runs_the_module_until_its_owner_ends(module: str, tmp_path: Path) ->
         assert tethered.stdout.readline() == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
         assert tethered.poll() is None
         owner.kill()
-        assert tethered.wait(20) == 0
+        assert tethered.wait(60) == 0
     finally:
         for process in (owner, tethered):
             process.kill()

@@ -237,7 +237,7 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
 
     printer.call_when_failing(hear)
     await printer.write(at(0), 0, STDOUT, b"one\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.wait()
     assert isinstance(printer.lost_by(STDOUT), BrokenPipeError)
     assert printer.lost_by(STDERR) is None

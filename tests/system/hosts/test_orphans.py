@@ -170,7 +170,7 @@ def test_a_host_that_is_cut_off_while_the_others_start_ends_its_agent(pair: Clus
 @pytest.mark.nightly
 def test_what_the_workers_of_a_host_that_is_cut_off_write_is_not_waited_for(pair: Cluster) -> None:
     running = pair.start(*JOB, *LEASE, "yes")
-    running.stdout.wait_for(r"^\[1@host2\] y$", 20)
+    running.stdout.wait_for(r"^\[1@host2\] y$", 60)
     pair["host2"].network.cut()
     assert running.wait().returncode == LOST
     assert not pair.settle(with_sshd=False)
