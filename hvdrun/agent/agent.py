@@ -15,13 +15,9 @@ import asyncio
 import contextlib
 import importlib
 import os
-import secrets
-import shutil
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
@@ -45,7 +42,6 @@ from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
-from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import (
@@ -67,7 +63,6 @@ from rendezvous.orders import (
 if TYPE_CHECKING:
     from hvdrun.network.participant import Participant
 
-_FOLDER_PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
 
@@ -108,10 +103,10 @@ class Agent:
 
     def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
         self._begin = begin
-        self._folder = folder
+        self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds)
-        folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
+        self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None
@@ -159,7 +154,8 @@ class Agent:
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
+            remove_orphans(os.environ)
             self._guard.dismiss()
             if self._port is not None:
                 self._port.close()
@@ -269,20 +265,6 @@ def _make_participant(token: bytes, host: str) -> "Participant":
     from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)
-
-
-def choose_folder(environment: Mapping[str, str]) -> Path:
-    """A folder that does not exist yet, with a path short enough for a Unix socket in it.
-
-    It lies in the folder of the agent around this one, where there is one, so that it goes with that.
-    """
-    name = f"hvdrun-{secrets.token_hex(6)}"
-    around = environment.get(SOCKET)
-    places = [] if around is None else [Path(around).parent]
-    for place in (*places, Path(tempfile.gettempdir())):
-        if len(os.fsencode(place / name)) <= _FOLDER_PATH_LIMIT and os.access(place, os.W_OK | os.X_OK):
-            return place / name
-    return Path("/tmp", name)  # noqa: S108 - the name cannot be guessed, and making the folder fails where it exists
 
 
 async def _await_signal() -> Ending:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from hvdrun.agent import processes
+from hvdrun.agent.folder import hide
 
 _STARTS = 10  # a guardian that dies again and again is not killed by chance, and must not be all that this host does
 
@@ -18,7 +19,7 @@ class Guard:
     """
 
     def __init__(self, origin: str, folder: Path, lease_seconds: float | None = None) -> None:
-        self._arguments = (origin, str(folder))
+        self._arguments = (origin, str(folder), str(hide(folder)))
         self._lease_seconds = lease_seconds
         self._sessions: dict[int, int] = {}
         self._starts_left = _STARTS
