@@ -17,6 +17,7 @@ import importlib
 import os
 import signal
 import socket
+import stat
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -217,6 +218,9 @@ class Agent:
 
 async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     """Be the agent that the launcher at the other end of these descriptors wants."""
+    kind = os.fstat(orders_descriptor).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
+        return Ending.LAUNCHER_GONE
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)

@@ -96,6 +96,14 @@ def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: by
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", [os.devnull, __file__])
+def test_an_agent_whose_orders_cannot_be_waited_for_goes(place: str) -> None:
+    with Path(place).open("rb") as orders:
+        command = [sys.executable, "-P", "-m", "hvdrun.agent"]
+        ended = subprocess.run(command, stdin=orders, capture_output=True, timeout=LIMIT_SECONDS, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"its launcher has gone\n")
+
+
 class Conversation:
     """Orders to a running agent, and what it tells."""
 
