@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hvdrun.briefing import Briefing
@@ -143,8 +142,12 @@ class ElasticHosts:
         """Later, since this may be a part of what follows from another event."""
 
         def tell() -> None:
-            with suppress(IllegalEventError):  # meanwhile the job has left the host
+            try:
                 self._server.tell(Lost(host, sentence))
+            except IllegalEventError:
+                pass  # meanwhile the job has left the host
+            except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
+                self._server.fail(error)
 
         asyncio.get_running_loop().call_soon(tell)
 

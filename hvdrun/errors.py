@@ -74,13 +74,30 @@ class HostsFailedError(LaunchError):
         return (self._headline, *named, *([f"and {more} more"] if more else []))
 
 
-class HostLostEarlyError(LaunchError):
-    """An agent had been started, and ended before it was told of the job."""
+class HostLostError(LaunchError):
+    """An agent has ended that another part of the job still needed; `how` is half a sentence."""
+
+    when: ClassVar[str] = ""
 
     def __init__(self, host: str, how: str) -> None:
-        super().__init__(f"the host {host!r} was lost before the job began: {how.rstrip('.')}.")
+        super().__init__(f"the host {host!r} was lost{self.when}: {how.rstrip('.')}.")
         self.host = host
         self.how = how
+
+
+class HostLostEarlyError(HostLostError):
+    """An agent had been started, and ended before it was told of the job."""
+
+    when = " before the job began"
+
+
+class HostFaultError(LaunchError):
+    """Hvdrun is at fault, or this machine lacks what one more host needs."""
+
+    def __init__(self, host: str, error: Exception) -> None:
+        remedy = "" if isinstance(error, OSError) else ", which is a fault of hvdrun's own, please report it"
+        super().__init__(f"the host {host!r} could not be brought in{remedy}: {type(error).__name__}: {error}.")
+        self.host = host
 
 
 class HostsOverdueError(LaunchError):

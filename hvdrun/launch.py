@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
 from hvdrun.briefing import Briefing
-from hvdrun.console import Console, is_passing, measure_start
-from hvdrun.errors import OUTPUT_LOST, HostLostEarlyError
+from hvdrun.console import Console, measure_start
+from hvdrun.errors import HostLostEarlyError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator
+from hvdrun.output_watch import OutputWatch
 from hvdrun.rank_book import RankBook
 from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
@@ -29,8 +30,8 @@ from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
 from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome, stop
-from rendezvous.orders import Alert, Output, OutputStream, Remark, Reserved, Taken, Telling
+from rendezvous.core.outcome import Outcome, stop
+from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling
 
 if TYPE_CHECKING:
     from hvdrun.elastic_hosts import ElasticHosts
@@ -41,7 +42,6 @@ _HOLD_SECONDS = 0.1  # for the orders to leave before this process stops
 _PATIENT_STOPS = 2  # signals; a third one waits for nobody, not for a host either that is cut off
 _HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly even then
 _AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
-_STREAMS = {OutputStream.STDOUT: "standard output", OutputStream.STDERR: "standard error"}
 
 
 def launch(spec: JobSpec, console: Console) -> int:
@@ -69,7 +69,7 @@ class Job:
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
         patience_seconds = spec.lease_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, patience_seconds)
+        self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)
         self._server: Server
@@ -78,6 +78,7 @@ class Job:
         self._elastic: ElasticHosts | None = None
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
+        self._output = OutputWatch(console, self._stop)
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
@@ -97,7 +98,7 @@ class Job:
             self._is_serving = True
             signals.enter_context(answer_signals(self._stop, self._suspend))
             stack.callback(self._note_closing)
-            self._console.output.call_when_failing(self._note_failing_output)
+            self._output.open()
             self._stdin = self._open_stdin(stack)
             self._start_line.open(started)
             stack.callback(self._start_line.close)
@@ -108,7 +109,7 @@ class Job:
             self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
-        lost = self._check_output()
+        lost = self._output.find_exit_code()
         return outcome.exit_code or lost
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
@@ -226,21 +227,14 @@ class Job:
             self._outcome.set_exception(HostLostEarlyError(host, how))
             self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 
-    def _note_failing_output(self, stream: OutputStream, error: OSError) -> None:
-        """End as any program in a broken pipe would when nobody reads any more; say what else is wrong."""
-        if not isinstance(error, BrokenPipeError):
-            what = "it is tried again" if is_passing(error) else "what the workers write there is lost"
-            self._console.notice(f"the {_STREAMS[stream]} cannot be written, {what}: {error.strerror}")
-        elif stream is OutputStream.STDOUT:
-            self._stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
-
-    def _check_output(self) -> int:
-        """The exit code of a job that has ended well: not 0 where its output could not be written."""
-        errors = {stream: self._console.output.lost_by(stream) for stream in OutputStream}
-        lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
-        for stream, error in lost.items():
-            self._console.notice(f"a part of the {_STREAMS[stream]} is lost: {error.strerror}")
-        return OUTPUT_LOST if lost else 0
+    def _fail(self, error: BaseException) -> None:
+        """End the job with a fault of hvdrun's own in a task that nobody awaits."""
+        if self._is_closing:
+            self._console.notice(f"a fault of hvdrun's own, while the job ended: {type(error).__name__}: {error}")
+        elif self._is_serving:
+            self._server.fail(error)
+        elif not self._outcome.done():
+            self._outcome.set_exception(error)
 
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.errors import HostFaultError, HostsOverdueError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.route_map import Answer
@@ -103,6 +103,8 @@ class Recruiter:
             self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
         except LaunchError as error:
             self._give_up(host, error)
+        except Exception as error:  # noqa: BLE001 - the job goes on without this host, and is told why
+            self._give_up(host, HostFaultError(host, error))
         else:
             del self._opening[host]
             self._ready.append(host)

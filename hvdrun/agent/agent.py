@@ -22,7 +22,7 @@ import sys
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
@@ -138,10 +138,14 @@ class Agent:
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), _await_signal(), self._standstill.run())
-        parts = {attending, *(asyncio.create_task(part) for part in others)}
+        parts: set[asyncio.Future[Any]] = {
+            attending,
+            self._watch.failure,
+            *(asyncio.create_task(part) for part in others),
+        }
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            ending = done.pop().result()
+            ending: Ending = done.pop().result()
             if ending is Ending.RELEASED:
                 await self._sequencing.close()
                 await self._watch.close()

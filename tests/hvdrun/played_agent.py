@@ -160,3 +160,8 @@ class Doors:
 
 async def ignore(_: Telling) -> None:
     """Show nothing of what an agent reports."""
+
+
+def refuse(error: BaseException) -> None:
+    """Nothing of a launcher's own is to fail."""
+    raise AssertionError(error)

@@ -18,7 +18,7 @@ from rendezvous.core.events import Event, HostsChanged
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin
 from rendezvous.server import Server
-from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore
+from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
 MASTER = Endpoint("127.0.0.1", 5000)
@@ -42,7 +42,7 @@ class Rendezvous:
 @asynccontextmanager
 async def hosting(spec: JobSpec, agents: Mapping[str, PlayedAgent], server: Rendezvous) -> AsyncIterator[StaticHosts]:
     """The hosts of a job whose agents are being started."""
-    fleet = Fleet(agents, ignore, lambda *_: None)
+    fleet = Fleet(agents, ignore, lambda *_: None, refuse)
     briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
     opening = asyncio.create_task(fleet.open())
     try:
