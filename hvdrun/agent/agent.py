@@ -106,7 +106,7 @@ class Agent:
         self._begin = begin
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds)
+        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds, self._warn)
         self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
