@@ -97,7 +97,9 @@ class Outbox:
                     head = wire.encode_question(self._withdraw(operation, payload), process_set, name)
                 else:
                     piece = payload
-                    head = wire.encode_question(signature, process_set, name, operation.extents, len(piece), factors)
+                    head = wire.encode_question(
+                        signature, process_set, name, operation.extents, len(piece), factors=factors
+                    )
                 if length + len(head) + len(piece) > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
                     pieces, length = [], 0

@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -22,6 +22,11 @@ from worker_runtime.core.questions import Kind, Question, Reduction, Release, Si
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 KEY_BYTES = 32
+STALL_VARIABLES = (
+    "HOROVOD_STALL_CHECK_DISABLE",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 MAX_SIGNATURES = 4096  # of one rank, as their numbers are used again; many more than are asked for at one go
 
@@ -50,6 +55,7 @@ class Frame(IntEnum):
     HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
     GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
     WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
+    SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
     IDLE = 8  # the number of a question for which the rank's only thread has waited for a while
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
@@ -100,6 +106,19 @@ def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
     return HEADER.pack(len(body), kind) + body
 
 
+def encode_settings(environment: Mapping[str, str]) -> bytes:
+    """The body of a SETTINGS: those variables that are for the sequencer."""
+    return json.dumps({name: environment[name] for name in STALL_VARIABLES if name in environment}).encode()
+
+
+def decode_settings(body: memoryview) -> dict[str, str]:
+    """Variables and their values."""
+    try:
+        return {name: str(value) for name, value in json.loads(bytes(body)).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"variables were expected: {error}") from None
+
+
 def encode_signature(number: int, signature: Signature) -> bytes:
     """The body of a SIGNATURE."""
     return _NUMBER.pack(number) + json.dumps(asdict(signature), separators=(",", ":")).encode()
@@ -119,6 +138,7 @@ def encode_question(
     name: bytes,
     extents: Sequence[int] = (),
     payload_bytes: int = 0,
+    *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question, to be followed by its payload."""

@@ -37,7 +37,7 @@ ASKED = st.tuples(
 
 def encode(asked: Asked) -> bytes:
     signature, process_set, name, extents, payload, factors = asked
-    return wire.encode_question(signature, process_set, name, extents, len(payload), factors) + payload
+    return wire.encode_question(signature, process_set, name, extents, len(payload), factors=factors) + payload
 
 
 @given(number=st.integers(0, 2**32 - 1), signature=SIGNATURES)

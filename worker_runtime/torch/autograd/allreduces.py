@@ -91,7 +91,7 @@ class GroupMember(Function):
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917 - apply() takes no keywords
+    def forward(
         ctx: Any,  # noqa: ANN401 - as above
         call: Call,
         how: Combination,
