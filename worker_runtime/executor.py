@@ -148,7 +148,9 @@ class Executor:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
         made = self._names.make(kind, name, process_set)
         unasked = self.accord.unasked
-        unasked.names[process_set, made] = unasked.made = unasked.made + 1
+        unasked.made += 1
+        if unasked.calls:
+            unasked.names[process_set, made] = unasked.made
         return made
 
     def give_up_call(self, process_set: int, name: str, reason: str) -> None:
