@@ -66,7 +66,7 @@ class Driver:
         accord: the executor's.
         patience: of a thread that waits, until it says that it can do nothing else.
 
-    askers: the threads that have ever asked.
+    askers: the program's threads that have ever asked.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Driver:
         link = self._link
         with self._sending:
             self._pending[link.ask(handle.operation)] = handle
-            self.askers.add(handle.thread)
+            if handle.thread is not None:
+                self.askers.add(handle.thread)
         if at_once or link.is_full:
             self._flush()
         if not is_awaited and (self._background is None or not self._background.is_rung):

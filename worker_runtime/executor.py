@@ -185,7 +185,7 @@ class Executor:
             key = question.process_set, question.name
             handle = Handle(self, operation, threading.get_ident())
             earlier = self._in_flight.get(key)
-            if earlier is not None and not earlier.is_done():
+            if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
             if not self._may_ask(handle, key):
                 self.accord.unasked.names.pop(key, None)
@@ -356,6 +356,10 @@ class Executor:
         if self._attempt.failure is not None:
             raise OperationFailedError(operation.title, self.rank, self._attempt.failure)
         return operation
+
+    def _make_way(self, earlier: Handle[Any]) -> bool:
+        """Whether an operation of the same name may be asked for; who waits for this one may do so later."""
+        return earlier.is_done()
 
     def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
         """Whether somebody listens; if not, the operation waits. The caller holds the lock."""

@@ -187,3 +187,39 @@ def test_the_others_go_on_while_something_of_the_lost_is_left(hvdrun: Launcher) 
     finished = hvdrun("-np", "2", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "1 True\n"
+
+
+HAS_SETS = """
+import os, signal
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+kept, shrunk = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 2])
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+hvd.allreduce(torch.ones(1), name="x")
+rank = hvd.rank()
+print("kept", rank, kept.ranks, kept.rank(), hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=kept).item())
+print("shrunk", rank, shrunk.ranks, shrunk.included())
+for name, among in ("x", shrunk), (f"of rank {rank}", kept):
+    try:
+        if among.included():
+            hvd.allreduce(torch.ones(1), name=name, process_set=among)
+    except hvd.HorovodInternalError as error:
+        print(error)
+"""
+DEADLOCK = (
+    "Mismatched operations: every rank waits for another: rank 0 waits for allreduce 'of rank 0' in process set 1; "
+    "rank 1 waits for allreduce 'of rank 1' in process set 1. "
+)
+
+
+def test_process_sets_follow_a_loss_and_deadlocks_are_told_after_it(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", HAS_SETS)
+    finished = hvdrun("-np", "3", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
+    assert finished.returncode == 0, finished.stderr
+    told = finished.stdout.splitlines()
+    assert {f"kept {rank} [0, 1] {rank} 2.0" for rank in (0, 1)} < set(told)
+    assert {f"shrunk {rank} [1] {rank == 1}" for rank in (0, 1)} < set(told)
+    assert sum(line.startswith(DEADLOCK) for line in told) == 2
+    assert sum(line.startswith("allreduce 'x': process set 2 has lost rank 1 (by the numbering") for line in told) == 1
