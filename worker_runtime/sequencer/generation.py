@@ -31,6 +31,7 @@ from worker_runtime.wire import (
     Frame,
     ProtocolError,
     decode_blocked,
+    decode_goodbye,
     decode_number,
     decode_numbered,
     decode_questions,
@@ -38,6 +39,7 @@ from worker_runtime.wire import (
 )
 
 _MAX_REASON_BYTES = 500
+_ENDED_WELL = "ended (exit code 0)"
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
@@ -145,7 +147,7 @@ class Generation:
         elif kind == Frame.HALT:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
-            member.farewell = data[start : min(end, start + _MAX_REASON_BYTES)]
+            member.farewell, member.how = decode_goodbye(data[start : min(end, start + _MAX_REASON_BYTES)])
             member.is_undecided = kind == Frame.EXIT
             if kind == Frame.LEAVE:
                 self._part(member, member.farewell)
@@ -181,7 +183,7 @@ class Generation:
             self._ordering.vanish(member.rank)
             return
         if member.farewell is not None or member.rank in self._departed:
-            self._part(member, member.farewell or b"")
+            self._part(member, member.farewell or "")
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
@@ -191,9 +193,9 @@ class Generation:
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
-            self._note(self._ordering.leave(rank))
+            self._note(self._ordering.leave(rank, _ENDED_WELL))
 
-    def _part(self, member: Member, reason: bytes) -> None:
+    def _part(self, member: Member, reason: str) -> None:
         """Let a member go, who may have said why the others cannot go on."""
         if member.has_left:
             return
@@ -202,9 +204,10 @@ class Generation:
         if self._failure:
             return
         if reason:
-            self._note(self._ordering.lose(member.rank, reason.decode(errors="replace")))
+            self._note(self._ordering.lose(member.rank, reason))
         else:
-            self._note(self._ordering.leave(member.rank))
+            how = _ENDED_WELL if member.rank in self._departed else member.how
+            self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
         """Pass a member's questions to the rules. Runs for each small operation of each rank, so it is written flat."""

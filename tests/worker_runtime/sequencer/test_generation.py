@@ -167,6 +167,14 @@ def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Proces
             assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
+def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.send(Frame.END, wire.encode_goodbye("", "ended (ValueError: no such luck)"))
+        first.socket.close()
+        second.ask("a", BARRIER)
+        assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
+
+
 def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
     with gathering(process, 3) as (first, second, third):
         first.ask("a", BARRIER)
@@ -179,9 +187,9 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert "shut down on rank 0" in client.told(Frame.REFUSAL)
+            assert "rank 0 ended (exit code 0), and " in client.told(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
 
 
 def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
@@ -206,7 +214,7 @@ def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process
             first.send(Frame.EXIT)
         first.socket.close()
         second.ask("b", BARRIER)
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
 
 
 def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
@@ -214,7 +222,7 @@ def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) 
     with connected(process, 0, generation) as first:
         first.ask("a", BARRIER)
         first.send(Frame.DEPARTED, wire.encode_number(1))
-        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+        assert "rank 1 ended (exit code 0), and " in first.told(Frame.REFUSAL)
 
 
 def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
