@@ -306,7 +306,7 @@ class Driver:
             try:
                 self._link.flush()
             except OSError as error:
-                self._end(f"the connection to the sequencer is broken ({error})")
+                self._end_broken(error)
             except RuntimeError as error:
                 self._end(f"what was asked could not be sent ({error})")
 
@@ -324,7 +324,7 @@ class Driver:
         except EOFError:
             self._end("the sequencer has ended")
         except OSError as error:
-            self._end(f"the connection to the sequencer is broken ({error})")
+            self._end_broken(error)
 
     def _obey(self, kind: int, body: memoryview) -> None:
         performer = self._performer
@@ -351,6 +351,10 @@ class Driver:
 
     def _count_members(self, number: int) -> int:
         return self._performer.count_members(self._pending[number].operation.question.process_set)
+
+    def _end_broken(self, error: OSError) -> None:
+        how = error.strerror or error
+        self._end(f"rank {self._link.rank} was cut off: its connection to the sequencer broke: {how}")
 
     def _end(self, reason: str) -> None:
         """Nothing will be answered any more."""

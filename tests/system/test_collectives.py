@@ -237,7 +237,7 @@ def test_the_loss_of_a_worker_is_told_to_the_others_though_its_dataloader_lives(
     time.sleep(0.2)  # the others wait by now, which is what is tested
     kill(pids[1])
     for rank in (0, 2):
-        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was lost", 60)
+        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was cut off", 60)
     finished = running.wait()
     assert finished.returncode == 128 + signal.SIGKILL
     for folder in hvdrun.directory.parent.glob("tmp/pymp-*"):

@@ -223,3 +223,27 @@ def test_process_sets_follow_a_loss_and_deadlocks_are_told_after_it(hvdrun: Laun
     assert {f"shrunk {rank} [1] {rank == 1}" for rank in (0, 1)} < set(told)
     assert sum(line.startswith(DEADLOCK) for line in told) == 2
     assert sum(line.startswith("allreduce 'x': process set 2 has lost rank 1 (by the numbering") for line in told) == 1
+
+
+IS_CUT_OFF = """
+import os, socket, struct
+import torch
+import worker_runtime.torch as hvd
+from worker_runtime.runtime import RUNTIME
+hvd.init()
+if hvd.rank() == 2:
+    connection = RUNTIME.executor._attempt.driver._link._socket
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), connection.fileno())  # resets it
+print(hvd.allreduce(torch.ones(1), name="x", op=hvd.Sum).item())
+"""
+
+
+@pytest.mark.nightly
+def test_of_a_reset_connection_is_told_that_and_no_loss(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", IS_CUT_OFF)
+    finished = hvdrun("-np", "3", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
+    assert (finished.returncode, finished.stdout) == (0, "3.0\n" * 3), finished.stderr
+    first, second = finished.stderr.splitlines()
+    assert first.startswith("hvdrun: rank 2 was cut off: its connection to the sequencer broke: ")
+    assert second == "hvdrun: the job goes on with 3 workers."

@@ -216,12 +216,12 @@ class Ordering:
         self._joined.discard(rank)
         self._waits.stop(rank)
 
-    def lose(self, rank: int, reason: str) -> list[Answer]:
+    def lose(self, rank: int, how: str) -> list[Answer]:
         """The rank has vanished; nothing is released any more, and nothing is pending.
 
         Args:
             rank: which one; it is no loss when it has left.
-            reason: how that was noticed: "its connection was closed".
+            how: that was noticed: "was cut off: its connection was closed".
 
         Raises:
             IllegalQuestionError: there is no such rank.
@@ -234,7 +234,7 @@ class Ordering:
             uses.close()
         self._waits.clear()
         self._joined.clear()
-        return [Failure(f"rank {rank} was lost: {reason}")]
+        return [Failure(f"rank {rank} {how}")]
 
     def find_pending(self) -> list[Pending]:
         """What was asked and not answered, oldest first."""

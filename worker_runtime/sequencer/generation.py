@@ -89,7 +89,7 @@ class Generation:
                 ranks = self._put(answers)
             except UnequalPayloadError as error:  # nobody gets any of these answers, but all hear of the failure
                 self._drop(error.rank, str(error))
-                self._failure = self._failure or f"rank {error.rank} was lost: {error}"  # where it had said goodbye
+                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
                 self._answers = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
@@ -204,7 +204,7 @@ class Generation:
         if self._failure:
             return
         if reason:
-            self._note(self._ordering.lose(member.rank, reason))
+            self._note(self._ordering.lose(member.rank, f"was lost: {reason}"))
         else:
             how = _ENDED_WELL if member.rank in self._departed else member.how
             self._note(self._ordering.leave(member.rank, how))
@@ -318,7 +318,7 @@ class Generation:
             return
         member.connection.close()
         if not self._failure:  # for one that has left, the rules know that it is no loss
-            self._note(self._ordering.lose(rank, reason))
+            self._note(self._ordering.lose(rank, f"was cut off: {reason}"))  # its process may be well
 
     def _flush(self, rank: int) -> None:
         """Send what is ready for a rank, if it is still there."""

@@ -242,7 +242,7 @@ def test_the_end_of_a_rank_s_connection_is_told_to_all(process: Process) -> None
         third.ask("a", PLAIN)
         second.socket.close()
         for client in (first, third):
-            assert client.told(Frame.FAILURE) == "rank 1 was lost: its connection to the sequencer ended"
+            assert client.told(Frame.FAILURE) == "rank 1 was cut off: its connection to the sequencer ended"
         first.ask("a", PLAIN)
         first.leave()
 
@@ -252,7 +252,7 @@ def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
     with connected(process, 0, generation):
         pass
     with connected(process, 1, generation) as late:
-        assert "rank 0 was lost" in late.told(Frame.FAILURE)
+        assert "rank 0 was cut off" in late.told(Frame.FAILURE)
 
 
 def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
@@ -306,7 +306,7 @@ def test_who_breaks_the_rules_is_dropped_and_named(process: Process, offence: st
         assert second.is_closed()
         for client in (first, third):
             reason = client.told(Frame.FAILURE)
-            assert reason.startswith("rank 1 was lost: ")
+            assert reason.startswith("rank 1 was cut off: ")
             assert told in reason
     with gathering(process, 1) as next_ones:
         exchange(next_ones)
