@@ -134,6 +134,11 @@ class Executor:
         """The process sets that all ranks know."""
         return self._attempt.sets
 
+    def begin_again(self) -> None:
+        """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
+        with self._lock:
+            self._attempt.sets.supersede()
+
     def find_members(self, process_set: int, title: str) -> Members:
         """The set as this rank sees it; see `ProcessSets.find`.
 

@@ -224,10 +224,9 @@ def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:
     ranks = tuple(process_set.ranks or ())
     if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
         raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
-    registered = executor.process_sets
-    if process_set.process_set_id is not None or any(
-        registered.list_ranks(number) == ranks and not registered.list_lost(number) for number in registered.numbers
-    ):
+    sets = executor.process_sets
+    own = process_set.process_set_id
+    if any(sets.is_current(number) for number in sets.numbers if number == own or sets.list_ranks(number) == ranks):
         raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
     return ranks
 

@@ -20,6 +20,7 @@ class ProcessSets:
         self._members = {GLOBAL_SET: Members(GLOBAL_SET, tuple(range(size)), rank, generation)}
         self._marks: dict[int, object] = {}
         self._lost: dict[int, tuple[int, ...]] = {}  # members of the former generations, by their ranks there
+        self._superseded: set[int] = set()
         self._versions = {GLOBAL_SET: -1}  # the index of the release that made it; numbers are used again
 
     def find(self, number: int, title: str) -> Members:
@@ -67,6 +68,14 @@ class ProcessSets:
         """Tells a set apart from others that have had its number, through all generations; None where there is none."""
         return self._marks.get(number)
 
+    def is_current(self, number: int) -> bool:
+        """Whether no other set may have the same ranks: it has all its members, and was not superseded."""
+        return number not in self._lost and number not in self._superseded
+
+    def supersede(self) -> None:
+        """An elastic function begins again in place: it makes its sets again, beside those that there are."""
+        self._superseded.update(self._marks)
+
     def list_lost(self, number: int) -> tuple[int, ...]:
         """The members that a set has lost since it was made, by their former ranks."""
         return self._lost.get(number, ())
@@ -79,6 +88,8 @@ class ProcessSets:
             ranks: of each rank that is left, its new one.
         """
         for number in former.numbers:
+            if not former.is_current(number):
+                self._superseded.add(number)
             if number != GLOBAL_SET:
                 before = former.list_ranks(number)
                 self._marks[number] = former.find_mark(number)
@@ -96,12 +107,14 @@ class ProcessSets:
         if number not in self._members or not self.count(number):
             self._marks[number] = object()
             self._lost.pop(number, None)
+            self._superseded.discard(number)
         self._put(number, ranks, version)
 
     def remove(self, number: int) -> None:
         """A set is gone."""
         del self._members[number], self._versions[number], self._marks[number]
         self._lost.pop(number, None)
+        self._superseded.discard(number)
 
     def _put(self, number: int, ranks: tuple[int, ...], version: int) -> None:
         self._members[number] = Members(number, ranks, self._rank, self._generation)

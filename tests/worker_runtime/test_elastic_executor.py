@@ -264,6 +264,7 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
         executor.find_members(shrunk.find_number("x"), "x")
     assert remove_process_set(gone)
     again = register(executor, 4, 0, 1)
+    assert [executor.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
     assert (describe_set(gone), describe_set(again)) == ((None, [1], None, False), (4, [0, 1], 2, True))
     assert pickle.loads(pickle.dumps(kept)).ranks == [0, 1]  # noqa: S301 - what was dumped here
     executor.resume(None, None)
