@@ -4,7 +4,7 @@ from rendezvous.core import draining, endings
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import Event, HostsChanged, Joined, Ticked
 from rendezvous.core.joining import join
-from rendezvous.core.leases import explain_overdue_start, find_missing, silent_hosts, start_is_overdue
+from rendezvous.core.leases import explain_overdue_start, find_missing, silent_hosts, start_is_overdue, unheard_hosts
 from rendezvous.core.losses import lose_silent
 from rendezvous.core.outcome import time_out
 from rendezvous.core.placement import place
@@ -46,7 +46,8 @@ def _pass_time(state: State, event: Ticked) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _end_start(state: State, reason: str) -> tuple[State, tuple[Effect, ...]]:
-    return draining.enter(state, time_out(reason), stuck=find_missing(state))
+    stuck = () if unheard_hosts(state) else find_missing(state)  # where nothing is heard of a host, all may be well
+    return draining.enter(state, time_out(reason), stuck=stuck)
 
 
 def _look_for_stragglers(state: State, event: Ticked) -> tuple[State, tuple[Effect, ...]]:
