@@ -84,7 +84,7 @@ def test_lightning_trains_on_two_hosts(hvdrun: Launcher, tmp_path: Path) -> None
     venv.create(tmp_path)
     (site,) = tmp_path.glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "--python", tmp_path / "bin" / "python"]
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
     install = [*pip, "install", "--quiet", "--no-compile", "lightning>=2,<3"]
     installed = subprocess.run(install, capture_output=True, text=True, timeout=200, check=False)
     if installed.returncode != 0:
