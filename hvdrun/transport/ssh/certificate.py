@@ -1,18 +1,16 @@
-"""A host's certificate: what a certificate authority has signed of it, and whether that holds."""
+"""Certificates of ssh keys: for which key one is, and whether what it says of a host holds."""
 
 import base64
 from datetime import UTC, datetime
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, SSHCertPublicKeyTypes
 from cryptography.hazmat.primitives.serialization.ssh import (
     SSHCertificate,
     SSHCertificateType,
     load_ssh_public_identity,
 )
-
-from hvdrun.transport.ssh.patterns import fits
 
 SUFFIX = "-cert-v01@openssh.com"
 _SHA1 = b"\0\0\0\x07ssh-rsa"  # how a signature begins that an RSA key has made with SHA-1
@@ -36,16 +34,12 @@ class HostCertificate:
             BadCertificateError: it is none that can be read.
         """
         self._blob = blob
+        self._read = _read(kind, blob)
         try:
-            read = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
-            if not isinstance(read, SSHCertificate):
-                raise BadCertificateError("it is a plain key")
-            self._signer = read.signature_key()
+            self._signer = self._read.signature_key()
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise BadCertificateError(f"it cannot be read ({error})") from error
-        self._read = read
-        text = self._signer.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-        self.authority = base64.b64decode(text.split()[1])
+            raise BadCertificateError(f"the key that signed it cannot be read ({error})") from error
+        self.authority = _encode(self._signer)
 
     def check(self, name: str, now: float) -> None:
         """Make sure that it lets its key speak for the host of this name.
@@ -68,7 +62,7 @@ class HostCertificate:
         if self._read.critical_options:
             raise BadCertificateError("it has critical options, which nobody knows of hosts")
         principals = [principal.decode(errors="replace") for principal in self._read.valid_principals]
-        if principals and not any(fits(name, principal) for principal in principals):
+        if principals and name not in principals:
             raise BadCertificateError(f"it is for {', '.join(principals)}, not for {name}")
 
     def _is_signed_with_sha1(self) -> bool:
@@ -77,6 +71,29 @@ class HostCertificate:
             return False
         size = _LENGTH_BYTES + (self._signer.key_size + 7) // 8
         return self._blob[:-size].endswith(_SHA1)
+
+
+def read_subject(kind: str, blob: bytes) -> bytes:
+    """The key that a certificate is for, as it is on the wire.
+
+    Raises:
+        BadCertificateError: it is none that can be read.
+    """
+    return _encode(_read(kind, blob).public_key())
+
+
+def _read(kind: str, blob: bytes) -> SSHCertificate:
+    try:
+        read = load_ssh_public_identity(f"{kind} {base64.b64encode(blob).decode()}".encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadCertificateError(f"it cannot be read ({error})") from error
+    if not isinstance(read, SSHCertificate):
+        raise BadCertificateError("it is a plain key")
+    return read
+
+
+def _encode(key: SSHCertPublicKeyTypes) -> bytes:
+    return base64.b64decode(key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1])
 
 
 def _show_time(seconds: int) -> str:

@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 import paramiko
-from paramiko.agent import AgentSSH
+from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PublicBlob
 
-from hvdrun.transport.ssh.certificate import SUFFIX
+from hvdrun.transport.ssh.certificate import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.login_failures import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
 
@@ -39,7 +39,7 @@ class SshAgent(AgentSSH):
         self._socket.close()
 
 
-class AgentCertificate(paramiko.AgentKey):
+class AgentCertificate(AgentKey):
     """A certificate that the ssh agent holds, with its key; paramiko's own class offers the plain key in its place."""
 
     def asbytes(self) -> bytes:
@@ -114,7 +114,7 @@ class Login:
             raise self._fail("a key alone is not enough there")
         raise self._fail()
 
-    def _list_keys(self, held: Sequence[paramiko.AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
+    def _list_keys(self, held: Sequence[AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
         """All keys in the order in which to try them: a server hangs up after a few wrong ones."""
         target = self._target
         by_blob = {_find_offer(key): key for key in held}
@@ -129,7 +129,7 @@ class Login:
             if path.exists() or path.with_name(f"{path.name}.pub").exists():
                 yield from self._list_key(path, by_blob)
 
-    def _list_key(self, path: Path, held: Mapping[bytes, paramiko.AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
+    def _list_key(self, path: Path, held: Mapping[bytes, AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
         """A key, and the certificate that lies beside it, unless others were asked for."""
         public = _read_public(path)
         if public is not None and public.key_blob in held:
@@ -141,7 +141,7 @@ class Login:
             yield from self._certify(beside, (path,), held)
 
     def _certify(
-        self, file: Path, keys: Iterable[Path], held: Mapping[bytes, paramiko.AgentKey]
+        self, file: Path, keys: Iterable[Path], held: Mapping[bytes, AgentKey]
     ) -> Iterator[tuple[str, paramiko.PKey]]:
         """A certificate with the key that it is for: the ssh agent's, or one of these."""
         certificate = _read_blob(file)
@@ -151,7 +151,11 @@ class Login:
         if certificate.key_blob in held:
             yield f"{file} (from the ssh agent)", held[certificate.key_blob]
             return
-        plain = paramiko.PKey.from_type_string(certificate.key_type, certificate.key_blob).asbytes()
+        try:
+            plain = read_subject(certificate.key_type, certificate.key_blob)
+        except BadCertificateError as error:
+            self._unusable.append(f"{file} ({error})")
+            return
         if plain in held:
             yield f"{file} (from the ssh agent)", _join(held[plain], certificate)
             return
@@ -165,8 +169,7 @@ class Login:
 
     def _load(self, path: Path) -> paramiko.PKey | None:
         try:
-            key: paramiko.PKey = paramiko.PKey.from_path(path)
-            key.public_blob = None  # the certificate beside it is tried for itself
+            key = _read_private(path)
         except FileNotFoundError:
             self._unusable.append(f"{path} (does not exist)")
         except OSError as error:
@@ -200,6 +203,19 @@ class Login:
         )
 
 
+def _read_private(path: Path) -> paramiko.PKey:
+    """A private key alone; PKey.from_path would read the certificate beside it too, and fail with it."""
+    failure: Exception | None = None
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
+        try:
+            return kind.from_private_key_file(str(path))
+        except paramiko.PasswordRequiredException:
+            raise
+        except paramiko.SSHException as error:
+            failure = error
+    raise paramiko.SSHException(f"no kind of key that is known: {failure}")
+
+
 def _read_public(path: Path) -> PublicBlob | None:
     """The public half that lies beside a private key, or is all there is: the agent may hold the rest."""
     return _read_blob(path.with_name(f"{path.name}.pub")) or _read_blob(path)
@@ -214,7 +230,7 @@ def _read_blob(file: Path) -> PublicBlob | None:
 
 def _join(key: paramiko.PKey, certificate: PublicBlob) -> paramiko.PKey:
     """The key as the holder of a certificate."""
-    joined = copy.copy(key)
+    joined = AgentKey(key.agent, key.blob, key.comment) if isinstance(key, AgentKey) else copy.copy(key)
     joined.public_blob = certificate
     return joined
 

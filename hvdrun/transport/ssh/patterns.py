@@ -4,12 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 
-def fits(name: str, pattern: str) -> bool:
-    """The pattern, without a !, fits the name; brackets, as around an address with a port, are not special."""
-    return fnmatchcase(name, pattern.replace("[", "[[]"))
-
-
 def fits_any(name: str, patterns: Iterable[str]) -> bool:
-    """Some pattern fits, and none that begins with !."""
-    fitting = [pattern for pattern in patterns if fits(name, pattern.removeprefix("!"))]
+    """Some pattern fits, and none that begins with !; brackets, as around an address with a port, are not special."""
+    fitting = [pattern for pattern in patterns if fnmatchcase(name, pattern.removeprefix("!").replace("[", "[[]"))]
     return bool(fitting) and not any(pattern.startswith("!") for pattern in fitting)

@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,24 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return path
 
 
+def certify(authority: Path, key: Path, *options: str) -> Path:
+    """Have an authority certify a key; the certificate's file, beside the key."""
+    public = key.with_name(f"{key.name}.pub")
+    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "a test's", *options, str(public)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return key.with_name(f"{key.name}-cert.pub")
+
+
 def read_public(key: Path) -> str:
     """Kind and key, without the comment."""
     return " ".join(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8").split()[:2])
+
+
+def hold(*keys: Path) -> None:
+    """Give keys to the ssh agent, and take their files away."""
+    for key in keys:
+        subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True)
+        key.unlink()
 
 
 @dataclass
@@ -83,9 +98,13 @@ def read_version() -> tuple[int, int]:
 
 @contextmanager
 def serving(
-    folder: Path, *, kinds: tuple[str, ...] = ("ed25519",), options: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    kinds: tuple[str, ...] = ("ed25519",),
+    options: tuple[str, ...] = (),
+    certify_host: Callable[[Path], Path] | None = None,
 ) -> Iterator[SshServer]:
-    """A server that runs meanwhile."""
+    """A server that runs meanwhile; it shows certificates where they can be made."""
     assert SSHD is not None
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
@@ -100,6 +119,7 @@ def serving(
         f"Port {port}",
         "ListenAddress 127.0.0.1",
         *(f"HostKey {path}" for path in host_keys.values()),
+        *(f"HostCertificate {certify_host(path)}" for path in host_keys.values() if certify_host is not None),
         f"AuthorizedKeysFile {authorized}",
         f"SetEnv HOME={folder}",  # the user's own .bashrc may be slow, or hold a lock when it is killed
         "PidFile none",
