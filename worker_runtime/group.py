@@ -25,6 +25,7 @@ from worker_runtime.gloo import Gloo
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint, Membership, RendezvousError
 from worker_runtime.resolver import brief_lookups
+from worker_runtime.torch_log import without_warnings
 from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
@@ -108,15 +109,16 @@ def form(
         return None
     failure: Exception
     try:
-        return _connect(
-            membership,
-            exchange,
-            address,
-            limit,
-            operation_limit=operation_limit,
-            choice=choice,
-            cancellation=cancellation or Cancellation(),
-        )
+        with without_warnings():
+            return _connect(
+                membership,
+                exchange,
+                address,
+                limit,
+                operation_limit=operation_limit,
+                choice=choice,
+                cancellation=cancellation or Cancellation(),
+            )
     # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
     except (RendezvousError, InitializationError) as error:
         failure = error.with_traceback(None)
