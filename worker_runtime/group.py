@@ -25,8 +25,8 @@ from worker_runtime.gloo import Gloo
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint, Membership, RendezvousError
 from worker_runtime.resolver import brief_lookups
-from worker_runtime.torch_log import without_warnings
 from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
+from worker_runtime.torch_log import without_warnings
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
