@@ -51,7 +51,7 @@ class HostCertificate:
             raise BadCertificateError("it is signed with SHA-1")
         try:
             self._read.verify_cert_signature()
-        except InvalidSignature as error:
+        except (InvalidSignature, ValueError) as error:
             raise BadCertificateError("its signature is wrong") from error
         if self._read.type is not SSHCertificateType.HOST:
             raise BadCertificateError("it is a user's")
@@ -97,4 +97,7 @@ def _encode(key: SSHCertPublicKeyTypes) -> bytes:
 
 
 def _show_time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, OSError, ValueError):  # the end of time, or beyond
+        return f"{seconds} s after 1970"

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 _KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 _YES = frozenset({"yes", "true"})
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?/?")
 
@@ -25,7 +27,7 @@ class Target:
     """One host, and all that is needed to log in there.
 
     host: what the user calls it; errors do too.
-    address, port, user: where to go, and as whom.
+    address, port, user: where to go, and as whom. family: of the addresses that may be used, AF_UNSPEC for all.
     keys: files with private keys that were asked for. default_keys: those that are tried unasked.
     certificates: files with certificates of those keys; without any, the ones beside the keys are used.
     identities_only: the ssh agent's other keys are not to be used.
@@ -44,6 +46,7 @@ class Target:
     user: str
     known_as: str
     principal: str
+    family: socket.AddressFamily = socket.AF_UNSPEC
     keys: tuple[Path, ...] = ()
     default_keys: tuple[Path, ...] = ()
     certificates: tuple[Path, ...] = ()
@@ -136,6 +139,7 @@ class _Resolver:
             user=user,
             known_as=alias or name_host(address, port),
             principal=alias or address,
+            family=_FAMILIES.get((_text(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
             keys=((identity_file,) if identity_file is not None else ()) + expand("identityfile"),
             default_keys=() if "identityfile" in settings else tuple(folder / name for name in _DEFAULT_KEYS),
             certificates=expand("certificatefile"),

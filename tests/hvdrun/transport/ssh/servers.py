@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvdrun.errors import LaunchError
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.target import Target, resolve_target
@@ -28,7 +29,20 @@ REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB") == "1"
 needs_sshd = pytest.mark.skipif(
     SSHD is None and not REQUIRED, reason="no OpenSSH server here: apt-get install openssh-server"
 )
+needs_ssh = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="no OpenSSH client here: apt-get install openssh-client"
+)
 USER = getpass.getuser()
+LOGIN = """Host far near
+ HostName 127.0.0.1
+ Port {port}
+ User {user}
+ IdentityFile {key}
+ UserKnownHostsFile {known_hosts}
+ GlobalKnownHostsFile /dev/null
+ StrictHostKeyChecking yes
+ UpdateHostKeys no
+"""
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -213,3 +227,23 @@ def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
         await asyncio.gather(*map(log_in, targets))
 
     asyncio.run(scenario())
+
+
+def log_in(home: Home, server: SshServer, *, extra: str = "", known: str = "", key: Path | None = None) -> bool:
+    """Ssh and hvdrun agree whether the user can log in there; whether it is so.
+
+    extra: more lines of the configuration; they count first. known: the known_hosts file.
+    """
+    words = {"port": server.port, "user": USER, "key": key or home.key, "known_hosts": home.known_hosts}
+    home.configure(f"Host far\n{extra}\n{LOGIN.format(**words)}")
+    home.known_hosts.write_text(known, encoding="utf-8")
+    command = ["ssh", "-F", str(home.path / ".ssh" / "config"), "-o", "BatchMode=yes", "far", "true"]
+    theirs = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    home.known_hosts.write_text(known, encoding="utf-8")
+    ours = ""
+    try:
+        reach(home.target(host="far"))
+    except LaunchError as error:
+        ours = str(error)
+    assert (ours == "") is (theirs.returncode == 0), (ours, theirs.stderr)
+    return not ours

@@ -78,6 +78,12 @@ def test_a_port_where_nobody_listens_refuses(home: Home) -> None:
         reach(replace(home.target(), port=port))
 
 
+def test_only_addresses_of_the_configured_family_are_used(home: Home, server: SshServer) -> None:
+    home.configure("AddressFamily inet6\n")
+    with pytest.raises(UnknownHostError):
+        reach(home.target(server))
+
+
 def test_a_connection_that_is_not_taken_times_out(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(4)]
