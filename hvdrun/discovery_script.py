@@ -72,7 +72,7 @@ class DiscoveryScript:
         """The hosts there are now, one at least. Whatever the script has started is ended with it.
 
         Raises:
-            DiscoveryFailedError: it failed, took too long, or names no host or something that is none.
+            DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
         """
         process = await self._start()
         self._guard.add(process.pid)
@@ -125,7 +125,7 @@ class DiscoveryScript:
         except HostSyntaxError as error:
             raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}", kind=_NONSENSE) from None
         if not hosts.hosts:
-            raise DiscoveryFailedError("it names no host", kind="none")
+            raise DiscoveryFailedError("it names no host that has a slot", kind="none")
         return hosts
 
     def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:

@@ -2,6 +2,8 @@
 
 The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
 issued, the server opens.
+
+Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
 """
 
 import asyncio
@@ -68,7 +70,7 @@ class Job:
         self._console = console
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
-        patience_seconds = spec.lease_seconds if spec.remote.hosts or spec.is_elastic else None
+        patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
         self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)

@@ -67,6 +67,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         bind_to=values["bind_to"],
         start_timeout_seconds=values["start_timeout_seconds"],
         lease_seconds=values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS),
+        launcher_timeout_seconds=values["launcher_timeout_seconds"],
         grace_seconds=values["grace_seconds"],
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],

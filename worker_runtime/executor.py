@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from rendezvous.core.model import limit_silence
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
@@ -87,7 +88,7 @@ class Executor:
         find_cause: Callable[[], str | None] = lambda: None,
         lease_seconds: float = _LEASE_SECONDS,
     ) -> None:
-        self.silence_seconds = lease_seconds + _AFTER_LEASE_SECONDS
+        self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
         self.handle_table = HandleTable()
         self._find_cause = find_cause

@@ -2,7 +2,9 @@
 
 Orders come on standard input, the workers' output goes to standard output; both belong to the launcher. The end of the
 order channel without a Release means that the launcher is gone: all workers are killed at once. So they are when the
-server has not acknowledged a report for the lease, since the server may then have counted this host as lost.
+server has not acknowledged a report for so long that its machine may be gone. The server counts this host as lost much
+earlier, after the lease; but then it says so as soon as it is heard again, while one that was stopped, or asleep, has
+counted nobody as lost.
 
 Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked;
 later it does so whenever another host is to join. Other hosts may take long to start; it waits for as long as its
@@ -44,7 +46,7 @@ from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
 from rendezvous.core.effects import Launch, Terminate
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.orders import (
     Alert,
     Begin,
@@ -106,7 +108,8 @@ class Agent:
         self._begin = begin
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds, self._warn)
+        silence_seconds = limit_silence(begin.lease_seconds)
+        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
         self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
@@ -115,7 +118,7 @@ class Agent:
         environment = WorkerEnvironment(begin, self._socket, self._master)
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
-        self._lease = Lease(begin.lease_seconds)
+        self._lease = Lease(begin.patience_seconds)
         self._sequencing = Sequencing(begin, spawner, self._guard, self._warn)
         self._respondent = Respondent(self._output.tell)
         self._watch = Watch(
@@ -191,7 +194,7 @@ class Agent:
         """Serve the workers' calls and report to the server.
 
         Raises:
-            LeaseExpiredError: no report was acknowledged for the lease.
+            LeaseExpiredError: no report was acknowledged for too long.
         """
         while not self._watch.changed.is_set():  # until the first worker was launched, for which there may be no order
             if not self._lease.look():

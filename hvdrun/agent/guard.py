@@ -18,7 +18,7 @@ class Guard:
 
     A guardian that does not read (it may be stopped) is not waited for: what it is to know is kept.
 
-    lease_seconds: an agent that is stopped for longer is killed by its guardian; None: it may be stopped.
+    silence_seconds: an agent that is stopped for longer is killed by its guardian; None: it may be stopped.
     warn: takes a sentence for the user.
     """
 
@@ -26,15 +26,15 @@ class Guard:
         self,
         origin: str,
         folder: Path,
-        lease_seconds: float | None = None,
+        silence_seconds: float | None = None,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._arguments = (origin, str(folder), str(hide(folder)))
-        self._lease_seconds = lease_seconds
+        self._silence_seconds = silence_seconds
         self._sessions: dict[int, int] = {}
         self._warn = warn
         self._starts_left = _STARTS
-        self._unread = b""  # by the guardian
+        self._unread = bytearray()  # by the guardian
         self._is_waiting = False  # until there is room in its pipe
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
@@ -91,8 +91,8 @@ class Guard:
         agent = processes.look(os.getpid())
         if agent is not None:
             self._tell(f"agent {agent.pid} {agent.started}")
-        if self._lease_seconds is not None:
-            self._tell(f"lease {self._lease_seconds}")
+        if self._silence_seconds is not None:
+            self._tell(f"lease {self._silence_seconds}")
 
     def _tell(self, line: str) -> None:
         if self._process is not None:
@@ -107,11 +107,11 @@ class Guard:
             return
         pipe = self._process.stdin.fileno()
         try:
-            self._unread = self._unread[os.write(pipe, self._unread) :]
+            del self._unread[: os.write(pipe, self._unread)]
         except BlockingIOError:
             pass
         except BrokenPipeError:  # it was killed; the agent hears of it and calls replace()
-            self._unread = b""
+            self._unread.clear()
         if self._unread:
             asyncio.get_running_loop().add_writer(pipe, self._write)
         elif self._is_waiting:
@@ -125,6 +125,7 @@ class Guard:
             if self._is_waiting:
                 asyncio.get_running_loop().remove_writer(self._process.stdin.fileno())
             self._process.stdin.close()
-        self._unread, self._is_waiting = b"", False
+        self._unread.clear()
+        self._is_waiting = False
         self._process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self._process = None

@@ -112,6 +112,7 @@ class Machine(PlayedAgent):
         self._addresses = addresses
         self._unreached = unreached
         self._tunnel_failure = tunnel_failure
+        self._token = b""  # of the last survey
         self.told.put_nowait(hello)
 
     @property
@@ -125,16 +126,17 @@ class Machine(PlayedAgent):
         match order:
             case Look() if not self.answers:
                 self.end()
-            case Look():
+            case Look(token):
+                self._token = token
                 listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
-                self.told.put_nowait(Found(tuple(listening), 1))
+                self.told.put_nowait(Found(tuple(listening), 1, token))
             case Probe(targets):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
                     for target in targets
                     if target.host not in self._unreached
                 )
-                self.told.put_nowait(Probed(tuple(proofs)))
+                self.told.put_nowait(Probed(tuple(proofs), self._token))
             case _:
                 pass
 

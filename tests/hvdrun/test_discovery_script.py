@@ -57,8 +57,8 @@ def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
     [
         ("exit 3", "exit code 3", "exit code 3"),
         ("kill -9 $$", "signal 9", "signal 9"),
-        ("true", "it names no host", "none"),
-        ("echo '# nothing'", "it names no host", "none"),
+        ("true", "it names no host that has a slot", "none"),
+        ("echo '# nothing'; echo a:0", "it names no host that has a slot", "none"),
         ("echo a:x", "'a:x' is no host", "nonsense"),
         ("echo '<html>error'", "'<html>error' is no host", "nonsense"),
         ("echo a; echo a b", "'a b' is no host", "nonsense"),
