@@ -197,7 +197,7 @@ def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
     conversation.begin(tmp_path)
 
 
-def test_an_agent_without_any_order_to_launch_ends_in_silence_and_leaves_no_orphan(
+def test_an_agent_without_any_order_to_launch_ends_with_its_lease_and_leaves_no_orphan(
     conversation: Conversation, tmp_path: Path
 ) -> None:
     (tmp_path / f"hvdrun-{'0' * 14}").mkdir()  # of an agent that was killed, and its guardian as well
