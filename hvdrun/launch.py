@@ -2,6 +2,8 @@
 
 The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
 issued, the server opens.
+
+Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
 """
 
 import asyncio
