@@ -177,13 +177,14 @@ class Generation:
 
     def _end(self, member: Member, error: ConnectionEndedError) -> None:
         """A member's connection has ended: it has left, or is lost, or which of them is still to be told."""
-        if member.is_undecided and not member.farewell.reason and member.rank not in self._departed:
+        farewell = member.farewell or Farewell()
+        if member.is_undecided and not farewell.reason and member.rank not in self._departed:
             self._members.pop(member.rank, None)
             member.connection.close()
             self._ordering.vanish(member.rank)
             return
         if member.farewell is not None or member.rank in self._departed:
-            self._part(member, member.farewell or Farewell())
+            self._part(member, farewell)
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
