@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from rendezvous.core.model import limit_silence
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
@@ -89,7 +90,7 @@ class Executor:
         find_cause: Callable[[], str | None] = lambda: None,
         lease_seconds: float = _LEASE_SECONDS,
     ) -> None:
-        self.silence_seconds = lease_seconds + _AFTER_LEASE_SECONDS
+        self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
         self.handle_table = HandleTable()
         self._find_cause = find_cause
@@ -154,7 +155,9 @@ class Executor:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
         made = self._names.make(kind, name, process_set)
         unasked = self.accord.unasked
-        unasked.names[process_set, made] = unasked.made = unasked.made + 1
+        unasked.made += 1
+        if unasked.calls:
+            unasked.names[process_set, made] = unasked.made
         return made
 
     def give_up_call(self, process_set: int, name: str, reason: str) -> None:

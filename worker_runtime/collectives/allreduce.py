@@ -76,7 +76,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
         self.among = among
-        self.question = Question(among.number, name, self._plan.signature)
+        self.question = Question(among.number, name, self._plan.signature, how.factors)
         self.tensors = tuple(tensors)
         self._how = how
         self._size = among.size
@@ -201,8 +201,6 @@ def _plan(
         dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
         shapes=shapes,
         reduction=reduction,
-        prescale=how.prescale,
-        postscale=how.postscale,
         device=device,
         payload_dtype=payload_dtype,
     )

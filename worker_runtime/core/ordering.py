@@ -1,9 +1,9 @@
 """The sequencer's rules: which operation runs next, which never will, and why.
 
 **How it works.** Each rank asks for what it has ready, in whatever order. A *use* of a name collects the questions of a
-set's members; when the last of them has asked, all signatures equal, it gets the next index, counted over all sets, and
-is released; every rank runs its releases by index, so sets that overlap cannot cross. Where the signatures differ, all
-who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
+set's members; when the last of them has asked, all signatures and factors equal, it gets the next index, counted over
+all sets, and is released; every rank runs its releases by index, so sets that overlap cannot cross. Where they differ,
+all who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
 without being numbered, as long as no use is answered to some and not to others: whoever has not asked for a use that is
 refused is *owed* the refusal, and gets it for its next question of that name (`uses.py`). A call that fails on its rank
 before it asks is *given up*: the others are refused it, and all are in step.
@@ -102,7 +102,9 @@ class Ordering:
             self._next_number += 1
         elif rank in use.asked:
             raise IllegalQuestionError(f"rank {rank} has asked {name} of process set {question.process_set} already")
-        elif signature is not use.question.signature and signature != use.question.signature:
+        elif question.factors != use.question.factors or (
+            signature is not use.question.signature and signature != use.question.signature
+        ):
             use.is_mixed = True
         use.asked[rank] = question
         if extents:

@@ -12,7 +12,7 @@ Long because what comes from a member, and what its end means to the others, are
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
@@ -26,7 +26,7 @@ from worker_runtime.sequencer.member import MAX_PENDING, NUMBERS, Member
 from worker_runtime.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.sequencer.poller import WRITE
 from worker_runtime.sequencer.runs import Run
-from worker_runtime.sequencer.stall_clock import StallClock, StallLimits
+from worker_runtime.sequencer.stall_clock import StallClock, StallSettings
 from worker_runtime.sequencer.tellings import tell
 from worker_runtime.wire import (
     Frame,
@@ -35,6 +35,7 @@ from worker_runtime.wire import (
     decode_number,
     decode_numbered,
     decode_questions,
+    decode_settings,
     encode_neutral,
 )
 
@@ -45,13 +46,18 @@ _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
 class Generation:
-    """The members of one activation, from their proof to the end of their connections."""
+    """The members of one activation, from their proof to the end of their connections.
 
-    def __init__(self, activation: Activation, limits: StallLimits, remarks: Sequence[str] = ()) -> None:
+    Args:
+        activation: of the owner.
+        settings: those of the generation before, until rank 0 hands over its own.
+    """
+
+    def __init__(self, activation: Activation, settings: StallSettings) -> None:
         self.activation = activation
-        self._remarks = remarks  # which rank 0 is to show to people
+        self._settings = settings
         self._ordering = Ordering(activation.size)
-        self._clock = StallClock(limits)
+        self._clock = StallClock(settings.limits)
         self._due: float | None = None  # when to look for stalls
         self._released_at = 0.0
         self._members: dict[int, Member] = {}
@@ -72,9 +78,6 @@ class Generation:
         connection.watch(partial(self._serve, member))
         try:
             connection.send(proof)
-            for remark in self._remarks if rank == 0 else ():
-                member.put(Frame.STALL, remark.encode())
-            member.flush()
             if self._failure:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()
@@ -144,17 +147,33 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind in _WAITS:
             self._follow(member, kind, memoryview(data)[start:end])
+        elif kind == Frame.SETTINGS:
+            self._set(member, decode_settings(memoryview(data)[start:end]))
         elif kind == Frame.HALT:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
-            member.farewell = Farewell.decode(data[start : min(end, start + _MAX_REASON_BYTES)])
-            member.is_undecided = kind == Frame.EXIT
-            if kind == Frame.LEAVE:
-                self._part(member, member.farewell)
+            self._take_goodbye(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
         elif kind == Frame.DEPARTED:
             self._depart(decode_number(memoryview(data)[start:end]))
         else:
             raise ProtocolError(f"a frame of type {kind} came")
+
+    def _take_goodbye(self, member: Member, kind: int, body: bytes) -> None:
+        member.farewell = Farewell.decode(body)
+        member.is_undecided = kind == Frame.EXIT
+        if kind == Frame.LEAVE:
+            self._part(member, member.farewell)
+
+    def _set(self, member: Member, environment: Mapping[str, str]) -> None:
+        """Follow rank 0's settings from now on, also in what is pending; it tells people what cannot be followed."""
+        if member.rank != 0:
+            raise ProtocolError("settings came, which are rank 0's")
+        for remark in self._settings.read(environment):
+            member.put(Frame.STALL, remark.encode(errors="backslashreplace"))
+        member.flush()
+        self._clock = StallClock(self._settings.limits)
+        if any(each.pending for each in self._members.values()):
+            self._due = time.monotonic()
 
     def _follow(self, member: Member, kind: int, body: memoryview) -> None:
         """Note what a member waits for, or does not come to ask."""

@@ -6,11 +6,19 @@ from worker_runtime.core.questions import Question, Signature
 from worker_runtime.farewell import Farewell
 from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.payloads import Entry, check_signature
-from worker_runtime.wire import HEADER, Frame, ProtocolError, decode_head, decode_signature, encode_frame
+from worker_runtime.wire import (
+    HEADER,
+    MAX_SIGNATURES,
+    Frame,
+    ProtocolError,
+    decode_head,
+    decode_signature,
+    encode_frame,
+)
 
 MAX_PENDING = 1_000_000  # questions of one rank
 NUMBERS = 1 << 32  # a question's number has 32 bits, and begins anew after them
-_MAX_SIGNATURES = 1_000_000
+_MAX_SHARED = 4 * MAX_SIGNATURES  # signatures of all members
 _MAX_KNOWN_QUESTIONS = 8192  # a script's own names recur with every step; numbered ones never do
 _FULL_FRAME_BYTES = 16 * 1024 * 1024  # of releases: then another frame begins
 
@@ -50,16 +58,16 @@ class Member:
             known: of all members, so that equal ones are one object, which is quickly compared.
 
         Raises:
-            ProtocolError: it is none, or there are too many.
+            ProtocolError: it is none, or its number is too large.
         """
         number, signature = decode_signature(body)
         check_signature(signature)
-        if len(known) >= _MAX_SIGNATURES:
+        if number >= MAX_SIGNATURES:
+            raise ProtocolError(f"a rank may have {MAX_SIGNATURES} signatures")
+        if len(known) >= _MAX_SHARED:
             known.clear()  # equal ones are equal even when they are two objects
         if number in self._signatures:
             self.questions.clear()  # some were of the signature that the number has called before
-        elif len(self._signatures) >= _MAX_SIGNATURES:
-            raise ProtocolError(f"a rank may have {_MAX_SIGNATURES} signatures")
         self._signatures[number] = known.setdefault(signature, signature)
 
     def learn_question(self, head: bytes) -> tuple[Question, Key]:
@@ -68,13 +76,13 @@ class Member:
         Raises:
             ProtocolError: its signature's number calls nothing, or the name is no text.
         """
-        number, process_set, name = decode_head(head)
+        number, process_set, name, factors = decode_head(head)
         signature = self._signatures.get(number)
         if signature is None:
             raise ProtocolError(f"there is no signature of the number {number}")
         if len(self.questions) >= _MAX_KNOWN_QUESTIONS:
             self.questions.clear()
-        known = self.questions[head] = Question(process_set, name, signature), (process_set, name)
+        known = self.questions[head] = Question(process_set, name, signature, factors), (process_set, name)
         return known
 
     def find_pending(self, number: int) -> Key | None:

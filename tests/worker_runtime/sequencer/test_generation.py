@@ -33,7 +33,7 @@ from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.generation import Generation
 from worker_runtime.sequencer.poller import Poller
-from worker_runtime.sequencer.stall_clock import StallLimits
+from worker_runtime.sequencer.stall_clock import StallLimits, StallSettings
 from worker_runtime.wire import Frame, Released
 
 
@@ -327,7 +327,7 @@ class Here:
 
     def __init__(self, size: int, limits: StallLimits) -> None:
         self.poller = Poller()
-        self.generation = Generation(Activation(1, size, KEY), limits)
+        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits))
         ends = [Ends(self.poller) for _ in range(size)]
         self.peers = [each.peer for each in ends]
         for rank, each in enumerate(ends):
