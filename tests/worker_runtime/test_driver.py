@@ -17,6 +17,7 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player
 from worker_runtime import wire
 from worker_runtime.core.questions import Question, Release
 from worker_runtime.errors import ShutDownError
+from worker_runtime.farewell import Farewell
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import Patience
@@ -323,8 +324,8 @@ def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
 
 def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_go_on(ends: Ends) -> None:
     player, sequencer = ends
-    player.driver.quit(lambda: "it failed")
-    player.driver.leave(lambda: "later")
+    player.driver.quit(lambda: Farewell("it failed"))
+    player.driver.leave(lambda: Farewell("later"))
     assert sequencer.read() == (Frame.LEAVE, b"it failed")
     with pytest.raises(AssertionError, match="ended the connection"):
         sequencer.read()
