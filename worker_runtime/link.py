@@ -34,9 +34,12 @@ class Link:
     Args:
         connection: to the sequencer.
         rank: of this worker.
+
+    rank: this one.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
+        self.rank = rank
         self._socket = connection
         self._outbox = Outbox(rank)
         self._received: list[bytes] = []  # one piece at most, which has not been looked at

@@ -97,7 +97,10 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
         del ranks
-        return type(self)(self.tensors, self._how, among, self.question.name, self.into)
+        renewed = type(self)(self.tensors, self._how, among, self.question.name, self.into)
+        if self.question.signature is not self._plan.signature:
+            renewed.question = renewed.question.add_note(self.question.signature.note)
+        return renewed
 
     @property
     def payload(self) -> bytes | memoryview:

@@ -31,6 +31,7 @@ from worker_runtime.wire import (
     Frame,
     ProtocolError,
     decode_blocked,
+    decode_goodbye,
     decode_number,
     decode_numbered,
     decode_questions,
@@ -39,6 +40,7 @@ from worker_runtime.wire import (
 )
 
 _MAX_REASON_BYTES = 500
+_ENDED_WELL = "ended (exit code 0)"
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
@@ -90,7 +92,7 @@ class Generation:
                 ranks = self._put(answers)
             except UnequalPayloadError as error:  # nobody gets any of these answers, but all hear of the failure
                 self._drop(error.rank, str(error))
-                self._failure = self._failure or f"rank {error.rank} was lost: {error}"  # where it had said goodbye
+                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
                 self._answers = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
@@ -156,11 +158,11 @@ class Generation:
         else:
             raise ProtocolError(f"a frame of type {kind} came")
 
-    def _take_goodbye(self, member: Member, kind: int, reason: bytes) -> None:
-        member.farewell = reason
+    def _take_goodbye(self, member: Member, kind: int, body: bytes) -> None:
+        member.farewell, member.how = decode_goodbye(body)
         member.is_undecided = kind == Frame.EXIT
         if kind == Frame.LEAVE:
-            self._part(member, reason)
+            self._part(member, member.farewell)
 
     def _set(self, member: Member, environment: Mapping[str, str]) -> None:
         """Follow rank 0's settings from now on, also in what is pending; it tells people what cannot be followed."""
@@ -200,7 +202,7 @@ class Generation:
             self._ordering.vanish(member.rank)
             return
         if member.farewell is not None or member.rank in self._departed:
-            self._part(member, member.farewell or b"")
+            self._part(member, member.farewell or "")
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
@@ -210,9 +212,9 @@ class Generation:
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
-            self._note(self._ordering.leave(rank))
+            self._note(self._ordering.leave(rank, _ENDED_WELL))
 
-    def _part(self, member: Member, reason: bytes) -> None:
+    def _part(self, member: Member, reason: str) -> None:
         """Let a member go, who may have said why the others cannot go on."""
         if member.has_left:
             return
@@ -221,9 +223,10 @@ class Generation:
         if self._failure:
             return
         if reason:
-            self._note(self._ordering.lose(member.rank, reason.decode(errors="replace")))
+            self._note(self._ordering.lose(member.rank, f"was lost: {reason}"))
         else:
-            self._note(self._ordering.leave(member.rank))
+            how = _ENDED_WELL if member.rank in self._departed else member.how
+            self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
         """Pass a member's questions to the rules. Runs for each small operation of each rank, so it is written flat."""
@@ -334,7 +337,7 @@ class Generation:
             return
         member.connection.close()
         if not self._failure:  # for one that has left, the rules know that it is no loss
-            self._note(self._ordering.lose(rank, reason))
+            self._note(self._ordering.lose(rank, f"was cut off: {reason}"))  # its process may be well
 
     def _flush(self, rank: int) -> None:
         """Send what is ready for a rank, if it is still there."""

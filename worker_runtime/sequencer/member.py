@@ -31,7 +31,8 @@ class Member:
     pending: what it has asked and not been answered, oldest first.
     asked: the number of its next question.
     has_left: it has said goodbye, so the end of its connection says nothing more.
-    farewell: the goodbye that the end of its connection will be; None as long as that is a loss.
+    farewell: why the others cannot go on when its connection ends, "" where they can; None as long as that is a loss.
+    how: its process ends, as it has said with that.
     is_undecided: that goodbye holds only if its process ends well, which is still to be told.
     questions: known ones, by their heads.
     releases: ready to be sent, piece by piece.
@@ -42,7 +43,8 @@ class Member:
     pending: dict[Key, Entry] = field(default_factory=dict)
     asked: int = 0
     has_left: bool = False
-    farewell: bytes | None = None
+    farewell: str | None = None
+    how: str = ""
     is_undecided: bool = False
     questions: dict[bytes, tuple[Question, Key]] = field(default_factory=dict)
     releases: list[bytes] = field(default_factory=list)

@@ -110,8 +110,8 @@ class Teller:
             case ["unblock", rank]:
                 self.ordering.unblock(int(rank))
                 return []
-            case ["leave", rank]:
-                return self.ordering.leave(int(rank))
+            case ["leave", rank, *how]:
+                return self.ordering.leave(int(rank), *how)
             case ["lose", rank, reason]:
                 return self.ordering.lose(int(rank), reason)
             case _:

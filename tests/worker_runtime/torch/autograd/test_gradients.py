@@ -280,7 +280,7 @@ def test_ranks_may_run_backward_in_different_orders(ranks: RankPool) -> None:
         for thread in order:
             thread.start()
         for thread in order:
-            thread.join(20)
+            thread.join(60)
         return [x.grad.item() for x in inputs]
 
     assert ranks.run(body) == [[2.0, 20.0, 200.0]] * 2
