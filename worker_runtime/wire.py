@@ -6,6 +6,8 @@ type, and so many bytes. Questions are frequent and small, so a signature is sen
 
 A frame of ASK holds any number of questions, one after the other; each connection counts its questions from 0, and a
 frame of RELEASES calls them by that number, those of a burst at once by the first one's. Integers are little-endian.
+
+Long because what is encoded and how it is decoded are to be read side by side.
 """
 
 import hashlib
