@@ -1,5 +1,6 @@
 """What an agent is told of the job that it is to serve."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -68,6 +69,7 @@ class Briefing:
             directory=str(spec.directory),
             environment=self._choose_environment(host),
             lease_seconds=spec.lease_seconds,
+            patience_seconds=spec.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
             start_timeout_seconds=spec.start_timeout_seconds,
             address=route.address,
             interface=route.interface,

@@ -20,7 +20,7 @@ from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, deco
 
 # The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
 # ends the program passes through here to the interpreter, which ends the worker as it ends any other process.
-_BOOT = """\
+BOOT = """\
 import sys
 if not sys.flags.safe_path: del sys.path[0]
 from worker_runtime.forkserver import serve
@@ -70,28 +70,29 @@ class Forkserver:
             OSError: it cannot be started.
         """
         name, *words = command[: 1 + _WORDS]
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        output, self._errors = OutputFile(), OutputFile()
-        boot = _BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
         try:
-            process = subprocess.Popen(
-                [name, "-c", boot],
-                executable=executable,
-                cwd=directory,
-                env={**environment, **_ONE_THREAD},
-                stdin=subprocess.DEVNULL,
-                stdout=output.fileno(),
-                stderr=self._errors.fileno(),
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            with contextlib.ExitStack() as stack:
+                self._socket, theirs = socket.socketpair()
+                stack.callback(theirs.close)
+                self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+                self._errors = OutputFile()
+                output = OutputFile()
+                stack.callback(output.close)
+                boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
+                process = subprocess.Popen(
+                    [name, "-c", boot],
+                    executable=executable,
+                    cwd=directory,
+                    env={**environment, **_ONE_THREAD},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output.fileno(),
+                    stderr=self._errors.fileno(),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
         except OSError:
             self._release()
             raise
-        finally:
-            theirs.close()
-            output.close()
         process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())

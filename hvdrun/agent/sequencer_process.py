@@ -57,18 +57,22 @@ class SequencerProcess:
         Raises:
             Exception: what `spawn` raised; nothing is left then.
         """
-        theirs, stdin = os.pipe()
-        stdout, output = os.pipe()
-        errors = OutputFile()
-        process = cls(stdin, stdout, errors)
-        try:
-            process.pid = await spawn((theirs, output, errors.fileno()))
-        except BaseException:
-            process.close()
-            raise
-        finally:
-            os.close(theirs)
-            os.close(output)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            reading, stdin = os.pipe()
+            theirs.callback(os.close, reading)
+            ours.callback(os.close, stdin)
+            stdout, writing = os.pipe()
+            ours.callback(os.close, stdout)
+            theirs.callback(os.close, writing)
+            errors = OutputFile()
+            ours.callback(errors.close)
+            process = cls(stdin, stdout, errors)
+            ours.pop_all()
+            try:
+                process.pid = await spawn((reading, writing, errors.fileno()))
+            except BaseException:
+                process.close()
+                raise
         return process
 
     def note_end(self, status: int) -> None:

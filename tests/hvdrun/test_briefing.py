@@ -1,5 +1,6 @@
 """What the agents of a job are told: what is the same for all, and what is each host's own."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None
 def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
+    assert begin.patience_seconds == (60.0 if host == "far" else math.inf)
     assert (begin.bind_to, begin.stdin_rank, begin.prefork, begin.master) == ("core", 1, True, MASTER)
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
     assert begin.credential.private_key

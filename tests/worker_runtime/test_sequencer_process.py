@@ -19,7 +19,7 @@ from worker_runtime import sequencer_process
 from worker_runtime.sequencer_process import SequencerProcess
 
 KEY = bytes(range(32))
-LIMIT = timedelta(seconds=20)
+LIMIT = timedelta(seconds=60)
 
 # It forks as a DataLoader does, and says its children's pids and the sequencer's.
 OWNER = """

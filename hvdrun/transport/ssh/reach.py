@@ -21,7 +21,7 @@ def reach_remote(hosts: Iterable[str], spec: JobSpec, gate: asyncio.Semaphore | 
         BadSshConfigError, JumpFailedError: what is configured for one of them cannot be understood.
     """
     config = SshConfig.read(Path.home())
-    agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.lease_seconds)
+    agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds)
     gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
     return {
         host: SshTransport(

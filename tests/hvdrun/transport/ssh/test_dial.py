@@ -48,7 +48,7 @@ def listening(answer: bytes | None) -> Iterator[int]:
             yield listener.getsockname()[1]
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(60)
             for connection in kept:
                 connection.close()
 
