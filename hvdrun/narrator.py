@@ -77,7 +77,8 @@ class Narrator:
         self._lost.discard(worker.slot.host)
         if worker.incarnation > self._incarnations.get(worker.slot, 1):
             self._incarnations[worker.slot] = worker.incarnation
-            self._console.notice(f"the worker in the slot {worker.slot} is started again.")
+            if worker.slot.host not in self._repeated.counted:
+                self._console.notice(f"the worker in the slot {worker.slot} is started again.")
 
     def note_given_up(self, terminate: Terminate) -> None:
         """A worker is ended, and counts as lost."""
