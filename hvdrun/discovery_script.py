@@ -170,8 +170,9 @@ async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill whatever is left of the script: its process group, and what descends from it if it has not ended."""
     below = [] if process.returncode is not None else list(processes.descendants(process.pid))
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None or processes.look(process.pid) is None:  # else its number is somebody else's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     for member in below:
         processes.kill(member, signal.SIGKILL)
     # asyncio knows a process as ended only when its pipes were read to the end.

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hvdrun.briefing import Briefing
@@ -96,9 +95,11 @@ class ElasticHosts:
 
     def lose(self, host: str, how: str) -> None:
         """The agent there has ended."""
-        error = None if self._fleet.has_begun(host) else HostLostEarlyError(host, how)
+        if not self._fleet.has_begun(host):
+            self._fail(host, HostLostEarlyError(host, how))
+            return
         self._forget(host)
-        self._tell_lost(host, how if error is None else str(error))
+        self._tell_lost(host, how)
 
     def dismiss(self, host: str) -> None:
         """The job has no workers there any more; let the agent go, if there is one.
@@ -138,8 +139,12 @@ class ElasticHosts:
         """Later, since this may be a part of what follows from another event."""
 
         def tell() -> None:
-            with suppress(IllegalEventError):  # meanwhile the job has left the host
+            try:
                 self._server.tell(Lost(host, sentence))
+            except IllegalEventError:
+                pass  # meanwhile the job has left the host
+            except Exception as error:  # noqa: BLE001 - raised where the server's owner waits
+                self._server.fail(error)
 
         asyncio.get_running_loop().call_soon(tell)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.errors import HostFaultError, HostsOverdueError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.route_map import Answer
@@ -99,12 +99,13 @@ class Recruiter:
         try:
             async with asyncio.timeout(spec.start_timeout_seconds):
                 await self._fleet.open_one(host)
-                if spec.is_remote(host):
-                    await check_version(spec, self._fleet, host)
+                await check_version(spec, self._fleet, host)
         except TimeoutError:
             self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
         except LaunchError as error:
             self._give_up(host, error)
+        except Exception as error:  # noqa: BLE001 - the job goes on without this host, and is told why
+            self._give_up(host, HostFaultError(host, error))
         else:
             del self._opening[host]
             self._ready.append(host)

@@ -22,9 +22,8 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
+from rendezvous import serving, wire
 from rendezvous.boards import Boards
-from rendezvous.completing import complete
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
@@ -77,7 +76,7 @@ class Server:
         """Listen on a free port of `address` as well; the port is returned. The clock starts with the first.
 
         Raises:
-            ListenError: the address is none of this machine's.
+            ListenError: the address is none of this machine's, or gRPC does not start.
         """
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
@@ -90,9 +89,9 @@ class Server:
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), door)
         try:
             port = door.add_secure_port(f"{host}:0", credentials)
-        except RuntimeError as error:
+            await serving.start(door)
+        except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, str(error)) from None
-        await complete(door.start())
         if self._clock is None:
             self.tell(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick())
@@ -104,7 +103,7 @@ class Server:
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
-        await asyncio.gather(*(door.stop(grace=None) for door in self._doors))
+        await serving.stop(self._doors)
         self._file_limit.put_back()
         if self._failure is not None:
             raise self._failure
@@ -155,7 +154,8 @@ class Server:
 
         Raises:
             WireError: the report is malformed; nothing has changed.
-            IllegalEventError: it contradicts the state, or speaks for another host.
+            IllegalEventError: it speaks for another host, and nothing has changed; or it contradicts the state, and the
+                ends before the one that does so are taken in.
         """
         if not report.number:
             raise WireError("a report without number")

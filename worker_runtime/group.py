@@ -6,6 +6,7 @@ restarted workers that read an old generation's keys would meet dead addresses. 
 generation's sequencer is, of which it hears while gloo connects; the key that proves its members stays out of it.
 """
 
+import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -72,10 +73,13 @@ class Group:
             SequencerError: it was not reached within the limit; the group is closed.
         """
         try:
-            return Link.connect(self.sequencer, self.key, self.generation, self.rank, limit)
+            link = Link.connect(self.sequencer, self.key, self.generation, self.rank, limit)
+            if self.rank == 0:
+                link.hand_over(os.environ)
         except BaseException:
             self.torch_groups.close()
             raise
+        return link
 
 
 def form(

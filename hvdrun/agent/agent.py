@@ -17,20 +17,18 @@ import asyncio
 import contextlib
 import importlib
 import os
-import secrets
-import shutil
 import signal
 import socket
+import stat
 import sys
-import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
@@ -47,7 +45,6 @@ from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
-from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.orders import (
@@ -69,7 +66,6 @@ from rendezvous.orders import (
 if TYPE_CHECKING:
     from hvdrun.network.participant import Participant
 
-_FOLDER_PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
 
@@ -110,11 +106,11 @@ class Agent:
 
     def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
         self._begin = begin
-        self._folder = folder
+        self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, silence_seconds)
-        folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
+        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
+        self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None
@@ -145,10 +141,14 @@ class Agent:
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), _await_signal(), self._standstill.run())
-        parts = {attending, *(asyncio.create_task(part) for part in others)}
+        parts: set[asyncio.Future[Any]] = {
+            attending,
+            self._watch.failure,
+            *(asyncio.create_task(part) for part in others),
+        }
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            ending = done.pop().result()
+            ending: Ending = done.pop().result()
             if ending is Ending.RELEASED:
                 await self._sequencing.close()
                 await self._watch.close()
@@ -162,7 +162,8 @@ class Agent:
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
+            remove_orphans(os.environ)
             self._guard.dismiss()
             if self._port is not None:
                 self._port.close()
@@ -224,6 +225,9 @@ class Agent:
 
 async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     """Be the agent that the launcher at the other end of these descriptors wants."""
+    kind = os.fstat(orders_descriptor).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
+        return Ending.LAUNCHER_GONE
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
@@ -272,20 +276,6 @@ def _make_participant(token: bytes, host: str) -> "Participant":
     from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)
-
-
-def choose_folder(environment: Mapping[str, str]) -> Path:
-    """A folder that does not exist yet, with a path short enough for a Unix socket in it.
-
-    It lies in the folder of the agent around this one, where there is one, so that it goes with that.
-    """
-    name = f"hvdrun-{secrets.token_hex(6)}"
-    around = environment.get(SOCKET)
-    places = [] if around is None else [Path(around).parent]
-    for place in (*places, Path(tempfile.gettempdir())):
-        if len(os.fsencode(place / name)) <= _FOLDER_PATH_LIMIT and os.access(place, os.W_OK | os.X_OK):
-            return place / name
-    return Path("/tmp", name)  # noqa: S108 - the name cannot be guessed, and making the folder fails where it exists
 
 
 async def _await_signal() -> Ending:

@@ -6,6 +6,7 @@ cannot be asked; its workers are refused by their own `init()`.
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping
@@ -98,30 +99,26 @@ class CheckedSpawner:
 
     async def _question(self, interpreter: str) -> str:
         """What the interpreter has against it; raises BackendNotAskedError where it does not say."""
-        reader, writer = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
-        pid = 0
-        try:
+        with contextlib.ExitStack() as ours:
             try:
-                pid = await self._start(interpreter, (nothing, writer, errors))
-            finally:
-                os.close(writer)
-                os.close(nothing)
-            self._guard.add(pid)
-            objection = read_answer(await _read_all(reader))
+                with contextlib.ExitStack() as theirs:
+                    reader, writer = os.pipe()
+                    ours.callback(os.close, reader)
+                    theirs.callback(os.close, writer)
+                    nothing = os.open(os.devnull, os.O_RDONLY)
+                    theirs.callback(os.close, nothing)
+                    errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
+                    ours.callback(os.close, errors)
+                    pid = await self._start(interpreter, (nothing, writer, errors))
+                    ours.callback(self._guard.remove, pid)
+                    ours.callback(_end, pid)
+                self._guard.add(pid)
+                objection = read_answer(await _read_all(reader))
+            except OSError as error:
+                raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
             if objection is None:
                 raise BackendNotAskedError(self._wish, interpreter, _describe_end(errors))
-        except OSError as error:
-            raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
-        else:
             return objection
-        finally:
-            _end(pid)
-            if pid:
-                self._guard.remove(pid)
-            os.close(errors)
-            os.close(reader)
 
     async def _start(self, interpreter: str, streams: Streams) -> int:
         begin = self._begin
@@ -166,7 +163,7 @@ def _describe_end(errors: int) -> str:
 
 def _end(pid: int) -> None:
     """Kill the process, if it lives."""
-    process = processes.look(pid) if pid else None
+    process = processes.look(pid)
     if process is not None and process.parent == os.getpid():
         processes.kill(process, SIGKILL)
 

@@ -70,29 +70,30 @@ class Forkserver:
             OSError: it cannot be started.
         """
         name, *words = command[: 1 + _WORDS]
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        # Files in memory: a pipe that nobody reads would hold up an import that says much.
-        output, self._errors = os.memfd_create("stdout"), os.memfd_create("stderr")
-        boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
         try:
-            process = subprocess.Popen(
-                [name, "-c", boot],
-                executable=executable,
-                cwd=directory,
-                env={**environment, **_ONE_THREAD},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=self._errors,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            with contextlib.ExitStack() as stack:
+                self._socket, theirs = socket.socketpair()
+                stack.callback(theirs.close)
+                self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+                # Files in memory: a pipe that nobody reads would hold up an import that says much.
+                self._errors = os.memfd_create("stderr")
+                output = os.memfd_create("stdout")
+                stack.callback(os.close, output)
+                boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
+                process = subprocess.Popen(
+                    [name, "-c", boot],
+                    executable=executable,
+                    cwd=directory,
+                    env={**environment, **_ONE_THREAD},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=self._errors,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
         except OSError:
             self._release()
             raise
-        finally:
-            theirs.close()
-            os.close(output)
         process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())

@@ -58,18 +58,22 @@ class SequencerProcess:
         Raises:
             Exception: what `spawn` raised; nothing is left then.
         """
-        theirs, stdin = os.pipe()
-        stdout, output = os.pipe()
-        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
-        process = cls(stdin, stdout, errors)
-        try:
-            process.pid = await spawn((theirs, output, errors))
-        except BaseException:
-            process.close()
-            raise
-        finally:
-            os.close(theirs)
-            os.close(output)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            reading, stdin = os.pipe()
+            theirs.callback(os.close, reading)
+            ours.callback(os.close, stdin)
+            stdout, writing = os.pipe()
+            ours.callback(os.close, stdout)
+            theirs.callback(os.close, writing)
+            errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
+            ours.callback(os.close, errors)
+            process = cls(stdin, stdout, errors)
+            ours.pop_all()
+            try:
+                process.pid = await spawn((reading, writing, errors))
+            except BaseException:
+                process.close()
+                raise
         return process
 
     def note_end(self, status: int) -> None:

@@ -241,7 +241,7 @@ _OUTPUT = (
         flags=("--prefix-output-with-timestamp", "-prefix-timestamp"),
         dest="marks_times",
         group=Group.OUTPUT,
-        help="Show before each line when it came, in local time.",
+        help="Show before each line, hvdrun's own too, when it came, in local time.",
     ),
 )
 

@@ -90,6 +90,7 @@ class Machine(PlayedAgent):
     """An agent that is asked for its addresses, and whom it reaches.
 
     unreached: the hosts that it does not reach, LAUNCHER among them.
+    failure, starts: see `PlayedAgent`.
     hello: the first that it says; None: it ends instead.
     answers: it does not end when it is asked.
     tunnel_failure: why it can have no tunnel.
@@ -98,12 +99,14 @@ class Machine(PlayedAgent):
     def __init__(
         self,
         *addresses: str,
+        failure: str = "",
+        starts: bool = True,
         unreached: Collection[str] = (),
         hello: Telling | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
         answers: bool = True,
         tunnel_failure: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(failure=failure, starts=starts)
         self.answers = answers
         self.tunnelled: list[int] = []
         self._addresses = addresses
@@ -159,3 +162,8 @@ class Doors:
 
 async def ignore(_: Telling) -> None:
     """Show nothing of what an agent reports."""
+
+
+def refuse(error: BaseException) -> None:
+    """Nothing of a launcher's own is to fail."""
+    raise AssertionError(error)

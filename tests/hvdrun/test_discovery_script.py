@@ -113,6 +113,15 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         wait_until(lambda: not is_alive(pid))
 
 
+def test_who_took_over_the_number_of_a_script_that_has_ended_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = processes.look
+    monkeypatch.setattr(processes, "look", lambda pid: look(pid) or look(os.getpid()))
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("somebody was killed"))
+    assert ask("echo a", tmp_path).hosts == (Host("a", 1),)
+
+
 def make_spec(script: str | None) -> JobSpec:
     hosts = () if script else (Host("a", 1),)
     return JobSpec(("true",), 1, hosts, Path("/"), Elasticity(1, script=script, slots_per_host=2))
@@ -157,6 +166,9 @@ def test_one_that_was_killed_or_stopped_is_made_good() -> None:
         assert second != first
         assert processes.look(first) is None
         os.kill(second, signal.SIGSTOP)
+        for number in range(10_000):  # more than a pipe holds
+            guard.remove(2**22 + number)
+        assert is_alive(run.pid)
     assert processes.look(second) is None
 
 

@@ -27,7 +27,7 @@ from rendezvous.core.events import Event, HostsChanged, Lost
 from rendezvous.core.model import Host
 from rendezvous.orders import Begin, Release
 from rendezvous.server import Server
-from tests.hvdrun.played_agent import HOW_IT_ENDED, PlayedAgent, ignore
+from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
 Open = Callable[[JobSpec], AbstractAsyncContextManager["Office"]]
@@ -43,7 +43,7 @@ class Office:
         self.said: list[str] = []
         self.numbers: dict[str, int] = {}
         self.is_over = False
-        self.fleet = Fleet({}, ignore, self._lose)
+        self.fleet = Fleet({}, ignore, self._lose, refuse)
         narrator = Narrator(spec, cast("Console", self), RankBook(lambda: None))
         briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = ElasticHosts(
@@ -72,7 +72,7 @@ class Office:
     def reach(self, hosts: tuple[str, ...], _spec: JobSpec, _gate: asyncio.Semaphore) -> dict[str, PlayedAgent]:
         """See `reach_all`."""
         (host,) = hosts
-        self.agents.setdefault(host, []).append(PlayedAgent(failure=self.failures.get(host, "")))
+        self.agents.setdefault(host, []).append(Machine(failure=self.failures.get(host, "")))
         return {host: self.agents[host][-1]}
 
     async def until(self, condition: Callable[[], bool]) -> None:

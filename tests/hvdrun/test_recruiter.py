@@ -19,7 +19,7 @@ from hvdrun.route_map import Answer
 from hvdrun.routes import Route
 from hvdrun.transport.transport import Transport
 from rendezvous.core.model import Endpoint, Host
-from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
 ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
@@ -29,12 +29,12 @@ class Office:
     """A recruiter, the agents that it may start, and what became of them."""
 
     def __init__(self, start_timeout_seconds: float = 60.0) -> None:
-        self.agents = {host: PlayedAgent(starts=False) for host in "abc"}
+        self.agents: dict[str, PlayedAgent] = {host: Machine(starts=False) for host in "abc"}
         self.batches: list[list[str]] = []
         self.unreachable: set[str] = set()
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
-        self.fleet = Fleet({}, ignore, lambda *_: None)
+        self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
         self._spec = JobSpec(
             ("true",),
             1,
@@ -140,6 +140,22 @@ async def test_each_host_fails_for_itself() -> None:
         }
 
 
+@pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
+@in_loop
+async def test_an_error_that_nobody_expects_is_the_host_s_failure_as_well(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    async def fail(_: PlayedAgent) -> None:
+        raise error
+
+    async with opened(Office()) as office:
+        monkeypatch.setattr(Machine, "open", fail)
+        office.recruiter.want("a")
+        await happen(lambda: bool(office.failed))
+        assert words in str(office.failed["a"])
+        assert office.recruiter._opening == {}
+
+
 @in_loop
 async def test_an_agent_that_does_not_start_in_time_is_a_failure() -> None:
     async with opened(Office(start_timeout_seconds=0.05)) as office:
@@ -155,7 +171,7 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
         office.recruiter.want("b")
         office.recruiter.forget("a")
         office.fleet.abandon("a")
-        office.agents["a"] = PlayedAgent(starts=False)
+        office.agents["a"] = Machine(starts=False)
         office.let_start("b")
         await happen(lambda: office.begun == ["b"])
         assert office.recruiter.want("a")
@@ -167,7 +183,7 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
 @in_loop
 async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() -> None:
     agent = PlayedAgent(obeys=False)
-    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"), refuse)
     await contact.open()
     hearing = asyncio.create_task(contact.hear())
     await asyncio.sleep(0)
@@ -182,7 +198,7 @@ async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() ->
 @in_loop
 async def test_closing_an_agent_that_is_being_started_calls_that_off_first() -> None:
     agent = PlayedAgent(starts=False)
-    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"), refuse)
     opening = asyncio.create_task(contact.open())
     await asyncio.sleep(0)
     await asyncio.sleep(0)

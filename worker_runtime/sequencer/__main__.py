@@ -16,7 +16,6 @@ import sys
 from worker_runtime.sequencer.activation import OrderError
 from worker_runtime.sequencer.orders import Orders
 from worker_runtime.sequencer.server import Server
-from worker_runtime.sequencer.stall_clock import read_stall_limits
 
 _BACKLOG = 1024
 _STANDARD_INPUT = 0
@@ -37,9 +36,7 @@ def main() -> int:
     try:
         with listen(sys.argv[1]) as listener:
             print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - what the owner waits for
-            remarks: list[str] = []
-            limits = read_stall_limits(os.environ, remarks.append)
-            Server(listener, Orders(_STANDARD_INPUT), limits, remarks).run()
+            Server(listener, Orders(_STANDARD_INPUT)).run()
     except (OSError, OrderError) as error:
         _complain(f"cannot serve on {sys.argv[1]}: {error}")
         return 1

@@ -20,8 +20,12 @@ class ProxyCommand:
     """
 
     def __init__(self, host: str, command: str) -> None:
-        ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            self._errors.close()
+            raise
         try:
             self._process = subprocess.Popen(  # ssh runs it so as well; in a session of its own, to be ended as a whole
                 ["/bin/sh", "-c", f"exec {command}"],
