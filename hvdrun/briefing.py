@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hvdrun.environment import THREADS, choose_environment
 from hvdrun.jobspec import JobSpec
 from hvdrun.routes import Route
+from rendezvous.bootstrap import torch_host_environment
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 
@@ -90,4 +91,7 @@ class Briefing:
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
             self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+        if not spec.is_elastic:
+            named = torch_host_environment(self._workers, host)
+            environment |= {os.fsencode(name): os.fsencode(value) for name, value in named.items()}
         return environment

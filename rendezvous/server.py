@@ -33,7 +33,7 @@ from rendezvous.core.reports import Report
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
-from rendezvous.file_limit import FileLimit, count_connections
+from rendezvous.file_limit import count_connections
 from rendezvous.notices import Board
 
 TICK_SECONDS = 0.25
@@ -66,7 +66,6 @@ class Server:
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._doors: list[grpc.aio.Server] = []
-        self._file_limit = FileLimit()
         self._clock: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._owner: asyncio.Task[Any] | None = None
@@ -83,7 +82,6 @@ class Server:
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
         host = f"[{address}]" if ":" in address else address
-        self._file_limit.raise_to_hard()
         door = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
         self._doors.append(door)
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), door)
@@ -104,7 +102,6 @@ class Server:
             self._clock.cancel()
             await asyncio.wait({self._clock})
         await serving.stop(self._doors)
-        self._file_limit.put_back()
         if self._failure is not None:
             raise self._failure
 

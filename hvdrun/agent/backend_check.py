@@ -15,6 +15,7 @@ from typing import Protocol
 
 from hvdrun.agent import processes, python_command
 from hvdrun.agent.guard import Guard
+from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
@@ -26,7 +27,6 @@ from rendezvous.orders import Begin
 _VARIABLE = os.fsencode(BACKEND)
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
 _OUTPUT_BYTES = 64 * 1024
-_ERROR_TAIL_BYTES = 4096
 
 
 class ForkingSpawner(Spawner, Protocol):
@@ -107,9 +107,9 @@ class CheckedSpawner:
                     theirs.callback(os.close, writer)
                     nothing = os.open(os.devnull, os.O_RDONLY)
                     theirs.callback(os.close, nothing)
-                    errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
-                    ours.callback(os.close, errors)
-                    pid = await self._start(interpreter, (nothing, writer, errors))
+                    errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
+                    ours.callback(errors.close)
+                    pid = await self._start(interpreter, (nothing, writer, errors.fileno()))
                     ours.callback(self._guard.remove, pid)
                     ours.callback(_end, pid)
                 self._guard.add(pid)
@@ -117,7 +117,8 @@ class CheckedSpawner:
             except OSError as error:
                 raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
             if objection is None:
-                raise BackendNotAskedError(self._wish, interpreter, _describe_end(errors))
+                reason = errors.read_last_line() or "it ended without an answer"
+                raise BackendNotAskedError(self._wish, interpreter, reason)
             return objection
 
     async def _start(self, interpreter: str, streams: Streams) -> int:
@@ -152,13 +153,6 @@ async def _read_all(descriptor: int) -> bytes:
         return said
     finally:
         transport.close()
-
-
-def _describe_end(errors: int) -> str:
-    """The last that it wrote on its standard error."""
-    size = os.fstat(errors).st_size
-    said = os.pread(errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
-    return said.decode(errors="replace").strip().rpartition("\n")[2] or "it ended without an answer"
 
 
 def _end(pid: int) -> None:

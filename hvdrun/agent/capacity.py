@@ -31,7 +31,7 @@ class Capacity:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = FILES_PER_WORKER * workers + _SPARE_FILES
         if files != resource.RLIM_INFINITY and needed > files:
-            return f"{workers} workers need {needed} open files, and `ulimit -n` allows {files}; raise it, or use fewer"
+            return f"{workers} workers need {needed} open files, but `ulimit -Hn` is {files}; raise it, or use fewer"
         for free, limit in self._free():
             if workers > free:
                 return (

@@ -156,7 +156,7 @@ class WorkerEnvironment:
         elastic = is_elastic(begin.environment)
         added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
         if self._master is not None:
-            added |= torch_environment(launch.assignment, self._master)
+            added |= torch_environment(launch.assignment, self._master, begin.job)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 

@@ -58,6 +58,7 @@ def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environmen
     assert begin.inherits
     assert begin.environment[b"SHAPE"] == b"round"
     assert begin.environment.keys().isdisjoint({b"HOME", b"COLOUR"})
+    assert (begin.environment[b"GROUP_RANK"], begin.environment[b"GROUP_WORLD_SIZE"]) == (b"1", b"2")
 
 
 def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> None:
@@ -102,6 +103,7 @@ def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: Jo
     briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
     assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
     assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"GROUP_RANK" not in briefing.write("far", ROUTE, None).environment
     assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
     briefing.update(replace(elastic, hosts=(Host("far", 1), Host("new", 2))))
     assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment

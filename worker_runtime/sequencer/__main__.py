@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from worker_runtime.sequencer.activation import OrderError
 from worker_runtime.sequencer.orders import Orders
@@ -24,13 +25,15 @@ _GARBAGE = 50_000  # objects that are made before the garbage collector looks: h
 
 def main() -> int:
     """Serve until the owner has gone; the process's exit code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the owner, who ends this
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")
         return 2
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
+    with suppress(ValueError):  # the hard limit is above what the kernel allows by now (fs.nr_open)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     try:

@@ -60,7 +60,7 @@ def test_a_container_without_a_limit_has_none(capacity: Capacity, tmp_path: Path
 def test_each_worker_needs_two_files_of_the_agent(capacity: Capacity, limits: dict[int, int]) -> None:
     limits[resource.RLIMIT_NOFILE] = 300
     assert capacity.find_shortage(100) is None
-    assert "200 workers need 464 open files, and `ulimit -n` allows 300" in (capacity.find_shortage(200) or "")
+    assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (capacity.find_shortage(200) or "")
 
 
 @pytest.mark.parametrize(("user", "shortage"), [(0, False), (1000, True)])
