@@ -252,7 +252,7 @@ class Executor:
         if address:
             attempt.give_up(
                 f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
-                f"{self.silence_seconds:g} s"
+                f"{self.silence_seconds:.3g} s"
             )
 
     def await_answer(self, handle: Handle[Any]) -> None:
