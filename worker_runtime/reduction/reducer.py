@@ -176,14 +176,22 @@ class GradientReducer:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too."""
+        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too.
+
+        The lock is not held meanwhile: backward may record gradients from threads of its own.
+        """
         with self._lock:
             seat = self._enter_step()
-            if seat is None:
-                yield
-            else:
-                with self._completing(seat):
-                    yield
+        try:
+            yield
+        except StepRevokedError:
+            raise
+        except BaseException as error:
+            with self._lock, torch.no_grad():
+                present = self._seat
+                if seat is not None and present is not None and present.name == seat.name:  # else it is told already
+                    self._fail(present, error)
+            raise
 
     def average(self, value: torch.Tensor, note: str = "", part: str = "loss") -> torch.Tensor:
         """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
@@ -333,13 +341,17 @@ class GradientReducer:
         except StepRevokedError:
             raise  # nothing has failed: the step is run again
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
-                self._withdraw(seat, reason)
-            self._give_up(seat, reason)
+            self._fail(seat, error)
             raise
         finally:
             self._is_busy = False
+
+    def _fail(self, seat: Seat, error: BaseException) -> None:
+        """The step has failed here: the others are told."""
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
+            self._withdraw(seat, reason)
+        self._give_up(seat, reason)
 
     def _ask_ahead(self, seat: Seat, remark: str) -> bool:
         """Ask what the step would ask, if its gradients are there, without waiting; whether that is all."""

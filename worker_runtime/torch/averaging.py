@@ -120,7 +120,8 @@ class Averaging(Facade):
         self._is_unscaled = True  # also where the scaler then skips the step: the next unscaling averages again
 
     def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
-        loss = closure()
+        with self._reducer.preparing():
+            loss = closure()
         self._reducer.synchronize()
         return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
 
