@@ -222,6 +222,17 @@ class ExcessBackwardError(AssertionError):
         )
 
 
+class SupersededError(RuntimeError):
+    """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"a newer DistributedOptimizer has {parameter}, and averages its gradients; step with that one, or wrap "
+            "this optimizer anew, which takes its parameters back"
+        )
+        self.parameter = parameter
+
+
 class GradientShapeError(ValueError):
     """A gradient is not of its parameter's shape, because one of them was given other memory during a step."""
 

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError
+from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError, SupersededError
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.mentions import Mention
@@ -95,6 +95,8 @@ class GradientReducer:
         self._has_begun = False  # the step has: a backward pass has reached one of the parameters
         self._has_changed = False  # the parameters have, since the last step
         self._is_busy = False  # the step is being completed
+        self._is_reduced = False  # the step that came last was, and no other has begun
+        self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
 
@@ -113,10 +115,18 @@ class GradientReducer:
         """As they are planned at present."""
         return tuple(self._buckets)
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the gradients are those that `synchronize()` made: none was added to, or taken away, since then."""
+        return self._is_reduced and not any(
+            entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
+        )
+
     def synchronize(self) -> None:
         """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
 
         Raises:
+            SupersededError: a newer reducer has one of the parameters.
             HorovodInternalError: a reduction failed, or the ranks do not have the same gradients; the gradients are
                 then undefined.
         """
@@ -126,6 +136,7 @@ class GradientReducer:
                     self._reduce(seat)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
+                self._is_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_executor(), self._find_set)
@@ -183,6 +194,8 @@ class GradientReducer:
         with self._lock:
             seat = self._enter_step()
         try:
+            if seat is not None:
+                self._refuse_superseded()
             yield
         except StepRevokedError:
             raise
@@ -217,9 +230,16 @@ class GradientReducer:
                     entry.passes_left = passes
             self._passes = passes
 
-    def detach(self) -> None:
-        """Leave the parameters alone from now on."""
-        self._roster.detach()
+    def supersede(self, name: str) -> None:
+        """See `Recorder`. What is under way is withdrawn; the gradients are undefined then."""
+        with self._lock, torch.no_grad():
+            if self._superseded is None:
+                self._superseded = name
+                self._roster.detach()
+                if self._seat is not None:
+                    self._withdraw(self._seat, f"a newer optimizer has {name}")
+                self._become_cautious(0)
+                self._end_step()
 
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`.
@@ -285,8 +305,10 @@ class GradientReducer:
         was_eager = self._is_eager
         self._adapt(seat)
         with self._completing(seat):
-            self._keep_promise(seat, "")
-            self._has_changed |= self._roster.update(self._passes)
+            if self._superseded is None:
+                self._keep_promise(seat, "")
+                self._has_changed |= self._roster.update(self._passes)
+            self._refuse_superseded()
             if not was_eager:
                 self._explore(seat)
             elif self._has_changed:
@@ -304,6 +326,11 @@ class GradientReducer:
         elif survey is not None and survey.is_of_all and survey.calm > 0:
             self._become_eager(seat, survey)
 
+    def _refuse_superseded(self) -> None:
+        if self._superseded is not None:
+            self._roster.detach()
+            raise SupersededError(self._superseded)
+
     def _enter_step(self) -> Seat | None:
         """As `_enter`; where all ranks have begun anew, under another name as soon as no step is under way."""
         seat = self._enter()
@@ -313,7 +340,7 @@ class GradientReducer:
 
     def _begin(self, seat: Seat) -> None:
         """The first gradient of a step is there; once for each step, since it looks at all parameters."""
-        self._has_begun = True
+        self._has_begun, self._is_reduced = True, False
         self._adapt(seat)
 
     def _adapt(self, seat: Seat) -> None:
@@ -507,7 +534,7 @@ class GradientReducer:
         """The next step begins anew."""
         self._ready.clear()
         self._latest = self._survey = self._promise = None
-        self._has_begun = False
+        self._has_begun = self._is_reduced = False
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ from worker_runtime.torch.parameter_names import read_names
 
 __all__ = ["DistributedOptimizer", "unwrap"]
 
-_REDUCER = "_hvd_reducer"  # a weak reference, on the user's optimizer, to whoever averages for it
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
@@ -46,7 +44,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     checkpoints. Also parameters that are added or unfrozen later are averaged, and between two steps all ranks may
     change the dtype, shape or memory format of theirs (`model.double()`). All ranks must have the same parameters in
     the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
-    parameter's gradient is the averaged one, on all ranks the same to the last bit.
+    parameter's gradient is the averaged one, on all ranks the same to the last bit. The optimizer that is made last has
+    a parameter: the next step of another that had it before raises SupersededError, which names it.
 
     Gradients may be changed between averaging and stepping:
 
@@ -112,9 +111,6 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         "process_set": process_set,
     }
     chosen_groups = read_groups(list_parameters(plain, names), groups)
-    previous = getattr(plain, _REDUCER, lambda: None)()
-    if previous is not None:
-        previous.detach()
 
     def find_set() -> int:
         return process_set.find_number("DistributedOptimizer")
@@ -138,6 +134,5 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         groups=chosen_groups,
         find_set=find_set,
     )
-    setattr(plain, _REDUCER, weakref.ref(reducer))
     flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
     return make_facade(Averaging, plain, __name__, _reducer=reducer, **flags, **attributes)

@@ -2,7 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.random_trainings.programs import (
+    ALL,
     BLOCKS,
     PARAMETERS,
     Backward,
@@ -20,7 +21,6 @@ from tests.worker_runtime.random_trainings.programs import (
     Load,
     Program,
     Step,
-    Train,
     Wrap,
     Write,
 )
@@ -42,6 +42,10 @@ class UserError(Exception):
     """A mistake of the program itself."""
 
 
+class RefusedError(RuntimeError):
+    """What one process says for an operation that ranks may refuse."""
+
+
 @dataclass
 class Outcome:
     """What a program has come to: the parameters after each operation, and the failures of the operations that have."""
@@ -56,7 +60,13 @@ class Wrapped:
 
     optimizer: Any
     wrap: Wrap
+    taken: frozenset[str]  # parameters that were not frozen
     passes: int = 0
+    has_dropped: bool = False  # some passes, by the model, of which the optimizer does not know
+
+    def begin(self) -> None:
+        """Its gradients were averaged, or cleared by itself."""
+        self.passes, self.has_dropped = 0, False
 
 
 def draw_tensor(batch: int, rank: int, shape: tuple[int, ...]) -> torch.Tensor:
@@ -87,20 +97,23 @@ def play(program: Program) -> Outcome:
     """Play it as one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Player(program, (hvd.rank(),)).play()
+        outcome = Player(program, (hvd.rank(),)).play()
+        hvd.barrier()  # who ends first would be what is told of a failure
+        return outcome
 
 
-def expect(program: Program) -> Outcome:
-    """Play it as one process with the batches of all ranks."""
+def expect(program: Program, refused: Collection[int]) -> Outcome:
+    """Play it as one process with the batches of all ranks, but for the operations that these have refused."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Player(program, tuple(range(program.size))).play()
+        return Player(program, tuple(range(program.size)), refused).play()
 
 
 class Player:
     """The model, its optimizers, and which operations make sense at present: the same on each rank."""
 
-    def __init__(self, program: Program, ranks: Sequence[int]) -> None:
+    def __init__(self, program: Program, ranks: Sequence[int], refused: Collection[int] = ()) -> None:
+        self._refused = refused
         self._program = program
         self._ranks = ranks
         self._is_distributed = len(ranks) < program.size
@@ -109,6 +122,7 @@ class Player:
         }
         self._wraps: list[Wrapped] = []
         self._scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
+        self._scaler.scale(torch.zeros(1))  # else it has no scale, and refuses to step
         self._is_clean = True  # no gradient has come since all were averaged or cleared
         self._has_infinity = False  # perhaps, in some gradient
         self._outcome = Outcome()
@@ -117,9 +131,14 @@ class Player:
         """All operations; a failed one is caught, gradients are cleared, and the program goes on."""
         for number, operation in enumerate(self._program.operations):
             try:
+                if number in self._refused:
+                    raise RefusedError
                 self._perform(operation)
             except (UserError, RuntimeError, ValueError, AssertionError) as error:
                 self._outcome.failures[number] = f"{type(error).__name__}: {error}"
+                if not isinstance(error, UserError):
+                    for wrapped in self._wraps:
+                        wrapped.begin()
                 self._clear()
             parameters = [self.model[name].detach().reshape(-1) for name in PARAMETERS]
             self._outcome.parameters.append(torch.cat(parameters).clone())
@@ -131,19 +150,19 @@ class Player:
                 self._wrap(operation)
             case Backward() if self._may_come(operation.uses):
                 self._backward(operation)
+            case Clear(number) if number == ALL:
+                self._clear()
             case Clear(None, to_none):
                 self._clear_model(to_none=to_none)
             case Clear(number, to_none):
                 wrapped = self._find(number)
                 wrapped.optimizer.zero_grad(set_to_none=to_none)
-                wrapped.passes = 0
+                wrapped.begin()
             case Step(number, way):
                 self._step(self._find(number), way)
-            case Train(number, count, uses):
-                self._train(self._find(number), count, uses)
             case Closure():
                 self._step_with_closure(operation)
-            case Write(name, batch) if self._is_clean and self.model[name].requires_grad:
+            case Write(name, batch) if self._is_clean and not any(wrapped.has_dropped for wrapped in self._wraps):
                 self._write(name, batch)
             case Freeze(name) if self._is_clean:
                 parameter = self.model[name]
@@ -167,11 +186,12 @@ class Player:
                 groups=min(wrap.groups, len(wrap.parameters)) or None,
                 gradient_predivide_factor=wrap.predivide,
             )
-        self._wraps.append(Wrapped(optimizer, wrap))
+        taken = frozenset(name for name in wrap.parameters if self.model[name].requires_grad)
+        self._wraps.append(Wrapped(optimizer, wrap, taken))
 
     def _is_superseded(self, wrapped: Wrapped) -> bool:
         newer = self._wraps[self._wraps.index(wrapped) + 1 :]
-        return any(set(wrapped.wrap.parameters) & set(other.wrap.parameters) for other in newer)
+        return any(set(wrapped.wrap.parameters) & other.taken for other in newer)
 
     def _may_come(self, uses: Sequence[frozenset[str]]) -> bool:
         """Whether another backward pass is not one too many; counts it."""
@@ -212,19 +232,12 @@ class Player:
         if operation.fails:
             raise UserError("in backward")
 
-    def _train(self, wrapped: Wrapped, count: int, uses: Sequence[frozenset[str]]) -> None:
-        for batch in range(count):
-            self._clear()
-            if self._may_come(uses):
-                self._backward(Backward(batch, tuple(uses)))
-            self._step(wrapped, "plain")
-
     def _clear(self) -> None:
         """By all optimizers and the model, or by the model alone."""
         if not (self._program.clears_by_model and all(wrapped.wrap.passes == 1 for wrapped in self._wraps)):
             for wrapped in self._wraps:
                 wrapped.optimizer.zero_grad()
-                wrapped.passes = 0
+                wrapped.begin()
         self._clear_model(to_none=True)
 
     def _clear_model(self, *, to_none: bool) -> None:
@@ -235,7 +248,8 @@ class Player:
                 parameter.grad.zero_()
         if to_none:
             for wrapped in self._wraps:
-                wrapped.passes = 0 if wrapped.wrap.passes == 1 else wrapped.passes
+                if wrapped.wrap.passes == 1:
+                    wrapped.passes, wrapped.has_dropped = 0, wrapped.has_dropped or wrapped.passes > 0
             self._is_clean, self._has_infinity = True, False
 
     def _average(self, wrapped: Wrapped) -> None:
@@ -245,11 +259,11 @@ class Player:
         else:
             self._refuse_superseded(wrapped)
             self._fill(wrapped)
-        wrapped.passes = 0
+        wrapped.begin()
 
     def _refuse_superseded(self, wrapped: Wrapped) -> None:
         if self._is_superseded(wrapped):
-            raise UserError(SUPERSEDED)
+            raise RefusedError(SUPERSEDED)
 
     def _fill(self, wrapped: Wrapped) -> None:
         for name in wrapped.wrap.parameters:
@@ -261,11 +275,11 @@ class Player:
         if self._has_infinity and "scaler" not in way:
             way = "scaler"
         optimizer = wrapped.optimizer
+        if not any(parameter.requires_grad for parameter in self._parameters(wrapped)):
+            return
         if not self._is_distributed:
             self._refuse_superseded(wrapped)
             self._fill(wrapped)
-        if not any(parameter.requires_grad for parameter in self._parameters(wrapped)):
-            return
         if way == "synchronize":
             self._average(wrapped)
         elif way == "plain":
@@ -293,7 +307,7 @@ class Player:
                 torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
             self._scaler.step(optimizer)
             self._scaler.update()
-        wrapped.passes = 0
+        wrapped.begin()
         self._is_clean = all(other.passes == 0 for other in self._wraps)
 
     def _parameters(self, wrapped: Wrapped) -> list[torch.Tensor]:
@@ -320,10 +334,12 @@ class Player:
             return sum(losses).detach()
 
         wrapped.optimizer.step(closure)
-        wrapped.passes = 0
+        wrapped.begin()
         self._is_clean = all(other.passes == 0 for other in self._wraps)
 
     def _write(self, name: str, batch: int) -> None:
+        if not self.model[name].requires_grad:
+            return
         total = sum(draw_tensor(batch, rank, SHAPES[name]) for rank in self._ranks)
         self.model[name].grad = total / len(self._ranks)
 

@@ -1,6 +1,7 @@
 """Random trainings: what a program does with its optimizers, in words that every rank and one process understand."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ PARAMETERS = tuple(name for names in BLOCKS.values() for name in names)
 KINDS = ("SGD", "momentum", "AdamW", "RMSprop", "Adagrad")
 STEPS = ("plain", "scaler", "clip and scaler", "synchronize and skip", "synchronize and step", "synchronize", "fails")
 WAYS = ("eager", "aot_eager", "inductor")
+ALL = -1
 _MOST_OPERATIONS = 14
 
 
@@ -46,7 +48,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Clear:
-    """Gradients are cleared: those of one optimizer, or of the model where it is None."""
+    """Gradients are cleared: those of one optimizer, or of the model where it is None; where it is ALL, all of them."""
 
     optimizer: int | None
     to_none: bool = True
@@ -54,19 +56,10 @@ class Clear:
 
 @dataclass(frozen=True)
 class Step:
-    """An optimizer steps, in one of STEPS; so many times, each after clearing and a backward pass, but for the last."""
+    """An optimizer steps, in one of STEPS."""
 
     optimizer: int
     way: str = "plain"
-
-
-@dataclass(frozen=True)
-class Train:
-    """Some plain steps, each with gradients of its own: as many as bring an optimizer to what it does for long."""
-
-    optimizer: int
-    count: int
-    uses: tuple[frozenset[str], ...]
 
 
 @dataclass(frozen=True)
@@ -101,7 +94,7 @@ class Load:
     optimizer: int
 
 
-Operation = Wrap | Backward | Clear | Step | Train | Closure | Write | Freeze | Load
+Operation = Wrap | Backward | Clear | Step | Closure | Write | Freeze | Load
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,6 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.builds(Step, optimizer, st.sampled_from(STEPS)),
         st.builds(Step, optimizer, st.sampled_from(STEPS)),
         st.builds(Clear, st.none() | optimizer, st.booleans()),
-        st.builds(Train, optimizer, st.integers(1, 3), uses),
         st.builds(
             Closure, optimizer, batch, uses, st.just(frozenset()) | st.frozensets(st.integers(0, size - 1), max_size=1)
         ),
@@ -161,5 +153,16 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.builds(Write, parameter, batch),
         st.builds(Freeze, parameter),
         st.builds(Load, optimizer),
+    ).map(lambda operation: (operation,))
+    trained = st.builds(_train, optimizer, st.integers(1, 3), uses)
+    some = st.lists(operations | operations | trained, min_size=1, max_size=_MOST_OPERATIONS)
+    return Program(size, draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some))))
+
+
+def _train(optimizer: int, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
+    """Some plain steps: as many as bring an optimizer to what it does for long."""
+    return tuple(
+        operation
+        for batch in range(count)
+        for operation in (Clear(ALL), Backward(batch, uses), Step(optimizer))
     )
-    return Program(size, draw(st.booleans()), (draw(wrap), *draw(st.lists(operations, min_size=1, max_size=_MOST_OPERATIONS))))
