@@ -233,6 +233,23 @@ class SupersededError(RuntimeError):
         self.parameter = parameter
 
 
+class ReplicasDifferError(RuntimeError):
+    """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
+
+    step: after which they were found to differ; 0 for before the first one.
+    """
+
+    def __init__(self, parameter: str, step: int, equal_step: int) -> None:
+        if step:
+            when = f"after step {step}" if step == equal_step + 1 else f"between step {equal_step} and step {step}"
+            what = "look for what changes it on some ranks only, or with gradients that were not averaged"
+        else:
+            when, what = "before the first step", "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before"
+        super().__init__(f"the replicas have parted: {parameter} is not the same on all ranks {when}; {what}")
+        self.parameter = parameter
+        self.step = step
+
+
 class GradientShapeError(ValueError):
     """A gradient is not of its parameter's shape, because one of them was given other memory during a step."""
 

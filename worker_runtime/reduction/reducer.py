@@ -38,6 +38,7 @@ from worker_runtime.mentions import Mention
 from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
+from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Settings
@@ -59,6 +60,7 @@ class GradientReducer:
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
         find_set: the number of the process set in the present generation.
         label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
+        check: of the replicas, in some steps; None for none.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class GradientReducer:
         groups: Mapping[torch.Tensor, int] | None = None,
         find_set: Callable[[], int] = lambda: 0,
         label: str = "",
+        check: ReplicaCheck | None = None,
     ) -> None:
         self._get_executor = get_executor
         self._settings = settings or Settings()
@@ -78,6 +81,7 @@ class GradientReducer:
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
         self._label = label
+        self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._executor: Executor | None = None
         self._generation = 0
@@ -289,6 +293,8 @@ class GradientReducer:
             self._seat = Seat.take(executor, self._find_set(), self._label)
             executor.accord.add_helper(self)
             self._end_step()
+            if self._check is not None:
+                self._check.begin()
             self._become_cautious(0)
         elif self._generation != executor.generation:
             self._generation = executor.generation
@@ -297,6 +303,8 @@ class GradientReducer:
                 bucket.take_back()
                 bucket.reset()
             self._latest = self._asked = self._survey = self._promise = None
+            if self._check is not None:
+                self._check.withdraw()
             self._become_cautious(0)
         return self._seat
 
@@ -309,11 +317,15 @@ class GradientReducer:
                 self._keep_promise(seat, "")
                 self._has_changed |= self._roster.update(self._passes)
             self._refuse_superseded()
+            if self._check is not None:
+                self._check.ask(seat)
             if not was_eager:
                 self._explore(seat)
             elif self._has_changed:
                 self._extend(seat)
             self._complete(seat)
+            if self._check is not None:
+                self._check.finish()
             for bucket in self._buckets:
                 bucket.give()
             seat.commit()
@@ -386,6 +398,8 @@ class GradientReducer:
         entries = self._roster.entries
         if self._promise is not None or not entries or not all(entry.is_ready for entry in entries):
             return True
+        if self._check is not None:
+            self._check.ask(seat)
         if not self._is_eager:
             if self._asked is None and self._survey is None:
                 self._asked = self._ask_survey(seat, is_awaited=False)
@@ -523,6 +537,9 @@ class GradientReducer:
 
     def _renew(self, seat: Seat, reason: str) -> None:
         """Begin anew under another name; who waits for something under the old one is told that it does not come."""
+        if self._check is not None:
+            seat.give_up("allreduce.{}.replicas", reason)
+            self._check.withdraw()
         for part in ("allreduce.{}.plan", *(bucket.part for bucket in self._buckets if bucket.handle is None)):
             seat.give_up(part, reason)
         if self._asked is not None:

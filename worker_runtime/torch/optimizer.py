@@ -1,6 +1,7 @@
 """The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
 import math
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from worker_runtime.collectives.combination import read_factor
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reductions import Average, choose_reduction
 from worker_runtime.runtime import RUNTIME
 from worker_runtime.torch.averaging import Averaging, read_passes
@@ -116,8 +118,13 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         return process_set.find_number("DistributedOptimizer")
 
     own = None if compression is Compression.none else compression
+    def list_own() -> list[tuple[str, torch.Tensor]]:
+        return list_parameters(plain, names)
+
+    interval = read_interval(os.environ)
+    check = ReplicaCheck(list_own, interval) if interval else None
     if reduction is Reduction.ADASUM:
-        delta = DeltaReducer(lambda: RUNTIME.executor, find_set, own)
+        delta = DeltaReducer(list_own, lambda: RUNTIME.executor, find_set, own, check)
         return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
@@ -127,12 +134,13 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         sparse_as_dense=sparse_as_dense,
     )
     reducer = GradientReducer(
-        lambda: list_parameters(plain, names),
+        list_own,
         lambda: RUNTIME.executor,
         settings,
         passes=passes,
         groups=chosen_groups,
         find_set=find_set,
+        check=check,
     )
     flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
     return make_facade(Averaging, plain, __name__, _reducer=reducer, **flags, **attributes)

@@ -1,6 +1,7 @@
 """Plays a random training, as one rank of a world or as the one process that has all ranks' batches."""
 
 import functools
+import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,10 +64,11 @@ class Wrapped:
     taken: frozenset[str]  # parameters that were not frozen
     passes: int = 0
     has_dropped: bool = False  # some passes, by the model, of which the optimizer does not know
+    is_uneven: bool = False  # some ranks have gradients that others have not: they may not be thrown away
 
     def begin(self) -> None:
         """Its gradients were averaged, or cleared by itself."""
-        self.passes, self.has_dropped = 0, False
+        self.passes, self.has_dropped, self.is_uneven = 0, False, False
 
 
 def draw_tensor(batch: int, rank: int, shape: tuple[int, ...]) -> torch.Tensor:
@@ -97,7 +99,9 @@ def play(program: Program) -> Outcome:
     """Play it as one rank."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        os.environ["HVD_CHECK_REPLICAS"] = str(program.check)
         outcome = Player(program, (hvd.rank(),)).play()
+        del os.environ["HVD_CHECK_REPLICAS"]
         hvd.barrier()  # who ends first would be what is told of a failure
         return outcome
 
@@ -136,7 +140,7 @@ class Player:
                 self._perform(operation)
             except (UserError, RuntimeError, ValueError, AssertionError) as error:
                 self._outcome.failures[number] = f"{type(error).__name__}: {error}"
-                if not isinstance(error, UserError):
+                if not isinstance(operation, Backward):  # else the optimizers have not heard of it
                     for wrapped in self._wraps:
                         wrapped.begin()
                 self._clear()
@@ -155,6 +159,7 @@ class Player:
             case Clear(None, to_none):
                 self._clear_model(to_none=to_none)
             case Clear(number, to_none):
+                self._even_out()
                 wrapped = self._find(number)
                 wrapped.optimizer.zero_grad(set_to_none=to_none)
                 wrapped.begin()
@@ -205,6 +210,7 @@ class Player:
             return False
         for wrapped in concerned:
             wrapped.passes += 1
+            wrapped.is_uneven |= len(set(uses)) > 1
         return True
 
     def _losses(self, batch: int, uses: Sequence[frozenset[str]], way: str = "eager") -> list[torch.Tensor]:
@@ -234,13 +240,22 @@ class Player:
 
     def _clear(self) -> None:
         """By all optimizers and the model, or by the model alone."""
+        self._even_out()
         if not (self._program.clears_by_model and all(wrapped.wrap.passes == 1 for wrapped in self._wraps)):
             for wrapped in self._wraps:
                 wrapped.optimizer.zero_grad()
                 wrapped.begin()
         self._clear_model(to_none=True)
 
+    def _even_out(self) -> None:
+        for wrapped in self._wraps:
+            if wrapped.is_uneven:
+                if not self._is_superseded(wrapped):
+                    self._average(wrapped)
+                wrapped.begin()
+
     def _clear_model(self, *, to_none: bool) -> None:
+        self._even_out()
         for parameter in self.model.values():
             if to_none or parameter.grad is None:
                 parameter.grad = None

@@ -101,10 +101,12 @@ Operation = Wrap | Backward | Clear | Step | Closure | Write | Freeze | Load
 class Program:
     """What all ranks do alike.
 
+    check: each how many steps the replicas are compared; 0 for never.
     clears_by_model: not by the optimizers, where it clears gradients after an exception and between plain steps.
     """
 
     size: int
+    check: int
     clears_by_model: bool
     operations: tuple[Operation, ...]
 
@@ -156,7 +158,7 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
     ).map(lambda operation: (operation,))
     trained = st.builds(_train, optimizer, st.integers(1, 3), uses)
     some = st.lists(operations | operations | trained, min_size=1, max_size=_MOST_OPERATIONS)
-    return Program(size, draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some))))
+    return Program(size, draw(st.sampled_from((1, 0, 2))), draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some))))
 
 
 def _train(optimizer: int, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
