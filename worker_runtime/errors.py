@@ -233,6 +233,17 @@ class SupersededError(RuntimeError):
         self.parameter = parameter
 
 
+class UnfinishedStepError(ValueError):
+    """An optimizer is made while the gradients of its parameters are on their way for another one."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"the gradient of {parameter} is being averaged for another DistributedOptimizer; make the new one between "
+            "a step and the next backward pass, or clear the gradients before"
+        )
+        self.parameter = parameter
+
+
 class ReplicasDifferError(RuntimeError):
     """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
 

@@ -1,10 +1,12 @@
 """Random trainings by several ranks come to what one process comes to that has all their batches.
 
-Every program is refused by all ranks alike or by none; what may be refused is listed in EXPECTED.
+Every operation is refused by all ranks in the same words, or by none; what may be refused is listed here. Hypothesis
+prints how to repeat a failure; `--hypothesis-seed` repeats a run. `make soak` plays many (HVDRUN_SOAK_TRAININGS).
 """
 
 import os
 import re
+import shutil
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from tests.worker_runtime.random_trainings.programs import Program, programs
 from tests.worker_runtime.ranks import RankPool
 
 PROGRAMS = int(os.environ.get("HVDRUN_SOAK_TRAININGS", "200"))
+COMPILED = 20 if "HVDRUN_SOAK_TRAININGS" in os.environ else 1  # by inductor
 TOLERANCE = 1e-12  # relative to the largest parameter
 # What the one process says of an operation, and what the ranks say.
 EXPECTED = {
@@ -26,9 +29,7 @@ EXPECTED = {
 REFUSED = (
     "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
 )
-SETTINGS = settings(
-    max_examples=PROGRAMS, database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False
-)
+SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
 
 
 def find_refused(program: Program, outcomes: list[Outcome]) -> list[int]:
@@ -62,11 +63,21 @@ def compare(program: Program, expected: Outcome, outcomes: list[Outcome]) -> Non
 
 def check(program: Program, ranks: RankPool) -> None:
     """Play a program, and compare."""
-    outcomes = ranks.run(play, program, size=program.size)
+    outcomes = ranks.run(play, program, size=program.size, limit_seconds=300.0)  # a compiler may be at work
     compare(program, expect(program, find_refused(program, outcomes)), outcomes)
 
 
-@SETTINGS
+@pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine
+@settings(SETTINGS, max_examples=PROGRAMS)
 @given(program=programs())
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
+    check(program, ranks)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0 if COMPILED > 1 else 600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's inductor needs a compiler: apt-get install g++")
+@settings(SETTINGS, max_examples=COMPILED)
+@given(program=programs(ways=("inductor",)))
+def test_so_do_ranks_whose_model_is_compiled_by_inductor(ranks: RankPool, program: Program) -> None:
     check(program, ranks)

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError, SupersededError
+from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError, SupersededError, UnfinishedStepError
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.mentions import Mention
@@ -235,9 +235,17 @@ class GradientReducer:
             self._passes = passes
 
     def supersede(self, name: str) -> None:
-        """See `Recorder`. What is under way is withdrawn; the gradients are undefined then."""
+        """See `Recorder`. What is under way is withdrawn.
+
+        Raises:
+            UnfinishedStepError: there are gradients under way, which would be lost.
+        """
         with self._lock, torch.no_grad():
             if self._superseded is None:
+                for entry in self._roster.entries:
+                    gradient = entry.parameter.grad
+                    if entry.kept is not None and gradient is entry.kept and gradient.count_nonzero():
+                        raise UnfinishedStepError(entry.name)
                 self._superseded = name
                 self._roster.detach()
                 if self._seat is not None:

@@ -91,8 +91,8 @@ def compute(model: dict[str, torch.Tensor], rows: torch.Tensor, uses: frozenset[
 
 @functools.cache
 def compile_loss(way: str) -> Callable[..., torch.Tensor]:
-    """`compute` as it is, or compiled; once for each process."""
-    return compute if way == "eager" else torch.compile(compute, backend=way, dynamic=False)
+    """`compute`, compiled; once for each process."""
+    return torch.compile(compute, backend=way, dynamic=False)
 
 
 def play(program: Program) -> Outcome:
@@ -215,10 +215,12 @@ class Player:
 
     def _losses(self, batch: int, uses: Sequence[frozenset[str]], way: str = "eager") -> list[torch.Tensor]:
         """Of the ranks that are played here, those that lead to a parameter; together the mean over all ranks."""
-        share = 1.0 if self._is_distributed else 1.0 / self._program.size
-        losses = [
-            compile_loss(way)(self.model, draw_tensor(batch, rank, (ROWS, 3)), uses[rank]) * share for rank in self._ranks
-        ]
+        share = 1.0 / len(self._ranks)
+        losses = []
+        for rank in self._ranks:
+            is_compiled = self._is_distributed and way != "eager" and len(uses[rank]) == len(BLOCKS)
+            function = compile_loss(way) if is_compiled else compute
+            losses.append(function(self.model, draw_tensor(batch, rank, (ROWS, 3)), uses[rank]) * share)
         return losses
 
     def _backward(self, operation: Backward) -> None:

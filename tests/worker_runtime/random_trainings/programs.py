@@ -140,7 +140,7 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
         st.booleans(),
         st.none() | st.integers(0, size - 1),
         st.integers(0, 7).map(lambda number: number == 7),
-        st.sampled_from((ways[0], ways[0], ways[0], *ways)),
+        st.sampled_from((*ways[:1] * 5, *ways)),
     )
     operations = st.one_of(
         backward,
