@@ -255,7 +255,10 @@ class ReplicasDifferError(RuntimeError):
             when = f"after step {step}" if step == equal_step + 1 else f"between step {equal_step} and step {step}"
             what = "look for what changes it on some ranks only, or with gradients that were not averaged"
         else:
-            when, what = "before the first step", "call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before"
+            when, what = (
+                "before the first step",
+                "begin with hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+            )
         super().__init__(f"the replicas have parted: {parameter} is not the same on all ranks {when}; {what}")
         self.parameter = parameter
         self.step = step

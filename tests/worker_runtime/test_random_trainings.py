@@ -32,7 +32,7 @@ REFUSED = (
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
 
 
-def find_refused(program: Program, outcomes: list[Outcome]) -> list[int]:
+def find_refused(outcomes: list[Outcome]) -> list[int]:
     """The operations that all ranks have refused in the same words, which are of a listed kind."""
     return [
         number
@@ -44,7 +44,7 @@ def find_refused(program: Program, outcomes: list[Outcome]) -> list[int]:
 
 def compare(program: Program, expected: Outcome, outcomes: list[Outcome]) -> None:
     """Raise AssertionError unless every rank has done what one process does."""
-    refused = find_refused(program, outcomes)
+    refused = find_refused(outcomes)
     for number, operation in enumerate(program.operations):
         wanted = expected.failures.get(number)
         told = [outcome.failures.get(number) for outcome in outcomes]
@@ -64,7 +64,7 @@ def compare(program: Program, expected: Outcome, outcomes: list[Outcome]) -> Non
 def check(program: Program, ranks: RankPool) -> None:
     """Play a program, and compare."""
     outcomes = ranks.run(play, program, size=program.size, limit_seconds=300.0)  # a compiler may be at work
-    compare(program, expect(program, find_refused(program, outcomes)), outcomes)
+    compare(program, expect(program, find_refused(outcomes)), outcomes)
 
 
 @pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine

@@ -31,7 +31,13 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError, SupersededError, UnfinishedStepError
+from worker_runtime.errors import (
+    ExcessBackwardError,
+    OperationRefusedError,
+    StepRevokedError,
+    SupersededError,
+    UnfinishedStepError,
+)
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.mentions import Mention

@@ -17,7 +17,8 @@ from worker_runtime.reduction.roster import NamedParameters
 from worker_runtime.reduction.seat import Seat
 
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
-_BITS = 62  # of a checksum: it and its complement fit into int64, and are no less than the zeros of ranks that have joined
+# Of a checksum: it and its complement fit into int64, and are no less than a joined rank's zeros.
+_BITS = 62
 _ALL = (1 << _BITS) - 1
 
 
@@ -90,5 +91,5 @@ def _make_checksum(parameter: torch.Tensor) -> int:
     if is_lazy(parameter):
         return 0
     flat = parameter.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    content = flat.view(torch.uint8).numpy() if flat.numel() else b""
+    content = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) >> (64 - _BITS)

@@ -92,7 +92,7 @@ class Roster:
     def _enter(self, name: str, parameter: torch.Tensor, passes: int) -> Entry:
         entry = Entry(parameter, name, passes, self._groups.get(parameter))
         hook = _Hook(self._recorder, weakref.ref(entry), self._made)
-        others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # type: ignore[attr-defined]  # noqa: SLF001 - torch's only way to ask
+        others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001 - torch's only way to ask
         for other in list(others.values()):
             if isinstance(other, _Hook):
                 min(hook, other, key=lambda one: one.made).supersede()

@@ -118,6 +118,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         return process_set.find_number("DistributedOptimizer")
 
     own = None if compression is Compression.none else compression
+
     def list_own() -> list[tuple[str, torch.Tensor]]:
         return list_parameters(plain, names)
 

@@ -158,13 +158,13 @@ def programs(draw: st.DrawFn, ways: tuple[str, ...] = WAYS[:2]) -> Program:
     ).map(lambda operation: (operation,))
     trained = st.builds(_train, optimizer, st.integers(1, 3), uses)
     some = st.lists(operations | operations | trained, min_size=1, max_size=_MOST_OPERATIONS)
-    return Program(size, draw(st.sampled_from((1, 0, 2))), draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some))))
+    return Program(
+        size, draw(st.sampled_from((1, 0, 2))), draw(st.booleans()), (draw(wrap), *chain.from_iterable(draw(some)))
+    )
 
 
 def _train(optimizer: int, count: int, uses: tuple[frozenset[str], ...]) -> tuple[Operation, ...]:
     """Some plain steps: as many as bring an optimizer to what it does for long."""
     return tuple(
-        operation
-        for batch in range(count)
-        for operation in (Clear(ALL), Backward(batch, uses), Step(optimizer))
+        operation for batch in range(count) for operation in (Clear(ALL), Backward(batch, uses), Step(optimizer))
     )
