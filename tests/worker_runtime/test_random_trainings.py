@@ -10,10 +10,20 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 from tests.worker_runtime.random_trainings.player import ELSEWHERE, SUPERSEDED, Outcome, expect, play
-from tests.worker_runtime.random_trainings.programs import Program, programs
+from tests.worker_runtime.random_trainings.programs import (
+    BLOCKS,
+    Backward,
+    Clear,
+    Closure,
+    Operation,
+    Program,
+    Step,
+    Wrap,
+    programs,
+)
 from tests.worker_runtime.ranks import RankPool
 
 PROGRAMS = int(os.environ.get("HVDRUN_SOAK_TRAININGS", "200"))
@@ -30,6 +40,14 @@ REFUSED = (
     "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
 )
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+
+
+USES = (frozenset(BLOCKS),) * 2
+EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
+# What Hypothesis has found: each made the ranks part, or wait for each other.
+SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
+SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
+FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
 
 
 def find_refused(outcomes: list[Outcome]) -> list[int]:
@@ -70,6 +88,9 @@ def check(program: Program, ranks: RankPool) -> None:
 @pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine
 @settings(SETTINGS, max_examples=PROGRAMS)
 @given(program=programs())
+@example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
+@example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
+@example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
     check(program, ranks)
 

@@ -91,5 +91,5 @@ def _make_checksum(parameter: torch.Tensor) -> int:
     if is_lazy(parameter):
         return 0
     flat = parameter.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-    content = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) >> (64 - _BITS)
