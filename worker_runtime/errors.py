@@ -1,4 +1,7 @@
-"""What can go wrong inside a training process; each error builds its own sentence."""
+"""What can go wrong inside a training process; each error builds its own sentence.
+
+Long because all of them are found in one place.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
