@@ -11,6 +11,9 @@ def main() -> int:
     from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - see above
 
     prefer_own_packages()
+    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+
+    prepare_process()
     from hvdrun import cli  # noqa: PLC0415 - see above
 
     return cli.main()

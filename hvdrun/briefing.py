@@ -1,5 +1,6 @@
 """What an agent is told of the job that it is to serve."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING
 from hvdrun.environment import THREADS, choose_environment
 from hvdrun.jobspec import JobSpec
 from hvdrun.routes import Route
+from rendezvous.bootstrap import torch_host_environment
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 
@@ -67,6 +69,7 @@ class Briefing:
             directory=str(spec.directory),
             environment=self._choose_environment(host),
             lease_seconds=spec.lease_seconds,
+            patience_seconds=spec.patience_seconds if spec.is_remote(host) else math.inf,  # it cannot be cut off
             start_timeout_seconds=spec.start_timeout_seconds,
             address=route.address,
             interface=route.interface,
@@ -88,4 +91,7 @@ class Briefing:
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:
             self._tell(f"{workers} workers share {host}: OMP_NUM_THREADS=1, unless you set it")
+        if not spec.is_elastic:
+            named = torch_host_environment(self._workers, host)
+            environment |= {os.fsencode(name): os.fsencode(value) for name, value in named.items()}
         return environment

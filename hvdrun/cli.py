@@ -9,18 +9,19 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
 from hvdrun import __version__
-from hvdrun.command import Surroundings
+from hvdrun.command import Surroundings, reads_program
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError, UsageError
 from hvdrun.flags import find_command
 from hvdrun.help_page import ABOUT, EXAMPLES, EXIT_CODES
 from hvdrun.jobspec import JobSpec
-from hvdrun.options import OPTIONS, Option, describe_options, make_click_options
+from hvdrun.options import BY_FLAG, OPTIONS, Option, describe_options, make_click_options
 from hvdrun.preparation import prepare, take_in
 from hvdrun.request import complete, make_spec
 
@@ -55,18 +56,19 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         launch: what runs the job; `hvdrun.launch.launch` unless given.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    with_time = asks_for("marks_times", words)
     try:
         open_missing_descriptors()
         return run(read_spec(words), launch)
     except click.exceptions.Exit as answered:
         return answered.exit_code
     except HvdrunError as error:
-        complain(*error.lines)
+        complain(*error.lines, with_time=with_time)
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
-        return confess(error, with_traceback=asks_for_more(words))
+        return confess(error, with_traceback=asks_for("verbose", words), with_time=with_time)
 
 
 def read_spec(words: Sequence[str]) -> JobSpec:
@@ -96,7 +98,7 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1 or spec.discovers, times=spec.marks_times)
     console = Console(verbose=spec.verbose, marks=marks)
     try:
-        for remark in spec.remarks:
+        for remark in (*spec.remarks, *explain_stdin(spec)):
             console.notice(remark)
         for detail in details:
             console.verbose(detail)
@@ -105,6 +107,14 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
         return (launch or load_launch())(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
+
+
+def explain_stdin(spec: JobSpec) -> tuple[str, ...]:
+    """What to say where Python would read a program that it is not given."""
+    if spec.stdin_rank is not None or not reads_program(spec.command):
+        return ()
+    remedy = "name a script, or let one worker read it with --stdin 0"
+    return (f"{spec.command[0]} reads its program from standard input, which the workers do not get: {remedy}.",)
 
 
 def describe(spec: JobSpec) -> str:
@@ -218,23 +228,27 @@ def discard_stdout() -> None:
     os.close(nowhere)
 
 
-def complain(sentence: str, *details: str) -> None:
+def complain(sentence: str, *details: str, with_time: bool) -> None:
     """Say on stderr what is wrong: a line, and one more for each detail."""
     head, *rest = (" ".join(text.splitlines()) for text in (sentence, *details))
-    text = "\n  ".join([f"hvdrun: {head}", *rest])
+    lines = [f"hvdrun: {head}", *(f"  {text}" for text in rest)]
+    if with_time:
+        from hvdrun.console.marks import render_time  # noqa: PLC0415 - few ask for it
+
+        lines = [f"{render_time(datetime.now().astimezone())}{line}" for line in lines]
     if sys.stderr is not None:  # None when hvdrun was started with it closed
         with suppress(OSError):
-            print(text, file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
+            print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201 - the command line prints
 
 
-def asks_for_more(words: Sequence[str]) -> bool:
-    """Whether -v is among the options; said of a command line that may not have been understood."""
+def asks_for(dest: str, words: Sequence[str]) -> bool:
+    """Whether a switch is among the options; said of a command line that may not have been understood."""
     with suppress(UsageError):
         words = words[: find_command(words)]
-    return not {"-v", "--verbose"}.isdisjoint(words)
+    return any(word in BY_FLAG and BY_FLAG[word].dest == dest for word in words)
 
 
-def confess(error: BaseException, *, with_traceback: bool) -> int:
+def confess(error: BaseException, *, with_traceback: bool, with_time: bool) -> int:
     """Say that hvdrun itself is at fault; the exit code."""
     if with_traceback and sys.stderr is not None:
         with suppress(OSError):
@@ -242,7 +256,7 @@ def confess(error: BaseException, *, with_traceback: bool) -> int:
     remedy = (
         "please report it with this traceback" if with_traceback else "please run it with -v and report what it says"
     )
-    complain(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}")
+    complain(f"this is a fault of hvdrun's own, {remedy}: {type(error).__name__}: {error}", with_time=with_time)
     return CANNOT_LAUNCH
 
 

@@ -19,6 +19,7 @@ _PLAIN_PYTHON = frozenset({"python", "python3"})
 _PYTHON_VALUE_OPTIONS = frozenset({"--check-hash-based-pycs"})
 _PYTHON_VALUE_FOLLOWS = re.compile(r"-[^-cmhVWX?]*[WX]")
 _PYTHON_ENDERS = re.compile(r"-[^-cmhVWX?]*[cmhV?].*", re.DOTALL)
+_STDIN = "-"
 _PYTHON_INFORMS = frozenset({"--version", "--help", "--help-all", "--help-env", "--help-xoptions"})
 
 
@@ -98,19 +99,34 @@ def choose_agent_interpreter(command: tuple[str, ...], around: Surroundings, rem
 
 def find_script(command: tuple[str, ...]) -> str | None:
     """The script that a `python ...` command runs; None when it runs none (-c, -m, standard input, another program)."""
-    if _PYTHON.fullmatch(Path(command[0]).name) is None:
+    if not _is_python(command):
         return None
+    found = _find_program(command)
+    return None if found == _STDIN else found
+
+
+def reads_program(command: tuple[str, ...]) -> bool:
+    """Python is to read its program from standard input."""
+    return _is_python(command) and _find_program(command) == _STDIN
+
+
+def _is_python(command: tuple[str, ...]) -> bool:
+    return _PYTHON.fullmatch(Path(command[0]).name) is not None
+
+
+def _find_program(command: tuple[str, ...]) -> str | None:
+    """What Python reads its program from: a script, _STDIN, or None for what stands on the command line."""
     arguments = iter(command[1:])
     for argument in arguments:
         if argument == "--":
-            return next(arguments, None)
-        if not argument.startswith("-"):
+            return next(arguments, _STDIN)
+        if argument == _STDIN or not argument.startswith("-"):
             return argument
-        if argument == "-" or argument in _PYTHON_INFORMS or _PYTHON_ENDERS.fullmatch(argument):
+        if argument in _PYTHON_INFORMS or _PYTHON_ENDERS.fullmatch(argument):
             return None
         if argument in _PYTHON_VALUE_OPTIONS or _PYTHON_VALUE_FOLLOWS.fullmatch(argument):
             next(arguments, None)
-    return None
+    return _STDIN
 
 
 def _check_executable(name: str, around: Surroundings) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from hvdrun.errors import HostLostEarlyError
+from hvdrun.errors import HostLostEarlyError, HostLostError
+from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
@@ -16,6 +17,7 @@ class Contact:
 
     show: takes what the agent tells, and holds its host back while the reader is behind.
     lose: is told how the agent has ended, if that was before it was released.
+    fail: takes an error of this launcher's own, after which nothing more that the agent tells is shown.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class Contact:
         transport: Transport,
         show: Callable[[Telling], Awaitable[None]],
         lose: Callable[["Contact", str], None],
+        fail: Callable[[BaseException], None],
     ) -> None:
         self.host = host
         self.pieces = 0  # of output, so far
@@ -31,6 +34,7 @@ class Contact:
         self._transport = transport
         self._show = show
         self._lose = lose
+        self._fail = fail
         self._early: list[Launch | Terminate] | None = []  # None once the agent has been told of the job
         self._answers: asyncio.Queue[Telling | str] = asyncio.Queue()
         self._opening: asyncio.Task[None] | None = None
@@ -61,7 +65,7 @@ class Contact:
         """
         self._opening = asyncio.create_task(_open(self._transport))
         await self._opening
-        self._listening = asyncio.create_task(self._listen())
+        self._listening = supervise(asyncio.create_task(self._listen()), self._fail)
 
     def send(self, order: Order) -> None:
         """Send an order that has no worker."""
@@ -76,7 +80,7 @@ class Contact:
         answer = await self._answers.get()
         if isinstance(answer, str):
             self._answers.put_nowait(answer)  # whoever asks again is told the same
-            raise HostLostEarlyError(self.host, answer)
+            raise (HostLostError if self.has_begun else HostLostEarlyError)(self.host, answer)
         return answer
 
     async def tunnel(self, port: int) -> int:

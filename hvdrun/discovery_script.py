@@ -72,7 +72,7 @@ class DiscoveryScript:
         """The hosts there are now, one at least. Whatever the script has started is ended with it.
 
         Raises:
-            DiscoveryFailedError: it failed, took too long, or names no host or something that is none.
+            DiscoveryFailedError: it failed, took too long, or names no host with a slot or something that is no host.
         """
         process = await self._start()
         self._guard.add(process.pid)
@@ -125,7 +125,7 @@ class DiscoveryScript:
         except HostSyntaxError as error:
             raise DiscoveryFailedError(f"{error.piece[:80]!r} is no host: {error.reason}", kind=_NONSENSE) from None
         if not hosts.hosts:
-            raise DiscoveryFailedError("it names no host", kind="none")
+            raise DiscoveryFailedError("it names no host that has a slot", kind="none")
         return hosts
 
     def refuse(self, failure: DiscoveryFailedError) -> DiscoveryImpossibleError:
@@ -170,8 +170,9 @@ async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kill whatever is left of the script: its process group, and what descends from it if it has not ended."""
     below = [] if process.returncode is not None else list(processes.descendants(process.pid))
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode is None or processes.look(process.pid) is None:  # else its number is somebody else's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     for member in below:
         processes.kill(member, signal.SIGKILL)
     # asyncio knows a process as ended only when its pipes were read to the end.

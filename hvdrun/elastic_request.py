@@ -13,6 +13,8 @@ _ONLY_ELASTIC = {
     "elastic_timeout_seconds": "--elastic-timeout",
     "reset_limit": "--reset-limit",
     "cooldown_seconds": "--blacklist-cooldown-range",
+    "slot_failures": "--slot-failures",
+    "slot_cooldown_seconds": "--slot-cooldown",
 }
 
 
@@ -35,6 +37,8 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
         timeout_seconds=values["elastic_timeout_seconds"],
         reset_limit=values["reset_limit"],
         cooldown_seconds=values["cooldown_seconds"],
+        slot_failures=values["slot_failures"],
+        slot_cooldown_seconds=values["slot_cooldown_seconds"],
     )
 
 

@@ -13,6 +13,8 @@ DEFAULT_TIMEOUT_SECONDS = 600.0
 DEFAULT_LEASE_SECONDS = 5.0  # of an elastic job; a loss that ends the job is worth more patience than one that does not
 DEFAULT_COOLDOWN_SECONDS = (10.0, 100.0)
 COOLDOWN_BOUNDS_SECONDS = (1.0, 3600.0)
+DEFAULT_SLOT_FAILURES = 3
+DEFAULT_SLOT_COOLDOWN_SECONDS = 600.0
 
 
 def is_elastic(environment: Mapping[bytes, bytes]) -> bool:
@@ -31,6 +33,7 @@ class Elasticity:
     timeout_seconds: how long it waits for hosts with enough slots, at the start and after losses.
     reset_limit: how often its membership may change; None: without a limit.
     cooldown_seconds: the shortest and the longest time for which a host is left alone after it failed.
+    slot_failures: after so many failures without progress a slot is left alone; slot_cooldown_seconds: for how long.
     """
 
     min_size: int
@@ -40,6 +43,8 @@ class Elasticity:
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     reset_limit: int | None = None
     cooldown_seconds: tuple[float, float] = DEFAULT_COOLDOWN_SECONDS
+    slot_failures: int = DEFAULT_SLOT_FAILURES
+    slot_cooldown_seconds: float = DEFAULT_SLOT_COOLDOWN_SECONDS
 
     def recovery(self) -> Recovery:
         """What the rendezvous is told of it."""
@@ -47,6 +52,8 @@ class Elasticity:
             reset_limit=self.reset_limit,
             elastic_timeout_seconds=self.timeout_seconds,
             cooldown_seconds=self.cooldown_seconds,
+            failures_per_slot=self.slot_failures,
+            forgiveness_seconds=self.slot_cooldown_seconds,
         )
 
     def check(self, size: int, lease_seconds: float) -> None:

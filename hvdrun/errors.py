@@ -8,6 +8,7 @@ from rendezvous.core.model import Host
 from rendezvous.core.outcome import START_TIMED_OUT
 
 WRONG_USE = 2
+OUTPUT_LOST = 74  # EX_IOERR of sysexits.h
 CANNOT_LAUNCH = 125
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
@@ -73,13 +74,30 @@ class HostsFailedError(LaunchError):
         return (self._headline, *named, *([f"and {more} more"] if more else []))
 
 
-class HostLostEarlyError(LaunchError):
-    """An agent had been started, and ended before it was told of the job."""
+class HostLostError(LaunchError):
+    """An agent has ended that another part of the job still needed; `how` is half a sentence."""
+
+    when: ClassVar[str] = ""
 
     def __init__(self, host: str, how: str) -> None:
-        super().__init__(f"the host {host!r} was lost before the job began: {how.rstrip('.')}.")
+        super().__init__(f"the host {host!r} was lost{self.when}: {how.rstrip('.')}.")
         self.host = host
         self.how = how
+
+
+class HostLostEarlyError(HostLostError):
+    """An agent had been started, and ended before it was told of the job."""
+
+    when = " before the job began"
+
+
+class HostFaultError(LaunchError):
+    """Hvdrun is at fault, or this machine lacks what one more host needs."""
+
+    def __init__(self, host: str, error: Exception) -> None:
+        remedy = "" if isinstance(error, OSError) else ", which is a fault of hvdrun's own, please report it"
+        super().__init__(f"the host {host!r} could not be brought in{remedy}: {type(error).__name__}: {error}.")
+        self.host = host
 
 
 class HostsOverdueError(LaunchError):
@@ -118,11 +136,13 @@ class UsageError(HvdrunError):
 
 
 class UnknownOptionError(UsageError):
-    """An option that hvdrun does not have."""
+    """An option that hvdrun does not have.
 
-    def __init__(self, option: str, suggestion: str | None) -> None:
-        remedy = f"did you mean {suggestion}?" if suggestion else "hvdrun --help lists all options."
-        super().__init__(f"there is no option {option!r}: {remedy}")
+    suggestion: what was probably meant. remedy: what to do instead, where there is no such option.
+    """
+
+    def __init__(self, option: str, suggestion: str | None, remedy: str = "hvdrun --help lists all options.") -> None:
+        super().__init__(f"there is no option {option!r}: {f'did you mean {suggestion}?' if suggestion else remedy}")
         self.option = option
         self.suggestion = suggestion
 

@@ -15,6 +15,25 @@ _SHORT_LETTERS = 2  # of a flag like -v
 _VARIABLE_FLAG = "-x"
 _TELLING_LETTERS = 4  # a shorter flag begins too many words
 
+_IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
+_NO_NEED = "leave it out, hvdrun connects the workers by itself."
+_REMEDIES = {  # for the flags of torchrun and Python, without their dashes
+    "m": _IN_COMMAND,
+    "module": _IN_COMMAND,
+    "nproc-per-node": "-np is the number of all workers, as in hvdrun -np 2 python train.py.",
+    "nnodes": "-H names the hosts, as in -H server1:4,server2:4.",
+    "max-restarts": "an elastic job (--min-np) replaces workers that fail, and --reset-limit bounds how often.",
+    "standalone": _NO_NEED,
+    "node-rank": _NO_NEED,
+    "local-addr": _NO_NEED,
+    "master-addr": _NO_NEED,
+    "master-port": _NO_NEED,
+    "rdzv-backend": _NO_NEED,
+    "rdzv-conf": _NO_NEED,
+    "rdzv-endpoint": _NO_NEED,
+    "rdzv-id": _NO_NEED,
+}
+
 
 def find_command(arguments: Sequence[str]) -> int:
     """Where the user's command begins: the number of words before it.
@@ -33,7 +52,7 @@ def find_command(arguments: Sequence[str]) -> int:
         flag, equals, value = word.partition("=")
         option = BY_FLAG.get(flag)
         if option is None:
-            raise UnknownOptionError(flag, suggest_option(flag))
+            raise explain_unknown(flag)
         if equals and len(flag) == _SHORT_LETTERS:  # click takes the sign for a part of the value
             raise UnknownOptionError(word, f"{flag} {value}" if option.takes_value and value else flag)
         index += 1
@@ -41,6 +60,12 @@ def find_command(arguments: Sequence[str]) -> int:
         if index > len(arguments):
             raise UsageError(f"{flag} lacks its value: it takes {option.wanted}.")
     return index
+
+
+def explain_unknown(flag: str) -> UnknownOptionError:
+    """What to do instead of a flag of torchrun or Python, or what a mistyped one probably means."""
+    remedy = _REMEDIES.get(flag.lstrip("-").replace("_", "-"))
+    return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
 
 
 def suggest_option(word: str) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from hvdrun.contact import Contact
 from hvdrun.errors import HostLostEarlyError, LaunchError, raise_failures
+from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
@@ -21,6 +22,7 @@ class Fleet:
     transports: to the hosts that the job starts with; others are added later.
     show: takes what an agent tells, and holds its host back while the reader is behind.
     lose: is told of a host whose agent has ended before it was released, and how.
+    fail: takes an error of this launcher's own.
     patience_seconds: how long an agent that has not been told of the job may hear nothing; None: without a limit.
     """
 
@@ -29,10 +31,12 @@ class Fleet:
         transports: Mapping[str, Transport],
         show: Callable[[Telling], Awaitable[None]],
         lose: Callable[[str, str], None],
+        fail: Callable[[BaseException], None],
         patience_seconds: float | None = None,
     ) -> None:
         self._show = show
         self._lose = lose
+        self._fail = fail
         self._patience_seconds = patience_seconds
         self._contacts: dict[str, Contact] = {}
         self._leaving: dict[Contact, asyncio.Task[None]] = {}  # who is of this job no more, and is being closed
@@ -57,7 +61,7 @@ class Fleet:
 
     def add(self, host: str, transport: Transport) -> None:
         """Have an agent on this host, which has none; it is started by `open` or `open_one`."""
-        self._contacts[host] = Contact(host, transport, self._show, self._note_end)
+        self._contacts[host] = Contact(host, transport, self._show, self._note_end, self._fail)
 
     async def open(self) -> None:
         """Start all agents, in parallel, and listen to each from then on.
@@ -78,7 +82,7 @@ class Fleet:
             LaunchError: it could not be started.
         """
         if self._patience_seconds is not None and (self._encouraging is None or self._encouraging.done()):
-            self._encouraging = asyncio.create_task(self._encourage(self._patience_seconds))
+            self._encouraging = supervise(asyncio.create_task(self._encourage(self._patience_seconds)), self._fail)
         await self._contacts[host].open()
 
     def send(self, host: str, order: Order) -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import AddressValueError, IPv6Address
 
 from hvdrun.errors import HostFileError, HostSyntaxError
@@ -29,8 +29,9 @@ class HostList:
 class _Entry:
     """One mention of a host."""
 
-    host: Host
-    user: str | None
+    name: str
+    slots: int
+    user: str | None = None
 
 
 def parse_hosts(text: str) -> HostList:
@@ -44,7 +45,7 @@ def parse_hosts(text: str) -> HostList:
     pieces = [piece.strip() for piece in text.split(",")]
     users: dict[str, str] = {}
     entries = [_note_user(_parse_host(piece), users, piece) for piece in pieces]
-    return HostList(_add_up(entry.host for entry in entries), users)
+    return HostList(_add_up(entries), users)
 
 
 def parse_hostfile(text: str, name: str) -> HostList:
@@ -60,38 +61,40 @@ def parse_hostfile(text: str, name: str) -> HostList:
         HostFileError: a line is malformed, or gives a host a second user, or the file names no host.
     """
     users: dict[str, str] = {}
-    hosts = []
+    entries = []
     for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
         content = line.partition("#")[0].strip()
         if not content:
             continue
         try:
-            hosts.append(_note_user(_parse_line(content), users, content).host)
+            entries.append(_note_user(_parse_line(content), users, content))
         except HostSyntaxError as error:
             raise HostFileError(name, number, f"{error.piece!r}: {error.reason}") from error
-    if not hosts:
+    if not entries:
         raise HostFileError(name, None, "it names no host; write one a line, as in server1 slots=4")
-    return HostList(_add_up(hosts), users)
+    return HostList(_add_up(entries), users)
 
 
 def parse_discovered(text: str, slots_per_host: int) -> HostList:
     """Read what a discovery script prints: one `server1`, `server1:4` or `me@server1:4` a line; `#` begins a comment.
 
-    A bare name offers `slots_per_host` slots. A host named twice stands at its first place with the slots of its last
-    line, as with Horovod, which fills a dict: that is what scripts which print a host twice were written for.
+    A bare name offers `slots_per_host` slots. A host with 0 slots has none free now: it is left out. A host named twice
+    stands at its first place with the slots of its last line, as with Horovod, which fills a dict: that is what scripts
+    which print a host twice were written for.
 
     Raises:
         HostSyntaxError: a line is malformed, or gives a host a second user.
     """
     users: dict[str, str] = {}
     lines = (line.partition("#")[0].strip() for line in text.removeprefix("\ufeff").split("\n"))
-    entries = [_note_user(_parse_host(line, slots_per_host), users, line) for line in lines if line]
-    return HostList(tuple({entry.host.name: entry.host for entry in entries}.values()), users)
+    entries = [_note_user(_parse_host(line, slots_per_host, least=0), users, line) for line in lines if line]
+    slots = {entry.name: entry.slots for entry in entries}
+    return HostList(tuple(Host(name, count) for name, count in slots.items() if count), users)
 
 
 def _note_user(entry: _Entry, users: dict[str, str], piece: str) -> _Entry:
     """Keep the user of a host, which may be given once or many times, but not in two ways."""
-    name = entry.host.name
+    name = entry.name
     if entry.user is not None and users.setdefault(name, entry.user) != entry.user:
         raise HostSyntaxError(piece, f"the user of {name} is given twice, as {users[name]} and as {entry.user}")
     return entry
@@ -114,13 +117,13 @@ def _parse_line(content: str) -> _Entry:
         return entry
     if ":" in place.rpartition("]")[2]:
         raise HostSyntaxError(content, "the slots are given twice; write server1:4 or server1 slots=4")
-    return _Entry(Host(entry.host.name, slots), entry.user)
+    return replace(entry, slots=slots)
 
 
-def _parse_host(piece: str, slots: int = 1) -> _Entry:
+def _parse_host(piece: str, default: int = 1, *, least: int = 1) -> _Entry:
     """Read `name`, `name:slots`, `[address]` or `[address]:slots`, each also with `user@` before it.
 
-    slots: of a host that is named without.
+    default: the slots of a host that is named without; least: how few may be named.
     """
     if not piece:
         raise HostSyntaxError(piece, f"it is empty; {_FORM}, with single commas between hosts")
@@ -130,30 +133,30 @@ def _parse_host(piece: str, slots: int = 1) -> _Entry:
             "before the @ stands a user's name, as in me@server1:4; an unusual one can be the User in ~/.ssh/config"
         )
         raise HostSyntaxError(piece, reason)
-    return _Entry(_parse_place(place, piece, slots), user if at else None)
+    name, slots = _parse_bracketed(place, piece) if place.startswith("[") else _parse_place(place, piece)
+    count = default if slots is None else _parse_slots(slots, piece, least)
+    return _Entry(name, count, user if at else None)
 
 
-def _parse_place(place: str, piece: str, default: int) -> Host:
-    """Read a host without its user."""
-    if place.startswith("["):
-        return _parse_bracketed(place, piece, default)
+def _parse_place(place: str, piece: str) -> tuple[str, str | None]:
+    """Split a host without its user into its name and its slots, where they are given."""
     if place.count(":") > 1:
         hint = f"an IPv6 address stands in brackets, as in [{place}]:4" if _is_ipv6(place) else _FORM
         raise HostSyntaxError(piece, hint)
     name, colon, slots = place.partition(":")
     if _NAME.fullmatch(name) is None:
         raise HostSyntaxError(piece, _FORM)
-    return Host(name, _parse_slots(slots, piece) if colon else default)
+    return name, slots if colon else None
 
 
-def _parse_bracketed(place: str, piece: str, default: int) -> Host:
-    """Read `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
+def _parse_bracketed(place: str, piece: str) -> tuple[str, str | None]:
+    """The same of `[2001:db8::1]` or `[2001:db8::1]:4`; the host's name is the address in its shortest spelling."""
     address, bracket, rest = place[1:].partition("]")
     if not bracket or not _is_ipv6(address):
         raise HostSyntaxError(piece, "brackets hold an IPv6 address, as in [2001:db8::1]:4")
     if rest and not rest.startswith(":"):
         raise HostSyntaxError(piece, "after the brackets comes only :slots, as in [2001:db8::1]:4")
-    return Host(str(IPv6Address(address)), _parse_slots(rest[1:], piece) if rest else default)
+    return str(IPv6Address(address)), rest[1:] if rest else None
 
 
 def _is_ipv6(text: str) -> bool:
@@ -164,18 +167,18 @@ def _is_ipv6(text: str) -> bool:
     return True
 
 
-def _parse_slots(text: str, piece: str) -> int:
+def _parse_slots(text: str, piece: str, least: int = 1) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise HostSyntaxError(piece, f"{text!r} is not a number of slots; {_FORM}")
     # Digits are counted first: int() refuses, with a sentence of its own, what has thousands of them.
-    if len(text.lstrip("0")) > len(str(MAX_SLOTS_PER_HOST)) or not 1 <= int(text) <= MAX_SLOTS_PER_HOST:
-        raise HostSyntaxError(piece, f"a host offers 1 to {MAX_SLOTS_PER_HOST} slots, not {text}")
+    if len(text.lstrip("0")) > len(str(MAX_SLOTS_PER_HOST)) or not least <= int(text) <= MAX_SLOTS_PER_HOST:
+        raise HostSyntaxError(piece, f"a host offers {least} to {MAX_SLOTS_PER_HOST} slots, not {text}")
     return int(text)
 
 
-def _add_up(hosts: Iterable[Host]) -> tuple[Host, ...]:
+def _add_up(entries: Iterable[_Entry]) -> tuple[Host, ...]:
     """Give every host once, at its first place, with all its slots."""
     slots: dict[str, int] = {}
-    for host in hosts:
-        slots[host.name] = slots.get(host.name, 0) + host.slots
+    for entry in entries:
+        slots[entry.name] = slots.get(entry.name, 0) + entry.slots
     return tuple(Host(name, count) for name, count in slots.items())

@@ -19,6 +19,7 @@ from rendezvous.core.placement import place
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
 DEFAULT_LEASE_SECONDS = 30.0
+DEFAULT_LAUNCHER_TIMEOUT_SECONDS = 60.0  # a launcher that is stopped, or sleeps, may come back
 DEFAULT_GRACE_SECONDS = 5.0
 
 
@@ -70,6 +71,7 @@ class JobSpec:
     bind_to: what each worker is bound to.
     start_timeout_seconds: how long the job may take until all workers have joined.
     lease_seconds: how long an agent may be silent before its host is lost.
+    launcher_timeout_seconds: how long hvdrun may be silent before a host gives it up; the lease, where that is longer.
     grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
@@ -100,6 +102,7 @@ class JobSpec:
     bind_to: BindTo = BindTo.NONE
     start_timeout_seconds: float = DEFAULT_START_TIMEOUT_SECONDS
     lease_seconds: float = DEFAULT_LEASE_SECONDS
+    launcher_timeout_seconds: float = DEFAULT_LAUNCHER_TIMEOUT_SECONDS
     grace_seconds: float = DEFAULT_GRACE_SECONDS
     stdin_rank: int | None = None
     prefork: bool = True
@@ -132,7 +135,11 @@ class JobSpec:
             self.elasticity.check(self.size, self.lease_seconds)
 
     def _check_durations(self) -> None:
-        for option, seconds in (("--start-timeout", self.start_timeout_seconds), ("--lease", self.lease_seconds)):
+        for option, seconds in (
+            ("--start-timeout", self.start_timeout_seconds),
+            ("--lease", self.lease_seconds),
+            ("--launcher-timeout", self.launcher_timeout_seconds),
+        ):
             if not (math.isfinite(seconds) and seconds > 0):
                 raise UsageError(f"{option} must be longer than 0 seconds, as in {option} 30s.")
         if self.lease_seconds < LEAST_LEASE_SECONDS:
@@ -177,6 +184,11 @@ class JobSpec:
         chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
         mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
         return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen, **mode}
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long a remote agent goes on without a word from hvdrun: no shorter than hvdrun does without one of it."""
+        return max(self.launcher_timeout_seconds, self.lease_seconds)
 
     def policy(self) -> Policy:
         """What the rendezvous is told; of a static job: exactly `size` workers, and the first failure ends it."""

@@ -2,6 +2,8 @@
 
 The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
 issued, the server opens.
+
+Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
 """
 
 import asyncio
@@ -20,17 +22,18 @@ from hvdrun.errors import HostLostEarlyError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator
+from hvdrun.output_watch import OutputWatch
 from hvdrun.rank_book import RankBook
 from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
-from hvdrun.transport.reach import reach_all
+from hvdrun.transport.reach import Transports
 from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
 from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.outcome import SIGNAL_OFFSET, Outcome, stop
-from rendezvous.orders import Alert, Output, OutputStream, Remark, Reserved, Taken, Telling
+from rendezvous.core.outcome import Outcome, stop
+from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling
 
 if TYPE_CHECKING:
     from hvdrun.elastic_hosts import ElasticHosts
@@ -67,15 +70,19 @@ class Job:
         self._console = console
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
-        patience_seconds = spec.lease_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, patience_seconds)
+        patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
+        self._transports = Transports()
+        transports = {host: self._transports.make(host, spec) for host in hosts}
+        self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)
         self._server: Server
+        self._is_serving = False  # there is a server: agents start before it, and may end before it
         self._static: StaticHosts | None = None
         self._elastic: ElasticHosts | None = None
         self._outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._speakers: dict[Slot, Worker] = {}  # the worker of each slot that wrote last
+        self._output = OutputWatch(console, self._stop)
         self._stops = 0
         self._is_closing = False
         self._stdin: StdinReader | None = None
@@ -88,13 +95,15 @@ class Job:
         started = time.monotonic()
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
             stack.push_async_callback(self._close_fleet)
+            stack.callback(self._transports.close)
             opening = asyncio.create_task(self._fleet.open())
             stack.push_async_callback(_abandon, opening)
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
             self._server, authority = await self._make_server(stack)
+            self._is_serving = True
             signals.enter_context(answer_signals(self._stop, self._suspend))
             stack.callback(self._note_closing)
-            self._console.output.call_when_closed(self._lose_reader)
+            self._output.open()
             self._stdin = self._open_stdin(stack)
             self._start_line.open(started)
             stack.callback(self._start_line.close)
@@ -105,14 +114,22 @@ class Job:
             self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
-        return outcome.exit_code
+        lost = self._output.find_exit_code()
+        return outcome.exit_code or lost
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
         rank = self._spec.stdin_rank
         if rank is None:
             return None
         host = self._placement[rank].host
-        reader = StdinReader(lambda data: self._fleet.feed(host, data))
+        is_typed = os.isatty(0)
+
+        def feed(data: bytes) -> None:
+            if is_typed and data.endswith(b"\n"):
+                self._console.output.note_typed_line()
+            self._fleet.feed(host, data)
+
+        reader = StdinReader(feed)
         stack.callback(reader.close)
         return reader
 
@@ -142,6 +159,7 @@ class Job:
             self._server,
             briefing,
             self._narrator,
+            reach=self._transports.make,
             notice=self._console.notice,
             verbose=self._console.verbose,
         )
@@ -152,8 +170,9 @@ class Job:
             case Launch(worker):
                 self._ranks.note_launch(effect)
                 self._narrator.note_launch(effect)
-                if self._elastic is None or self._elastic.want(worker.slot.host):
-                    self._fleet.order(effect)
+                if self._elastic is not None:
+                    self._elastic.want(worker.slot.host)
+                self._fleet.order(effect)
             case Terminate():
                 self._terminate(effect)
             case Dismiss(host):
@@ -211,14 +230,18 @@ class Job:
             self._elastic.lose(host, how)
         elif self._fleet.has_begun(host):
             self._server.tell(Lost(host, how))
-        elif self._server.state.outcome is None and not self._outcome.done():
+        elif not (self._outcome.done() or (self._is_serving and self._server.state.outcome is not None)):
             self._outcome.set_exception(HostLostEarlyError(host, how))
             self._outcome.exception()  # taken notice of, should the survey fail first for the same reason
 
-    def _lose_reader(self, stream: OutputStream, error: OSError) -> None:
-        """Nobody reads hvdrun's output any more: end as any program in a broken pipe would."""
-        if isinstance(error, BrokenPipeError) and stream is OutputStream.STDOUT:
-            self._stop(SIGNAL_OFFSET + signal.SIGPIPE, "the reader of standard output has gone")
+    def _fail(self, error: BaseException) -> None:
+        """End the job with a fault of hvdrun's own in a task that nobody awaits."""
+        if self._is_closing:
+            self._console.notice(f"a fault of hvdrun's own, while the job ended: {type(error).__name__}: {error}")
+        elif self._is_serving:
+            self._server.fail(error)
+        elif not self._outcome.done():
+            self._outcome.set_exception(error)
 
     def _stop(self, code: int, reason: str) -> None:
         """The first time the workers have the grace, the second time none, and from then on nothing is waited for."""

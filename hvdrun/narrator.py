@@ -2,10 +2,11 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_ranks, describe_returncode
+from hvdrun.host_news import describe_changes, describe_closed, describe_limit
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.blame import Blame
@@ -14,7 +15,7 @@ from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import Standing, State
+from rendezvous.core.state import Phase, Standing, State
 
 _OUT = frozenset({Standing.LEAVING, Standing.ENDED})
 _NEW = frozenset({Standing.INTENDED, Standing.READY})
@@ -51,6 +52,7 @@ class Narrator:
         self._errors: set[str] = set()  # why commands cannot be started, as far as told
         self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
         self._blame = Blame()  # what was spoken of
+        self._limited: tuple[object, ...] = ()  # the hosts, and the generation, of which was told what the limit leaves
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
     def start(self) -> None:
@@ -119,15 +121,16 @@ class Narrator:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
         self._tell_held(state.outcome)
         if self._is_elastic and state.outcome is None and state.blame is not self._blame:
-            for sentence in self._describe_closed(state):
-                self._console.notice(sentence)
+            for sentence in describe_closed(state, self._blame, self._lost):
+                self._console.notice(f"{sentence}.")
             self._blame = state.blame
         generation = state.generation
-        if generation is None or generation.number <= self._generation:
-            return
-        if self._generation and self._is_elastic:
-            self._tell_how_it_goes_on(state, frozenset(generation.members))
-        self._generation, self._members, self._trouble = generation.number, frozenset(generation.members), ""
+        if generation is not None and generation.number > self._generation:
+            if self._generation and self._is_elastic:
+                self._tell_how_it_goes_on(state, frozenset(generation.members))
+            self._generation, self._members, self._trouble = generation.number, frozenset(generation.members), ""
+        if self._is_elastic and state.phase is Phase.RUNNING and not state.may_form_anew:
+            self._tell_limit(state)
 
     def note_hosts(self, hosts: Sequence[Host]) -> None:
         """The script names these hosts from now on."""
@@ -177,19 +180,12 @@ class Narrator:
                     "state over."
                 )
 
-    def _describe_closed(self, state: State) -> Iterator[str]:
-        """The slots and hosts in which no worker is started for a while from now on, a sentence each."""
-        recovery = state.policy.recovery
-        for slot, blame in state.blame.slots.items():
-            if blame != self._blame.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
-                most = recovery.failures_per_slot
-                why = f"its workers have failed too often ({most} times; a command that cannot be started counts so)"
-                yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s: {why}."
-        for host, closing in state.blame.hosts.items():
-            if closing != self._blame.hosts.get(host):
-                why = "it was lost" if host in self._lost else "workers have failed in half of its slots or more"
-                limit = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
-                yield f"the host {host} is left alone for {limit}: {why}."
+    def _tell_limit(self, state: State) -> None:
+        """What becomes of hosts that come or go when the job may not be formed anew any more."""
+        if self._limited != (state.offered, state.generation):
+            self._limited = (state.offered, state.generation)
+            if sentence := describe_limit(state):
+                self._console.notice(f"{sentence}.")
 
     def _lose_host(self, host: str, sentence: str) -> None:
         self._lost.add(host)
@@ -262,25 +258,3 @@ def _is_newcomer(worker: Worker, state: State) -> bool:
     """It has never been in a generation, and nothing else has been heard of its end."""
     record = state.workers.get(worker.slot)
     return record is not None and record.worker == worker and record.standing in _NEW
-
-
-def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[str]:
-    """What has become of the hosts, in at most three sentences without a full stop."""
-    former, present = ({host.name: host.slots for host in hosts} for hosts in (before, now))
-    came = [f"{host.name} ({_count_slots(host.slots)})" for host in now if host.name not in former]
-    gone = [host.name for host in before if host.name not in present]
-    others = [
-        f"{host.name} ({_count_slots(host.slots)}, before {former[host.name]})"
-        for host in now
-        if former.get(host.name, host.slots) != host.slots
-    ]
-    if came:
-        yield f"the script names new hosts: {', '.join(came)}"
-    if gone:
-        yield f"the script does not name these hosts any more: {', '.join(gone)}"
-    if others:
-        yield f"the script names other numbers of slots: {', '.join(others)}"
-
-
-def _count_slots(slots: int) -> str:
-    return f"{slots} slot{'' if slots == 1 else 's'}"

@@ -18,7 +18,7 @@ from hvdrun.horovod_path import lead_to_shim
 from hvdrun.jobspec import JobSpec
 from hvdrun.masking import mask_command, mask_value
 from hvdrun.routes import LOOPBACK
-from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment
+from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
 from rendezvous.core.errors import TooFewSlotsError
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.ranking import rank
@@ -185,12 +185,11 @@ def _name_variables(spec: JobSpec, slot: Slot, assignment: Assignment) -> dict[s
         start_timeout_seconds=spec.start_timeout_seconds,
         lease_seconds=spec.lease_seconds,
     )
-    return (
-        bootstrap.environment()
-        | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
-        | ({} if spec.is_elastic else torch_environment(assignment, Endpoint(address, 0)) | {_MASTER_PORT: LATER})
-        | dict.fromkeys((JOB, SOCKET), LATER)
-    )
+    environment = bootstrap.environment() | horovod_environment(assignment, slot.host, elastic=spec.is_elastic)
+    if not spec.is_elastic:
+        environment |= torch_host_environment(dict.fromkeys(each.host for each in spec.place()), slot.host)
+        environment |= torch_environment(assignment, Endpoint(address, 0), LATER) | {_MASTER_PORT: LATER}
+    return environment | dict.fromkeys((JOB, SOCKET), LATER)
 
 
 def _explain_limits(spec: JobSpec) -> tuple[tuple[str, str], ...]:

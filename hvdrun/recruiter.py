@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from hvdrun.errors import HostsOverdueError, LaunchError
+from hvdrun.errors import HostFaultError, HostsOverdueError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.route_map import Answer
@@ -57,18 +57,12 @@ class Recruiter:
         self._changed = asyncio.Event()
         self._patience_seconds = FIRST_SECONDS
 
-    def want(self, host: str) -> bool:
-        """See to it that the host has an agent; whether there is one, or will be, that takes orders."""
+    def want(self, host: str) -> None:
+        """See to it that the host has an agent that takes orders, now or later."""
         if host in self._fleet.hosts:
-            return True
-        try:
-            transport = self._reach(host)
-        except LaunchError as error:
-            self._fail(host, error)
-            return False
-        self._fleet.add(host, transport)
+            return
+        self._fleet.add(host, self._reach(host))
         self._opening[host] = asyncio.create_task(self._open(host))
-        return True
 
     def forget(self, host: str) -> None:
         """The host is not wanted any more."""
@@ -98,12 +92,13 @@ class Recruiter:
         try:
             async with asyncio.timeout(spec.start_timeout_seconds):
                 await self._fleet.open_one(host)
-                if spec.is_remote(host):
-                    await check_version(spec, self._fleet, host)
+                await check_version(spec, self._fleet, host)
         except TimeoutError:
             self._give_up(host, HostsOverdueError((host,), spec.start_timeout_seconds))
         except LaunchError as error:
             self._give_up(host, error)
+        except Exception as error:  # noqa: BLE001 - the job goes on without this host, and is told why
+            self._give_up(host, HostFaultError(host, error))
         else:
             del self._opening[host]
             self._ready.append(host)

@@ -67,6 +67,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         bind_to=values["bind_to"],
         start_timeout_seconds=values["start_timeout_seconds"],
         lease_seconds=values["lease_seconds"] or (DEFAULT_LEASE_SECONDS if elasticity else STATIC_LEASE_SECONDS),
+        launcher_timeout_seconds=values["launcher_timeout_seconds"],
         grace_seconds=values["grace_seconds"],
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
@@ -92,13 +93,15 @@ def list_hosts(values: Mapping[str, Any], elasticity: Elasticity | None) -> Host
 
 
 def complete(words: Sequence[str], values: Mapping[str, Any]) -> str:
-    """The command line as it would be with -np: all slots of the hosts that were given, or two workers."""
-    size = 2
-    if values["hosts"] is not None or values["hostfile"] is not None:
+    """The command line as it would be with -np: a bare number, all slots of the given hosts, or two workers."""
+    size, start = 2, find_command(words)
+    if words[start : start + 1] and words[start].isdecimal():  # as in `hvdrun 4 python train.py`
+        size, words = int(words[start]), [*words[:start], *words[start + 1 :]]
+    elif values["hosts"] is not None or values["hostfile"] is not None:
         listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=size)
         size = sum(host.slots for host in listed.hosts)
     typed = shlex.join(mask_command(words))
-    is_shown = find_command(words) < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
+    is_shown = start < len(words) and typed.isprintable() and len(typed) <= LONGEST_EXAMPLE
     return f"hvdrun -np {size} {typed if is_shown else 'python train.py'}"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hvdrun.errors import HostLostEarlyError, LaunchError
+from hvdrun.errors import HostLostError, LaunchError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.network.alone import choose_alone
@@ -95,7 +95,7 @@ class RouteMap:
                 return await survey(
                     [*settled, *waiting], self._fleet.send, self._fleet.hear, settled=settled, loopback=self._loopback
                 )
-            except (SurveyTimeoutError, HostLostEarlyError) as error:
+            except (SurveyTimeoutError, HostLostError) as error:
                 missing = error.hosts if isinstance(error, SurveyTimeoutError) else (error.host,)
                 have_left = any(host in settled and host not in self._settled for host in missing)
                 failed = [host for host in waiting if host in missing] or ([] if have_left else waiting)

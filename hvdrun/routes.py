@@ -1,6 +1,7 @@
 """How the hosts of a job reach each other, and the rendezvous: on this machine alone, or as a survey has proven."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -37,7 +38,7 @@ class Doors(Protocol):
 
 
 async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable[[str], None]) -> dict[str, Route]:
-    """The ways of every host of the fleet, by host.
+    """The ways of every host of the fleet, by host, once each agent has said hello.
 
     A job on this machine alone needs none but loopback. Otherwise all hosts and the launcher are surveyed, and the
     rendezvous is opened at each address of this machine that some host has reached; a host that reaches none of them
@@ -53,13 +54,13 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
         LaunchError: there are no such ways, or an agent did not answer.
     """
     inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
+    await check_versions(spec, fleet)
     if not spec.remote.hosts:
         return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
     from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - a job on this machine alone needs none of it
     from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
     from hvdrun.network.survey import survey  # noqa: PLC0415 - the same
 
-    await check_versions(spec, fleet)
     findings = await survey(fleet.hosts, fleet.send, fleet.hear)
     choice = choose(findings, Restriction(spec.interfaces) if spec.interfaces else None)
     check_machines(choice)
@@ -111,18 +112,21 @@ async def check_versions(spec: JobSpec, fleet: Fleet) -> None:
 
 
 async def check_version(spec: JobSpec, fleet: Fleet, host: str) -> None:
-    """Refuse the agent of this host if it is of another version.
+    """Wait for the hello of this host's agent, and refuse the agent if it is of another version.
+
+    An agent on this machine has until --start-timeout, which the rendezvous counts.
 
     Raises:
-        LaunchError: it is, or it said nothing.
+        LaunchError: it is of another version, has ended, or said nothing.
     """
-    from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
-
     try:
-        async with asyncio.timeout(HELLO_SECONDS):
+        async with asyncio.timeout(HELLO_SECONDS if spec.is_remote(host) else None):
             while not isinstance(hello := await fleet.hear(host), Hello):
                 pass
     except TimeoutError:
         raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
     if hello.version != __version__:
-        raise VersionMismatchError(host, spec.remote.interpreter, hello.version, __version__)
+        from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
+
+        interpreter = spec.remote.interpreter if spec.is_remote(host) else sys.executable
+        raise VersionMismatchError(host, interpreter, hello.version, __version__)

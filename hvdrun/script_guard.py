@@ -77,12 +77,17 @@ class ScriptGuard:
                 start_new_session=True,
                 cwd=os.sep,
             )
+            if self._process.stdin is not None:
+                os.set_blocking(self._process.stdin.fileno(), False)
 
     def _tell(self, line: str) -> None:
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it was killed; the next run starts another
-                self._process.stdin.write(f"{line}\n".encode())
-                self._process.stdin.flush()
+            try:
+                os.write(self._process.stdin.fileno(), f"{line}\n".encode())  # as a whole, or not at all
+            except BrokenPipeError:
+                pass  # it was killed; the next run starts another
+            except BlockingIOError:
+                self._process.kill()  # it is stopped, and its pipe full
 
     def _end(self) -> None:
         if self._process is None:
@@ -90,6 +95,5 @@ class ScriptGuard:
         process, self._process = self._process, None
         process.kill()  # it has nothing more to do, and may be stopped
         if process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+            process.stdin.close()
         process.wait()

@@ -1042,6 +1042,7 @@ class Begin(_message.Message):
     DIRECTORY_FIELD_NUMBER: _builtins.int
     ENVIRONMENT_FIELD_NUMBER: _builtins.int
     LEASE_SECONDS_FIELD_NUMBER: _builtins.int
+    PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     START_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     ADDRESS_FIELD_NUMBER: _builtins.int
     PREFORK_FIELD_NUMBER: _builtins.int
@@ -1064,6 +1065,9 @@ class Begin(_message.Message):
     """PEM"""
     directory: _builtins.bytes
     lease_seconds: _builtins.float
+    """how long this agent may be silent"""
+    patience_seconds: _builtins.float
+    """how long the server may be"""
     start_timeout_seconds: _builtins.float
     address: _builtins.str
     """where the other hosts' workers reach this host"""
@@ -1100,6 +1104,7 @@ class Begin(_message.Message):
         directory: _builtins.bytes = ...,
         environment: _abc.Iterable[Global___Variable] | None = ...,
         lease_seconds: _builtins.float = ...,
+        patience_seconds: _builtins.float = ...,
         start_timeout_seconds: _builtins.float = ...,
         address: _builtins.str = ...,
         prefork: _builtins.bool = ...,
@@ -1111,7 +1116,7 @@ class Begin(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "master", b"master", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stdin_rank: _TypeAlias = _typing.Literal["stdin_rank"]  # noqa: Y015
     _WhichOneofArgType__stdin_rank: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank"]  # noqa: Y015
@@ -1351,8 +1356,11 @@ class Found(_message.Message):
 
     ADDRESSES_FIELD_NUMBER: _builtins.int
     CORES_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     cores: _builtins.int
     """that the agent, and so its workers, may use"""
+    token: _builtins.bytes
+    """of the survey that this answers"""
     @_builtins.property
     def addresses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Listening]: ...
     def __init__(
@@ -1360,10 +1368,11 @@ class Found(_message.Message):
         *,
         addresses: _abc.Iterable[Global___Listening] | None = ...,
         cores: _builtins.int = ...,
+        token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "cores", b"cores", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1409,16 +1418,20 @@ class Probed(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROOFS_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.bytes
+    """of the survey that this answers"""
     @_builtins.property
     def proofs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Proof]: ...
     def __init__(
         self,
         *,
         proofs: _abc.Iterable[Global___Proof] | None = ...,
+        token: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["proofs", b"proofs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["proofs", b"proofs", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,11 +2,11 @@
 
 `HVD_*` say how to reach the agent. `HOROVOD_*` are for scripts that read them before, or instead of, `init()`; in a
 static job they are right from the start, since the placement fixes the ranks before launch. `RANK` and its kin are for
-scripts that call torch's own `init_process_group()`.
+scripts and libraries that torchrun would start.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -106,13 +106,30 @@ def horovod_environment(assignment: Assignment, hostname: str, *, elastic: bool)
     }
 
 
-def torch_environment(assignment: Assignment, master: Endpoint) -> dict[str, str]:
-    """The variables by which a script written for torchrun finds its world; its rank 0 will listen at `master`."""
+def torch_environment(assignment: Assignment, master: Endpoint, job: str) -> dict[str, str]:
+    """The variables that torchrun gives each worker of its own; rank 0 will listen at `master`.
+
+    TORCHELASTIC_USE_AGENT_STORE is False because no agent listens there. torchrun also sets
+    TORCH_NCCL_ASYNC_ERROR_HANDLING to torch's default; our own groups have another default.
+    """
     return {
         "RANK": str(assignment.rank),
         "WORLD_SIZE": str(assignment.size),
         "LOCAL_RANK": str(assignment.local_rank),
         "LOCAL_WORLD_SIZE": str(assignment.local_size),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(assignment.rank),
+        "ROLE_WORLD_SIZE": str(assignment.size),
         "MASTER_ADDR": master.address,
         "MASTER_PORT": str(master.port),
+        "TORCHELASTIC_RUN_ID": job.rpartition("/")[2],  # programs make it part of the names of files
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+
+
+def torch_host_environment(hosts: Iterable[str], host: str) -> dict[str, str]:
+    """The variables that torchrun gives all workers of a host: the host's place among those of the job."""
+    names = tuple(hosts)
+    return {"GROUP_RANK": str(names.index(host)), "GROUP_WORLD_SIZE": str(len(names))}

@@ -20,6 +20,8 @@ class Begin:
     host: this host's name in the job.
     server: address:port of the rendezvous server.
     command, directory, environment: of every worker; the environment in bytes, as an operating system has it.
+    lease_seconds: how long this agent may be silent before it counts as lost.
+    patience_seconds: how long the server may be silent before this agent ends its workers; infinite on its own machine.
     address: where the workers of other hosts reach this host.
     master: where rank 0 may open a torch store of its own; None asks this host to reserve a port for it.
     stdin_rank: which worker reads hvdrun's standard input, by the rank of its placement; None for nobody.
@@ -37,6 +39,7 @@ class Begin:
     directory: str
     environment: Mapping[bytes, bytes] = field(repr=False)
     lease_seconds: float
+    patience_seconds: float
     start_timeout_seconds: float
     address: str
     master: Endpoint | None = None
@@ -178,10 +181,12 @@ class Found:
     """What a host has, in answer to Look.
 
     cores: how many the agent, and so its workers, may use.
+    token: of the survey that this answers.
     """
 
     addresses: tuple[Listening, ...]
     cores: int
+    token: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +205,13 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What was proven, in answer to Probe; what is missing was not."""
+    """What was proven, in answer to Probe; what is missing was not.
+
+    token: of the survey that this answers.
+    """
 
     proofs: tuple[Proof, ...]
+    token: bytes = field(default=b"", repr=False)
 
 
 Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed

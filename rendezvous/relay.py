@@ -16,9 +16,8 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
+from rendezvous import serving, wire
 from rendezvous.client import AgentClient, name_socket
-from rendezvous.completing import complete
 from rendezvous.errors import ListenError, WireError
 from rendezvous.notices import Board, Notice, Published, Refused
 
@@ -59,9 +58,9 @@ class Relay(pb_grpc.RendezvousServicer):
             self._server.add_insecure_port(name_socket(socket))
             # Its folder keeps others out already; this is for a folder that somebody has opened.
             socket.chmod(0o600)  # noqa: ASYNC240 - takes no time
+            await serving.start(self._server)
         except (RuntimeError, OSError) as error:
             raise ListenError(str(socket), str(error)) from None
-        await complete(self._server.start())
 
     async def follow_server(self) -> None:
         """Hang up what the server tells this host, until cancelled; without this, workers hear nothing.
@@ -82,7 +81,7 @@ class Relay(pb_grpc.RendezvousServicer):
         each worker's standard error, which is the user's.
         """
         self._board.close()
-        await self._server.stop(_GRACE_SECONDS)
+        await serving.stop([self._server], _GRACE_SECONDS)
 
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]

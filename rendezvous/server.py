@@ -22,9 +22,8 @@ import grpc
 
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
-from rendezvous import wire
+from rendezvous import serving, wire
 from rendezvous.boards import Boards
-from rendezvous.completing import complete
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
@@ -34,7 +33,7 @@ from rendezvous.core.reports import Report
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
-from rendezvous.file_limit import FileLimit, count_connections
+from rendezvous.file_limit import count_connections
 from rendezvous.notices import Board
 
 TICK_SECONDS = 0.25
@@ -67,7 +66,6 @@ class Server:
         self._effects: deque[Effect] = deque()
         self._is_performing = False
         self._doors: list[grpc.aio.Server] = []
-        self._file_limit = FileLimit()
         self._clock: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         self._owner: asyncio.Task[Any] | None = None
@@ -77,22 +75,21 @@ class Server:
         """Listen on a free port of `address` as well; the port is returned. The clock starts with the first.
 
         Raises:
-            ListenError: the address is none of this machine's.
+            ListenError: the address is none of this machine's, or gRPC does not start.
         """
         credential = self._credential
         credentials = grpc.ssl_server_credentials(
             [(credential.private_key, credential.certificate)], credential.authority, require_client_auth=True
         )
         host = f"[{address}]" if ":" in address else address
-        self._file_limit.raise_to_hard()
         door = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_allowed_incoming_connections", count_connections())))
         self._doors.append(door)
         pb_grpc.add_RendezvousServicer_to_server(_Servicer(self), door)
         try:
             port = door.add_secure_port(f"{host}:0", credentials)
-        except RuntimeError as error:
+            await serving.start(door)
+        except (RuntimeError, TimeoutError) as error:
             raise ListenError(address, str(error)) from None
-        await complete(door.start())
         if self._clock is None:
             self.tell(Ticked(time.monotonic()))
             self._clock = asyncio.create_task(self._tick())
@@ -104,8 +101,7 @@ class Server:
         if self._clock is not None:
             self._clock.cancel()
             await asyncio.wait({self._clock})
-        await asyncio.gather(*(door.stop(grace=None) for door in self._doors))
-        self._file_limit.put_back()
+        await serving.stop(self._doors)
         if self._failure is not None:
             raise self._failure
 
@@ -155,7 +151,8 @@ class Server:
 
         Raises:
             WireError: the report is malformed; nothing has changed.
-            IllegalEventError: it contradicts the state, or speaks for another host.
+            IllegalEventError: it speaks for another host, and nothing has changed; or it contradicts the state, and the
+                ends before the one that does so are taken in.
         """
         if not report.number:
             raise WireError("a report without number")

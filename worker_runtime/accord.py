@@ -25,15 +25,17 @@ class Helper(Protocol):
 
 
 class Unasked(threading.local):
-    """Of each thread, the names that were made and not asked for yet.
+    """Of each thread, the names that were made and not asked for yet, by calls that have not returned yet.
 
     names: the sets and names, each with its number.
     made: how many names were made, asked for or not.
+    calls: how many calls are under way, one within the other, that tell of such names.
     """
 
     def __init__(self) -> None:
         self.names: dict[tuple[int, str], int] = {}
         self.made = 0
+        self.calls = 0
 
 
 class Accord:

@@ -3,9 +3,9 @@
 As a rule the guardian ends the workers of an agent that was killed. Where both are killed at once, workers would wait
 for each other for ever, and hold what the next job needs.
 
-Who the agent is, the kernel tells of its socket. A thread sleeps on the agent's pidfd, which tells of its end and of
-nothing else; an open connection would be one more thing that forked children hold. The thread belongs to the process,
-and not to what `init()` makes: a worker that hangs after `shutdown()` is to end as well.
+Who the agent is, the kernel tells of its socket. A thread waits for the agent's end; an open connection would be one
+more thing that forked children hold. The thread belongs to the process, and not to what `init()` makes: a worker that
+hangs after `shutdown()` is to end as well.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from worker_runtime.membership import Bootstrap
+from worker_runtime.process_end import wait_for_end
 
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _RETRY_SECONDS = 0.1  # an agent listens a little later than it starts its first workers
@@ -58,17 +59,14 @@ def watch(bootstrap: Bootstrap) -> None:
     if agent is None:
         reason = f"nobody has listened at {bootstrap.socket} for {bootstrap.start_timeout_seconds:g} s"
         end(f"the worker {bootstrap.worker} ends, since it has no agent: {reason}")
+    if agent == 0:
+        return
     has_ended = f"the worker {bootstrap.worker} ends, since its agent (process {agent}) has ended"
     try:
         session = os.getsid(agent)
-        pidfd = os.pidfd_open(agent)
     except ProcessLookupError:
         end(has_ended)
-    except OSError:  # it is hidden from here, or its end cannot be waited for on this kernel
-        return
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    poller.poll()
+    wait_for_end(agent)
     end(has_ended, with_group=os.getsid(0) != session)
 
 

@@ -70,7 +70,7 @@ class Attempt:
         self.number = number
         self.rank = rank
         self.size = size
-        self.sets = ProcessSets(rank, size)
+        self.sets = ProcessSets(rank, size, number)
         self.runner = Runner(rank, None, self.sets)
         self.driver: Driver | None = None
         self.seen = -1

@@ -37,6 +37,7 @@ class Background:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC)
         self.is_rung = False
         self._is_closed = False
+        self._closing = threading.RLock()  # a signal's handler may close it, too
         self._thread = threading.Thread(target=self._run, name="hvd-driver", daemon=True)
         self._thread.start()
 
@@ -47,18 +48,25 @@ class Background:
             os.eventfd_write(self._bell, 1)
 
     def close(self) -> None:
-        """End the thread."""
-        self._is_closed = True
-        os.eventfd_write(self._bell, 1)
+        """End the thread, which may still be driving when this returns; the bell is the thread's own to close."""
+        with self._closing:
+            self._is_closed = True
+            os.eventfd_write(self._bell, 1)
         if self._thread is not threading.current_thread():
             self._thread.join(_JOIN_SECONDS)
-        os.close(self._bell)
 
     def abandon(self) -> None:
         """In a forked child, which has no such thread."""
         os.close(self._bell)
 
     def _run(self) -> None:
+        try:
+            self._serve()
+        finally:
+            with self._closing:
+                os.close(self._bell)
+
+    def _serve(self) -> None:
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         while not self._is_closed:

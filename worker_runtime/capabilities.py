@@ -4,22 +4,29 @@ What is "built" is what the workers' torch brings, since nothing is compiled her
 always there, NCCL where torch has it.
 """
 
+import os
+from typing import Any
+
 import torch
 import torch.distributed as dist
 
 from worker_runtime.errors import NotInitializedError
+from worker_runtime.mpi_world import join_mpi_world
 from worker_runtime.runtime import RUNTIME
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be used by several threads; always an error, since there is no MPI.
+    """Whether MPI may be used by several threads: the program's own, which mpi4py reaches.
 
     Raises:
-        ValueError: MPI is not enabled, or Horovod has not been initialized.
+        ValueError: there is no such MPI, or its world is not the job, or Horovod has not been initialized.
     """
     if not RUNTIME.is_initialized:
         raise NotInitializedError
-    raise ValueError("Horovod MPI is not enabled; mpi_enabled() tells.")
+    mpi: Any = join_mpi_world(os.environ, RUNTIME.assignment, RUNTIME.shutdown, loads=True)
+    if mpi is None:
+        raise ValueError("Horovod MPI is not enabled: install mpi4py, and start the script with mpirun, to use MPI too")
+    return bool(mpi.Query_thread() == mpi.THREAD_MULTIPLE)
 
 
 def mpi_enabled() -> bool:

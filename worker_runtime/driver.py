@@ -23,7 +23,7 @@ from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
-from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
+from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_goodbye, encode_number
 
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
@@ -66,7 +66,7 @@ class Driver:
         accord: the executor's.
         patience: of a thread that waits, until it says that it can do nothing else.
 
-    askers: the threads that have ever asked.
+    askers: the program's threads that have ever asked.
     """
 
     def __init__(
@@ -98,7 +98,8 @@ class Driver:
         link = self._link
         with self._sending:
             self._pending[link.ask(handle.operation)] = handle
-            self.askers.add(handle.thread)
+            if handle.thread is not None:
+                self.askers.add(handle.thread)
         if at_once or link.is_full:
             self._flush()
         if not is_awaited and (self._background is None or not self._background.is_rung):
@@ -194,19 +195,20 @@ class Driver:
                 self._link.flush()
         self.await_end(limit_seconds)
 
-    def leave(self, find_reason: Callable[[], str] = lambda: "", kind: Frame = Frame.LEAVE) -> None:
+    def leave(self, find_reason: Callable[[], str] = lambda: "", kind: Frame = Frame.LEAVE, how: str = "") -> None:
         """Say goodbye and end the connection and the thread; what is pending stays unanswered.
 
         Args:
             find_reason: tells, at the last moment, why others cannot go on; empty when they can.
             kind: END or EXIT where the process ends, and the others shall hear of it only then: who has failed ends
                 before them.
+            how: the process ends, for the others: "ended (exit code 0)".
         """
         with self._sending:
             self._is_closed = True
         if self._background is not None:
             self._background.close()
-        self.quit(find_reason, kind)
+        self.quit(find_reason, kind, how)
         if kind is Frame.LEAVE:
             self._link.shut_down()  # wakes who still hears
         else:
@@ -217,13 +219,13 @@ class Driver:
             self._driving.release()
         self._pending.clear()
 
-    def quit(self, find_reason: Callable[[], str], kind: Frame = Frame.LEAVE) -> None:
+    def quit(self, find_reason: Callable[[], str], kind: Frame = Frame.LEAVE, how: str = "") -> None:
         """Say goodbye, unless that was done, and nothing any more; see `leave`, which has to follow."""
         with self._sending, contextlib.suppress(OSError):  # it may have gone before
             self._is_closed = True
             if not self._has_left:
                 self._has_left = True
-                self._link.tell(kind, find_reason().encode())
+                self._link.tell(kind, encode_goodbye(find_reason(), how))
                 self._link.flush()
 
     def abandon(self) -> None:
@@ -304,7 +306,7 @@ class Driver:
             try:
                 self._link.flush()
             except OSError as error:
-                self._end(f"the connection to the sequencer is broken ({error})")
+                self._end_broken(error)
             except RuntimeError as error:
                 self._end(f"what was asked could not be sent ({error})")
 
@@ -322,7 +324,7 @@ class Driver:
         except EOFError:
             self._end("the sequencer has ended")
         except OSError as error:
-            self._end(f"the connection to the sequencer is broken ({error})")
+            self._end_broken(error)
 
     def _obey(self, kind: int, body: memoryview) -> None:
         performer = self._performer
@@ -349,6 +351,10 @@ class Driver:
 
     def _count_members(self, number: int) -> int:
         return self._performer.count_members(self._pending[number].operation.question.process_set)
+
+    def _end_broken(self, error: OSError) -> None:
+        how = error.strerror or error
+        self._end(f"rank {self._link.rank} was cut off: its connection to the sequencer broke: {how}")
 
     def _end(self, reason: str) -> None:
         """Nothing will be answered any more."""

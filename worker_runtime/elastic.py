@@ -229,6 +229,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         except _RanksLostInterrupt:
             skip_sync = not state.needs_sync()
             wish = None
+            RUNTIME.executor.begin_again()
         except HorovodInternalError as error:
             failures.append((str(error), state._commits))  # noqa: SLF001 - of this module
             has_left = was_initialized and not RUNTIME.is_initialized

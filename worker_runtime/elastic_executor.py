@@ -27,7 +27,6 @@ from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.membership import CompletedOperation, PendingOperation, Report, Verdict, Wish
 from worker_runtime.operation import Members, Operation
-from worker_runtime.process_sets import ProcessSets
 from worker_runtime.torch_groups import Work
 from worker_runtime.wire import Frame
 from worker_runtime.works import describe_cause, end_before
@@ -216,7 +215,7 @@ class ElasticExecutor(Executor):
         with self._changed:
             former = self._attempt.sets
             self._attempt, self._ranks = attempt, ranks
-            self._move_sets(former, attempt, ranks)
+            attempt.sets.move_from(former, ranks)
             self._completed.clear()
             self._floor = 0
             for handle in list(self._in_flight.values()):
@@ -288,10 +287,16 @@ class ElasticExecutor(Executor):
     def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         if self._make_error is not None:
             raise self._make_error(operation.title)
-        among = operation.among
-        if self._is_suspended or among == self._attempt.sets.find(among.number, operation.title):
-            return operation
-        return self._renew(operation)  # it was made before the generation changed, and comes after
+        former, among = operation.among, self._attempt.sets.find(operation.among.number, operation.title)
+        # What was made before the generation changed comes after; only a step must know even where nobody was lost.
+        is_present = former.generation == among.generation if operation.is_of_step else former.ranks == among.ranks
+        return operation if is_present else self._renew(operation)
+
+    def _make_way(self, earlier: Handle[Any]) -> bool:
+        """See `Executor`; what was interrupted is run again, and so is in the way still."""
+        if not earlier.is_done():
+            return False
+        return earlier.terms is None or earlier.is_failed or self._note_success(earlier, earlier.terms)
 
     def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
         if self._is_suspended or self._attempt.failure is not None:
@@ -331,13 +336,18 @@ class ElasticExecutor(Executor):
             terms = handle.terms
             if handle.is_failed or handle.is_finished or terms is None:
                 continue
-            if _have_succeeded(handle.works):
-                handle.conclude()
-                self._note_completed(handle, terms)
-                self.forget(handle)
-            else:
+            if not self._note_success(handle, terms):
                 self._indices[handle] = terms.index
                 handle.reset()
+
+    def _note_success(self, handle: Handle[Any], terms: Release) -> bool:
+        """Whether a released operation has ended well: then it is done, though nobody has waited for it yet."""
+        if not _have_succeeded(handle.works):
+            return False
+        handle.conclude()
+        self._note_completed(handle, terms)
+        self.forget(handle)
+        return True
 
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
         operation, index = handle.operation, self._indices.get(handle)
@@ -350,18 +360,6 @@ class ElasticExecutor(Executor):
             root=operation.needed_rank,
             obstacle=operation.find_obstacle(is_begun=index is not None),
         )
-
-    def _move_sets(self, former: ProcessSets, attempt: Attempt, ranks: Mapping[int, int]) -> None:
-        """Number the process sets' members anew; a set that has lost some is lost."""
-        for number, lost in former.list_lost().items():
-            attempt.sets.lose(number, lost)
-        for number in former.numbers:
-            members = former.list_ranks(number)
-            lost = tuple(rank for rank in members if rank not in ranks)
-            if lost and number != GLOBAL_SET:
-                attempt.sets.lose(number, lost)
-            elif number != GLOBAL_SET:
-                attempt.sets.add(number, tuple(sorted(ranks[rank] for rank in members)), -1 - number)
 
     def _tell_early_news(self, attempt: Attempt) -> None:
         """What the thread that hears of others' ends has heard before the attempt was connected; later it tells itself.
@@ -376,13 +374,16 @@ class ElasticExecutor(Executor):
                 self.note_departed(number, rank)
 
     def _announce_sets(self, attempt: Attempt) -> None:
-        """Make the process sets known to the sequencer of their generation, under the numbers that they have."""
+        """Make the process sets known to the sequencer of their generation, under the numbers that they have.
+
+        Also those that have lost members, which no other is to be taken for; but not those of which nobody is left.
+        """
         for number in attempt.sets.numbers:
-            if number == GLOBAL_SET or attempt.driver is None:
+            if number == GLOBAL_SET or attempt.driver is None or not attempt.sets.count(number):
                 continue
             among = attempt.sets.find(GLOBAL_SET, "")
             operation = AddSet(attempt.sets.list_ranks(number), among, f"add_process_set.{number}", number)
-            handle = Handle(self, operation, threading.get_ident())
+            handle = Handle(self, operation, None)  # this thread asks for nothing else: see `waiting.py`
             attempt.driver.ask(handle, at_once=True, is_awaited=True)
             attempt.driver.await_answer(handle)
             if handle.terms is None:

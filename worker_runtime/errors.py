@@ -6,7 +6,7 @@ Long because all of them are found in one place.
 from collections.abc import Sequence
 from datetime import timedelta
 
-from worker_runtime.membership import Endpoint, Membership
+from worker_runtime.membership import Assignment, Endpoint, Membership
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -76,6 +76,16 @@ class MeetingError(InitializationError):
     def __init__(self, launcher: str, where: str, cause: str) -> None:
         super().__init__(f"the workers that {launcher} started could not meet at {where}: {cause}")
         self.where = where
+
+
+class MpiWorldError(InitializationError):
+    """To MPI, which the program uses through mpi4py, the job is not the world."""
+
+    def __init__(self, numbers: Assignment, rank: int = 0, size: int = 1) -> None:
+        super().__init__(
+            f"to mpi4py this process is rank {rank} of {size}, and to the job rank {numbers.rank} of {numbers.size}; "
+            f"start the script with 'mpirun -np {numbers.size}', or do not import mpi4py"
+        )
 
 
 class GroupFormationError(InitializationError):

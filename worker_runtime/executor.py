@@ -9,6 +9,7 @@ outlives its workers `ElasticExecutor` goes on in another.
 Long because all that an operation goes through is to be read in one place.
 """
 
+import sys
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from rendezvous.core.model import limit_silence
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
@@ -46,7 +48,7 @@ from worker_runtime.works import describe_cause
 ResultT = TypeVar("ResultT")
 
 _CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
-_ABORTED = "it has ended, or called shutdown(), while operations were under way"
+_LONGEST_CAUSE = 200  # of an error's text, so much is told to the others
 _LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
 _AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
 _LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
@@ -87,7 +89,7 @@ class Executor:
         find_cause: Callable[[], str | None] = lambda: None,
         lease_seconds: float = _LEASE_SECONDS,
     ) -> None:
-        self.silence_seconds = lease_seconds + _AFTER_LEASE_SECONDS
+        self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
         self.handle_table = HandleTable()
         self._find_cause = find_cause
@@ -133,6 +135,11 @@ class Executor:
         """The process sets that all ranks know."""
         return self._attempt.sets
 
+    def begin_again(self) -> None:
+        """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
+        with self._lock:
+            self._attempt.sets.supersede()
+
     def find_members(self, process_set: int, title: str) -> Members:
         """The set as this rank sees it; see `ProcessSets.find`.
 
@@ -147,7 +154,9 @@ class Executor:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
         made = self._names.make(kind, name, process_set)
         unasked = self.accord.unasked
-        unasked.names[process_set, made] = unasked.made = unasked.made + 1
+        unasked.made += 1
+        if unasked.calls:
+            unasked.names[process_set, made] = unasked.made
         return made
 
     def give_up_call(self, process_set: int, name: str, reason: str) -> None:
@@ -185,7 +194,7 @@ class Executor:
             key = question.process_set, question.name
             handle = Handle(self, operation, threading.get_ident())
             earlier = self._in_flight.get(key)
-            if earlier is not None and not earlier.is_done():
+            if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
             if not self._may_ask(handle, key):
                 self.accord.unasked.names.pop(key, None)
@@ -297,9 +306,14 @@ class Executor:
             self._closed = True
         attempt = self._attempt
         if attempt.driver is not None and not attempt.is_closed:
-            goodbye = self.last_goodbye if is_end else Frame.LEAVE
+            how = _describe_end() if is_end else ""
+            aborted = f"it {how or 'called shutdown()'} while operations were under way"
             attempt.is_closed = True
-            attempt.driver.leave(lambda: _ABORTED if are_running([*self._in_flight.values()]) else "", goodbye)
+            attempt.driver.leave(
+                lambda: aborted if are_running([*self._in_flight.values()]) else "",
+                self.last_goodbye if is_end else Frame.LEAVE,
+                how,
+            )
         handles, self._in_flight = list(self._in_flight.values()), {}
         if are_running(handles):
             attempt.runner.interrupt()
@@ -357,6 +371,10 @@ class Executor:
             raise OperationFailedError(operation.title, self.rank, self._attempt.failure)
         return operation
 
+    def _make_way(self, earlier: Handle[Any]) -> bool:
+        """Whether an operation of the same name may be asked for; who waits for this one may do so later."""
+        return earlier.is_done()
+
     def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
         """Whether somebody listens; if not, the operation waits. The caller holds the lock."""
         del handle, key
@@ -382,3 +400,11 @@ class Executor:
         if self._attempt.failure is not None:
             return OperationFailedError(title, self.rank, self._attempt.failure)
         return ShutDownError(title, self.rank)
+
+
+def _describe_end() -> str:
+    """How this process ends, as far as Python knows by now, for the others."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return "ended"
+    return f"ended ({f'{type(error).__name__}: {error}'.splitlines()[0][:_LONGEST_CAUSE]})"

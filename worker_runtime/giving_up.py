@@ -36,16 +36,22 @@ def gives_up(kind: str | None = None) -> Callable[[Callable[P, ResultT]], Callab
                 executor = RUNTIME.executor
             except NotInitializedError:
                 return function(*args, **kwargs)
-            made = executor.accord.unasked.made
+            unasked = executor.accord.unasked
+            made = unasked.made
+            unasked.calls += 1
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
                 calls: Iterable[tuple[int, str]] = executor.accord.find_unasked(made)
-                if kind is not None and executor.accord.unasked.made == made:
+                if kind is not None and unasked.made == made:
                     calls = _count_call(executor, kind, _bind(signature, args, kwargs))
                 for process_set, name in calls:
                     executor.give_up_call(process_set, name, f"{type(error).__name__}: {error}")
                 raise
+            finally:
+                unasked.calls -= 1
+                if not unasked.calls:
+                    unasked.names.clear()  # of those that need not be asked for: this rank is alone in its set
 
         return call
 

@@ -34,9 +34,9 @@ class Handle(Generic[ResultT_co]):
         "thread",
     )
 
-    def __init__(self, executor: "Executor", operation: Operation[ResultT_co], thread: int) -> None:
+    def __init__(self, executor: "Executor", operation: Operation[ResultT_co], thread: int | None) -> None:
         self.operation = operation
-        self.thread = thread  # that submitted it
+        self.thread = thread  # of the program, that submitted it
         self.terms: Release | None = None
         self._executor = executor
         self._works: Sequence[Work] = ()

@@ -1,7 +1,10 @@
 """This worker's place in the job, as programs ask for it: joining, leaving, and the numbers."""
 
+import os
 from collections.abc import Iterable
 
+from worker_runtime.errors import MpiWorldError
+from worker_runtime.mpi_world import join_mpi_world
 from worker_runtime.process_set import ProcessSet, add_process_set, read_ranks
 from worker_runtime.runtime import RUNTIME
 
@@ -10,7 +13,7 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
     """Join the job that started this process, or be a world of one. Does nothing when initialised.
 
     In children of a worker, such as a DataLoader's workers, it is an error: the worker is the member. Forked ones know
-    its numbers all the same.
+    its numbers all the same. Where the program uses mpi4py, MPI is initialized afterwards, and its world is the job.
 
     Args:
         comm: None, or all ranks of the job. Horovod silently ignores other ranks; here they are an error.
@@ -19,8 +22,8 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
 
     Raises:
         ValueError: the job cannot be joined, or its member is a process above this one; or `comm` has not all ranks; or
-            a process set is wrong, or is given twice: then the worker has joined all the same, with the sets before
-            that one.
+            to mpi4py the job is not the world; or a process set is wrong, or is given twice: then the worker has joined
+            all the same, with the sets before that one.
         HorovodInternalError: the ranks do not agree on the process sets.
     """
     if RUNTIME.is_initialized and not RUNTIME.is_forked:
@@ -35,6 +38,11 @@ def init(comm: Iterable[int] | None = None, process_sets: Iterable[ProcessSet] |
             f"Horovod initialization failed: comm={list(ranks)} is not the whole job, whose ranks are 0 to {size - 1}; "
             "leave comm out, and make a process set of these ranks: hvd.init(process_sets=[hvd.ProcessSet(ranks)])"
         )
+    try:
+        join_mpi_world(os.environ, RUNTIME.assignment, RUNTIME.shutdown)
+    except MpiWorldError:
+        RUNTIME.shutdown()
+        raise
     for index, process_set in enumerate(sets):
         try:
             add_process_set(process_set)

@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Self
 
@@ -34,9 +34,12 @@ class Link:
     Args:
         connection: to the sequencer.
         rank: of this worker.
+
+    rank: this one.
     """
 
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
+        self.rank = rank
         self._socket = connection
         self._outbox = Outbox(rank)
         self._received: list[bytes] = []  # one piece at most, which has not been looked at
@@ -70,6 +73,12 @@ class Link:
             else:
                 return cls(connection, rank)
         raise failure  # without the context, whose frames would hold the caller's group
+
+    def hand_over(self, environment: Mapping[str, str]) -> None:
+        """As rank 0: tell the sequencer what the program has set for it, before anybody waits."""
+        self.tell(Frame.SETTINGS, wire.encode_settings(environment))
+        with contextlib.suppress(OSError):  # whoever uses the connection finds that it is broken
+            self.flush()
 
     def limit_silence(self, seconds: float) -> None:
         """Count the connection as broken when the sequencer's host has acknowledged nothing for so long."""

@@ -18,11 +18,13 @@ class Members:
     number: of the set; 0 is that of all ranks.
     ranks: its members' ranks in the job, in order.
     rank: this worker's rank in the job; it is one of them.
+    generation: in which they are those.
     """
 
     number: int
     ranks: tuple[int, ...]
     rank: int
+    generation: int = 0
 
     @property
     def size(self) -> int:

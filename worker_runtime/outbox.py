@@ -6,6 +6,7 @@ where that fails, a question goes in its place that no other rank agrees with.
 """
 
 import struct
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,7 @@ class Outbox:
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
-        self._signatures: dict[Signature, int] = {}
+        self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the one that was used last at the end
         self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
         self._frames: _Pieces = []  # signatures and complete frames
         self._operations: list[_Gathered] = []  # that were asked for after these
@@ -90,13 +91,15 @@ class Outbox:
         length = 0
         try:
             for (operation, signature, name), payload in zip(gathered, _pack(gathered), strict=True):
-                process_set = operation.question.process_set
+                process_set, factors = operation.question.process_set, operation.question.factors
                 if isinstance(payload, Exception):
                     piece: bytes | memoryview = b""
                     head = wire.encode_question(self._withdraw(operation, payload), process_set, name)
                 else:
                     piece = payload
-                    head = wire.encode_question(signature, process_set, name, operation.extents, len(piece))
+                    head = wire.encode_question(
+                        signature, process_set, name, operation.extents, len(piece), factors=factors
+                    )
                 if length + len(head) + len(piece) > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
                     pieces, length = [], 0
@@ -118,16 +121,22 @@ class Outbox:
         return self._call_signature(replace(signature, dtypes=(text,) * len(signature.dtypes), payload_dtype=""))
 
     def _call_signature(self, signature: Signature) -> int:
-        """Its number; the sequencer is told of it when it is new."""
+        """Its number; the sequencer is told of it when it is new, and may have to forget the one that is oldest."""
         latest, number = self._latest
         if signature is latest:
             return number
-        known = self._signatures.get(signature)
+        signatures = self._signatures
+        known = signatures.get(signature)
         if known is None:
-            known = len(self._signatures)
+            is_full = len(signatures) >= wire.MAX_SIGNATURES
+            known = next(iter(signatures.values())) if is_full else len(signatures)
             frame = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(known, signature))
-            self._signatures[signature] = known  # now that it could be encoded
+            if is_full:  # none that was gathered: that was used later
+                signatures.popitem(last=False)
+            signatures[signature] = known  # now that it could be encoded
             self._frames.append(frame)
+        else:
+            signatures.move_to_end(signature)
         self._latest = signature, known
         return known
 

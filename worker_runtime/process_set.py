@@ -1,7 +1,8 @@
 """Process sets as programs see them: some of the job's ranks, which communicate among themselves.
 
-A set is an object of the program's; registered, it has a number that all ranks know. The registration belongs to the
-present generation: after `shutdown()` the object is there, its number is not.
+A set is an object of the program's; registered, it has a number that all ranks know. Where the job goes on in place
+without ranks that were lost, the object has the others' new numbers. After `shutdown()`, and when an elastic function
+begins again, the object is there, its number is not.
 """
 
 import operator
@@ -14,6 +15,7 @@ from worker_runtime.collectives import AddSet, RemoveSet
 from worker_runtime.core.questions import GLOBAL_SET
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.executor import Executor
+from worker_runtime.operation import Members
 from worker_runtime.runtime import RUNTIME
 
 
@@ -31,21 +33,34 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         self._ranks = read_ranks("ProcessSet", ranks_or_comm)
-        self._registration: tuple[weakref.ref[Executor], int] | None = None
+        self._registration: tuple[weakref.ref[Executor], int, object] | None = None
 
     @property
     def ranks(self) -> list[int] | None:
-        """The ranks in the job, in order; None of the global set before `init()`."""
-        return list(self._ranks)
+        """The ranks in the job, in order; None of the global set before `init()`.
+
+        Those of a registered set are the members that are left, by the numbers that they have now; otherwise they are
+        those that the program has given.
+        """
+        members = self._find()
+        return list(self._ranks if members is None else members.ranks)
 
     @property
     def process_set_id(self) -> int | None:
-        """The set's number in this generation; None where it is not registered."""
+        """The set's number; None where it is not registered."""
+        members = self._find()
+        return None if members is None else members.number
+
+    def _find(self) -> Members | None:
+        """The set as it is at present, also for those who are not in it; None where it is not registered."""
         registration = self._registration
         if registration is None or not RUNTIME.is_initialized:
             return None
-        executor, number = registration
-        return number if executor() is RUNTIME.executor else None
+        executor, number, mark = registration
+        if executor() is not RUNTIME.executor:
+            return None
+        sets = RUNTIME.executor.process_sets  # those of one generation
+        return sets.look_up(number) if sets.find_mark(number) is mark else None
 
     def find_number(self, title: str) -> int:
         """The set's number, for an operation.
@@ -73,7 +88,8 @@ class ProcessSet:
 
     def size(self) -> int | None:
         """How many ranks it has; None where it is not registered."""
-        return None if self.process_set_id is None else len(self.ranks or ())
+        members = self._find()
+        return None if members is None else members.size
 
     def rank(self) -> int | None:
         """This worker's rank within the set; None where it is not registered.
@@ -81,13 +97,12 @@ class ProcessSet:
         Raises:
             ValueError: this worker is not in the set.
         """
-        if self.process_set_id is None:
+        members = self._find()
+        if members is None:
             return None
-        own = RUNTIME.executor.rank
-        ranks = self.ranks or []
-        if own not in ranks:
-            raise ValueError(f"Rank {own} is not a member of {self}.")
-        return ranks.index(own)
+        if members.rank not in members.ranks:
+            raise ValueError(f"Rank {members.rank} is not a member of {self}.")
+        return members.position
 
     def included(self) -> bool | None:
         """Whether this worker is in the set; None as long as its ranks are not known.
@@ -95,12 +110,14 @@ class ProcessSet:
         Raises:
             ValueError: Horovod has not been initialized.
         """
-        ranks = self.ranks
-        return None if ranks is None else RUNTIME.executor.rank in ranks
+        own = RUNTIME.executor.rank
+        members = self._find()
+        return own in self._ranks if members is None else members.rank in members.ranks
 
     def register(self, executor: Executor, number: int | None) -> None:
         """Note the set's number in a generation; None when it was removed. For this module."""
-        self._registration = None if number is None else (weakref.ref(executor), number)
+        mark = None if number is None else executor.process_sets.find_mark(number)
+        self._registration = None if number is None or mark is None else (weakref.ref(executor), number, mark)
 
     def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """The set itself: a copied module still communicates in the same one."""
@@ -108,7 +125,7 @@ class ProcessSet:
 
     def __reduce__(self) -> str | tuple[type["ProcessSet"], tuple[tuple[int, ...]]]:
         """Pickled it is its ranks: a registration cannot be sent."""
-        return ProcessSet, (self._ranks,)
+        return ProcessSet, (tuple(self.ranks or ()),)
 
     def __repr__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
@@ -122,20 +139,21 @@ class _GlobalProcessSet(ProcessSet):
 
     @property
     def ranks(self) -> list[int] | None:
-        return list(range(RUNTIME.executor.size)) if RUNTIME.is_initialized else None
+        members = self._find()
+        return None if members is None else list(members.ranks)
 
     @property
     def process_set_id(self) -> int:
         return GLOBAL_SET
 
+    def _find(self) -> Members | None:
+        return RUNTIME.executor.process_sets.look_up(GLOBAL_SET) if RUNTIME.is_initialized else None
+
+    def included(self) -> bool | None:
+        return True if RUNTIME.is_initialized else None
+
     def __reduce__(self) -> str:
         return "global_process_set"
-
-    def size(self) -> int | None:
-        return RUNTIME.executor.size if RUNTIME.is_initialized else None
-
-    def rank(self) -> int | None:
-        return RUNTIME.executor.rank if RUNTIME.is_initialized else None
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -180,6 +198,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id if isinstance(process_set, ProcessSet) else None
     if process_set is global_process_set or (number is None and isinstance(process_set, ProcessSet)):
         return False
+    if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
+        process_set.register(executor, None)
+        return True
     with _naming(executor, "remove_process_set") as name:
         check_process_set("remove_process_set", process_set)
     executor.run(RemoveSet(number, everyone, name))
@@ -203,10 +224,9 @@ def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:
     ranks = tuple(process_set.ranks or ())
     if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:
         raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
-    registered = executor.process_sets
-    if process_set.process_set_id is not None or any(
-        registered.list_ranks(number) == ranks for number in registered.numbers
-    ):
+    sets = executor.process_sets
+    own = process_set.process_set_id
+    if any(sets.is_current(number) for number in sets.numbers if number == own or sets.list_ranks(number) == ranks):
         raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
     return ranks
 

@@ -94,14 +94,12 @@ class SequencerProcess:
     def _start(self) -> _Child:
         stdin, orders = os.pipe()
         output, stdout = os.pipe()
-        owner = os.pidfd_open(os.getpid())
         try:
             process = subprocess.Popen(
-                [self._python, "-P", "-c", *tether.make_arguments(owner, SEQUENCER, self._address)],
+                [self._python, "-P", "-c", *tether.make_arguments(SEQUENCER, self._address)],
                 env={**os.environ, **_THREADS},
                 stdin=stdin,
                 stdout=stdout,
-                pass_fds=(owner,),
                 start_new_session=True,  # a terminal's Ctrl-C is for the owner
             )
         except OSError as error:
@@ -109,8 +107,8 @@ class SequencerProcess:
             os.close(output)
             raise SequencerStartError(f"{self._python} could not be started: {error.strerror}") from None
         finally:
-            for descriptor in (stdin, stdout, owner):
-                os.close(descriptor)
+            os.close(stdin)
+            os.close(stdout)
         return _Child(process, orders, output)
 
     def _read_port(self, child: _Child, limit: timedelta) -> int:

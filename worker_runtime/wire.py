@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -22,13 +22,19 @@ from worker_runtime.core.questions import Kind, Question, Reduction, Release, Si
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 KEY_BYTES = 32
+STALL_VARIABLES = (
+    "HOROVOD_STALL_CHECK_DISABLE",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+)
 MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_SIGNATURES = 4096  # of one rank, as their numbers are used again; many more than are asked for at one go
 
 HEADER = struct.Struct("<IB")  # how many bytes follow the header, and the frame's type
 _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
-_QUESTION = struct.Struct("<IHHHI")  # signature, set, bytes of the name, extents, bytes of the payload
+_QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, extents, bytes of the payload, factors
 _RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, extents of each, value
 _TERMS = struct.Struct("<IQHHq")  # the same but for the question
 _NUMBER = struct.Struct("<I")
@@ -42,13 +48,14 @@ class Frame(IntEnum):
     SIGNATURE = 1  # a number, and the signature it calls
     ASK = 2  # questions
     BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
-    LEAVE = 4  # goodbye; with a text, why the others cannot go on
+    LEAVE = 4  # goodbye: see `encode_goodbye`
     END = 5  # the same, from the end of this connection on, which is that of the process
     EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
     DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
     HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
     GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
     WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
+    SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
     IDLE = 8  # the number of a question for which the rank's only thread has waited for a while
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
@@ -99,6 +106,19 @@ def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
     return HEADER.pack(len(body), kind) + body
 
 
+def encode_settings(environment: Mapping[str, str]) -> bytes:
+    """The body of a SETTINGS: those variables that are for the sequencer."""
+    return json.dumps({name: environment[name] for name in STALL_VARIABLES if name in environment}).encode()
+
+
+def decode_settings(body: memoryview) -> dict[str, str]:
+    """Variables and their values."""
+    try:
+        return {name: str(value) for name, value in json.loads(bytes(body)).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"variables were expected: {error}") from None
+
+
 def encode_signature(number: int, signature: Signature) -> bytes:
     """The body of a SIGNATURE."""
     return _NUMBER.pack(number) + json.dumps(asdict(signature), separators=(",", ":")).encode()
@@ -113,10 +133,16 @@ def decode_signature(body: memoryview) -> tuple[int, Signature]:
 
 
 def encode_question(
-    signature: int, process_set: int, name: bytes, extents: Sequence[int] = (), payload_bytes: int = 0
+    signature: int,
+    process_set: int,
+    name: bytes,
+    extents: Sequence[int] = (),
+    payload_bytes: int = 0,
+    *,
+    factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question, to be followed by its payload."""
-    head = _QUESTION.pack(signature, process_set, len(name), len(extents), payload_bytes)
+    head = _QUESTION.pack(signature, process_set, len(name), len(extents), payload_bytes, *factors)
     return head + name + struct.pack(f"<{len(extents)}q", *extents) if extents else head + name
 
 
@@ -130,7 +156,7 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
     unpack, size = _QUESTION.unpack_from, _QUESTION.size
     try:
         while offset < end:
-            _, _, name_bytes, extent_count, payload_bytes = unpack(data, offset)
+            _, _, name_bytes, extent_count, payload_bytes, _, _ = unpack(data, offset)
             extents_at = offset + size + name_bytes
             payload_at = extents_at + 8 * extent_count
             head = data[offset:extents_at]
@@ -143,11 +169,11 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
         raise ProtocolError(f"a question was expected: {error}") from None
 
 
-def decode_head(head: bytes) -> tuple[int, int, str]:
-    """What a question's head says: its signature's number on this connection, its set and its name."""
-    signature, process_set, *_ = _QUESTION.unpack_from(head)
+def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
+    """What a question's head says: its signature's number on this connection, its set, its name and its factors."""
+    signature, process_set, _, _, _, before, after = _QUESTION.unpack_from(head)
     try:
-        return signature, process_set, head[_QUESTION.size :].decode()
+        return signature, process_set, head[_QUESTION.size :].decode(), (before, after)
     except UnicodeDecodeError:
         raise ProtocolError(f"{head[_QUESTION.size :]!r} is no name") from None
 
@@ -238,7 +264,12 @@ def decode_neutral(body: memoryview) -> Release:
     question = fields["question"]
     return Release(
         index=fields["index"],
-        question=Question(question["process_set"], question["name"], _make_signature(question["signature"])),
+        question=Question(
+            question["process_set"],
+            question["name"],
+            _make_signature(question["signature"]),
+            tuple(question["factors"]),
+        ),
         members=tuple(fields["members"]),
         joined=tuple(fields["joined"]),
         extents=tuple(tuple(member) for member in fields["extents"]),
@@ -263,6 +294,17 @@ def decode_number(body: memoryview) -> int:
     if len(body) != _NUMBER.size:
         raise ProtocolError("a question's number was expected")
     return int(_NUMBER.unpack(body)[0])
+
+
+def encode_goodbye(reason: str, how: str = "") -> bytes:
+    """The body of a LEAVE, END or EXIT: why the others cannot go on ("" where they can), and how the process ends."""
+    return (f"{reason}\0{how}" if how else reason).encode()
+
+
+def decode_goodbye(body: bytes) -> tuple[str, str]:
+    """The same."""
+    reason, _, how = body.decode(errors="replace").partition("\0")
+    return reason, how
 
 
 def encode_blocked(number: int, *, is_blocked: bool) -> bytes:
@@ -290,8 +332,6 @@ def _make_signature(fields: dict[str, Any]) -> Signature:
         dtypes=tuple(str(dtype) for dtype in fields["dtypes"]),
         shapes=tuple(tuple(int(extent) for extent in shape) for shape in fields["shapes"]),
         reduction=None if reduction is None else Reduction(reduction),
-        prescale=float(fields["prescale"]),
-        postscale=float(fields["postscale"]),
         root=None if fields["root"] is None else int(fields["root"]),
         device=str(fields["device"]),
         payload_dtype=str(fields["payload_dtype"]),

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from contextlib import suppress
 
@@ -13,8 +14,12 @@ def main() -> int:
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve  # noqa: PLC0415 - only now they are surely ours
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
+    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - the same
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
 
+    prepare_process()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # what is ignored concerns hvdrun, and no worker
     # What a library may print must not get into the frames.
     output = os.dup(1)
     os.dup2(2, 1)

@@ -2,7 +2,9 @@
 
 Orders come on standard input, the workers' output goes to standard output; both belong to the launcher. The end of the
 order channel without a Release means that the launcher is gone: all workers are killed at once. So they are when the
-server has not acknowledged a report for the lease, since the server may then have counted this host as lost.
+server has not acknowledged a report for so long that its machine may be gone. The server counts this host as lost much
+earlier, after the lease; but then it says so as soon as it is heard again, while one that was stopped, or asleep, has
+counted nobody as lost.
 
 Before it is told of the job, an agent says hello, and takes part in the survey of the hosts' addresses if it is asked;
 later it does so whenever another host is to join. Other hosts may take long to start; it waits for as long as its
@@ -15,20 +17,18 @@ import asyncio
 import contextlib
 import importlib
 import os
-import secrets
-import shutil
 import signal
 import socket
+import stat
 import sys
-import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
@@ -45,9 +45,8 @@ from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
-from rendezvous.bootstrap import SOCKET
 from rendezvous.core.effects import Launch, Terminate
-from rendezvous.core.model import Endpoint
+from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.orders import (
     Alert,
     Begin,
@@ -67,7 +66,6 @@ from rendezvous.orders import (
 if TYPE_CHECKING:
     from hvdrun.network.participant import Participant
 
-_FOLDER_PATH_LIMIT = 90  # a Unix socket's path has 107 bytes at most
 _CHUNK_BYTES = 64 * 1024
 _LOOKS_PER_LEASE = 6
 
@@ -108,10 +106,11 @@ class Agent:
 
     def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
         self._begin = begin
-        self._folder = folder
+        self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
-        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, begin.lease_seconds)
-        folder.mkdir(mode=0o700)  # now that there is somebody who will remove it
+        silence_seconds = limit_silence(begin.lease_seconds)
+        self._guard = Guard(name_agent_origin(begin.job, begin.host), folder, silence_seconds, self._warn)
+        self._folder.make()  # now that there is somebody who will remove it
         self._output = output
         elastic = is_elastic(begin.environment)
         self._port = ReservedPort() if begin.master is None and not elastic else None
@@ -119,7 +118,7 @@ class Agent:
         environment = WorkerEnvironment(begin, self._socket, self._master)
         spawner = ForkSpawner(begin, environment, lambda text: self._output.tell(Remark(text)))
         self._input = InputFeed(lambda: self._output.tell(Taken()))
-        self._lease = Lease(begin.lease_seconds)
+        self._lease = Lease(begin.patience_seconds)
         self._sequencing = Sequencing(begin, spawner, self._guard, self._warn)
         self._respondent = Respondent(self._output.tell)
         self._watch = Watch(
@@ -142,10 +141,14 @@ class Agent:
         self._watch.open()
         attending = asyncio.create_task(self._attend())
         others = (self._obey(orders), _await_signal(), self._standstill.run())
-        parts = {attending, *(asyncio.create_task(part) for part in others)}
+        parts: set[asyncio.Future[Any]] = {
+            attending,
+            self._watch.failure,
+            *(asyncio.create_task(part) for part in others),
+        }
         try:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
-            ending = done.pop().result()
+            ending: Ending = done.pop().result()
             if ending is Ending.RELEASED:
                 await self._sequencing.close()
                 await self._watch.close()
@@ -159,7 +162,8 @@ class Agent:
             await self._sequencing.close()
             await self._watch.close()
             self._input.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.remove()
+            remove_orphans(os.environ)
             self._guard.dismiss()
             if self._port is not None:
                 self._port.close()
@@ -190,7 +194,7 @@ class Agent:
         """Serve the workers' calls and report to the server.
 
         Raises:
-            LeaseExpiredError: no report was acknowledged for the lease.
+            LeaseExpiredError: no report was acknowledged for too long.
         """
         while not self._watch.changed.is_set():  # until the first worker was launched, for which there may be no order
             if not self._lease.look():
@@ -221,6 +225,9 @@ class Agent:
 
 async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     """Be the agent that the launcher at the other end of these descriptors wants."""
+    kind = os.fstat(orders_descriptor).st_mode
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
+        return Ending.LAUNCHER_GONE
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
@@ -269,20 +276,6 @@ def _make_participant(token: bytes, host: str) -> "Participant":
     from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)
-
-
-def choose_folder(environment: Mapping[str, str]) -> Path:
-    """A folder that does not exist yet, with a path short enough for a Unix socket in it.
-
-    It lies in the folder of the agent around this one, where there is one, so that it goes with that.
-    """
-    name = f"hvdrun-{secrets.token_hex(6)}"
-    around = environment.get(SOCKET)
-    places = [] if around is None else [Path(around).parent]
-    for place in (*places, Path(tempfile.gettempdir())):
-        if len(os.fsencode(place / name)) <= _FOLDER_PATH_LIMIT and os.access(place, os.W_OK | os.X_OK):
-            return place / name
-    return Path("/tmp", name)  # noqa: S108 - the name cannot be guessed, and making the folder fails where it exists
 
 
 async def _await_signal() -> Ending:

@@ -1,4 +1,4 @@
-"""How an agent takes part in the rendezvous: it relays its workers' calls, and reports to renew its lease."""
+"""How an agent takes part in the rendezvous: it relays its workers' calls, and reports as a sign of life."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,11 @@ from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
 from rendezvous.client import AgentClient
 from rendezvous.core.events import Exited
+from rendezvous.core.model import REPORTS_PER_LEASE
 from rendezvous.errors import UnreachableError
 from rendezvous.orders import Begin
 from rendezvous.relay import Relay, Sequencing
 
-REPORTS_PER_LEASE = 6
-# Of a lease: how long one report may wait for its answer, behind much output on a busy connection. A connection that
-# is dead is noticed by itself; and the lease wants looks that are closer than half of it.
-_ANSWER_SHARE = 1 / 3
 # Each report names every worker, and thousands change one by one: their reports must not be all that both sides do.
 SECONDS_PER_WORKER = 0.0001
 MAX_ERROR_CHARACTERS = 1_000_000  # in a report, which has a largest size
@@ -28,16 +25,17 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
     """Serve and report, until cancelled.
 
     Raises:
-        LeaseExpiredError: no report has been acknowledged for the lease.
+        LeaseExpiredError: no report has been acknowledged for too long.
         CallRefusedError, WireError: the server and this agent do not understand each other.
         ListenError: the socket cannot be made.
     """
-    client = AgentClient(begin.server, begin.host, begin.credential, lease.seconds)
+    client = AgentClient(begin.server, begin.host, begin.credential, begin.lease_seconds)
     relay = Relay(begin.host, client, sequencing)
     parts: set[asyncio.Task[None]] = set()
     try:
         await relay.open(socket)
-        parts = {asyncio.create_task(relay.follow_server()), asyncio.create_task(_report(client, watch, lease))}
+        report = _report(client, watch, lease, begin.lease_seconds / REPORTS_PER_LEASE)
+        parts = {asyncio.create_task(relay.follow_server()), asyncio.create_task(report)}
         done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
         for part in done:
             part.result()
@@ -49,9 +47,8 @@ async def attend(begin: Begin, socket: Path, watch: Watch, lease: Lease, sequenc
         await client.close()
 
 
-async def _report(client: AgentClient, watch: Watch, lease: Lease) -> None:
-    """Report every change soon, few at once, and that there is none often enough to keep the lease."""
-    pause_seconds = lease.seconds / REPORTS_PER_LEASE
+async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds: float) -> None:
+    """Report every change soon, few at once, and that there is none often enough to count as alive."""
     number = 0
     failure: UnreachableError | None = None
     while lease.look():

@@ -6,6 +6,7 @@ cannot be asked; its workers are refused by their own `init()`.
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from hvdrun.agent import processes, python_command
 from hvdrun.agent.guard import Guard
+from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
@@ -25,7 +27,6 @@ from rendezvous.orders import Begin
 _VARIABLE = os.fsencode(BACKEND)
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
 _OUTPUT_BYTES = 64 * 1024
-_ERROR_TAIL_BYTES = 4096
 
 
 class ForkingSpawner(Spawner, Protocol):
@@ -98,30 +99,27 @@ class CheckedSpawner:
 
     async def _question(self, interpreter: str) -> str:
         """What the interpreter has against it; raises BackendNotAskedError where it does not say."""
-        reader, writer = os.pipe()
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
-        pid = 0
-        try:
+        with contextlib.ExitStack() as ours:
             try:
-                pid = await self._start(interpreter, (nothing, writer, errors))
-            finally:
-                os.close(writer)
-                os.close(nothing)
-            self._guard.add(pid)
-            objection = read_answer(await _read_all(reader))
+                with contextlib.ExitStack() as theirs:
+                    reader, writer = os.pipe()
+                    ours.callback(os.close, reader)
+                    theirs.callback(os.close, writer)
+                    nothing = os.open(os.devnull, os.O_RDONLY)
+                    theirs.callback(os.close, nothing)
+                    errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
+                    ours.callback(errors.close)
+                    pid = await self._start(interpreter, (nothing, writer, errors.fileno()))
+                    ours.callback(self._guard.remove, pid)
+                    ours.callback(_end, pid)
+                self._guard.add(pid)
+                objection = read_answer(await _read_all(reader))
+            except OSError as error:
+                raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
             if objection is None:
-                raise BackendNotAskedError(self._wish, interpreter, _describe_end(errors))
-        except OSError as error:
-            raise BackendNotAskedError(self._wish, interpreter, error.strerror or str(error)) from error
-        else:
+                reason = errors.read_last_line() or "it ended without an answer"
+                raise BackendNotAskedError(self._wish, interpreter, reason)
             return objection
-        finally:
-            _end(pid)
-            if pid:
-                self._guard.remove(pid)
-            os.close(errors)
-            os.close(reader)
 
     async def _start(self, interpreter: str, streams: Streams) -> int:
         begin = self._begin
@@ -157,16 +155,9 @@ async def _read_all(descriptor: int) -> bytes:
         transport.close()
 
 
-def _describe_end(errors: int) -> str:
-    """The last that it wrote on its standard error."""
-    size = os.fstat(errors).st_size
-    said = os.pread(errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
-    return said.decode(errors="replace").strip().rpartition("\n")[2] or "it ended without an answer"
-
-
 def _end(pid: int) -> None:
     """Kill the process, if it lives."""
-    process = processes.look(pid) if pid else None
+    process = processes.look(pid)
     if process is not None and process.parent == os.getpid():
         processes.kill(process, SIGKILL)
 

@@ -3,6 +3,7 @@
 What is counted is what stops the start of thousands for certain. Memory is not: how much a worker takes is its own.
 """
 
+import contextlib
 import os
 import resource
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
 _SPARE_FILES = 64  # what the agent itself has open, and needs for a look at a process
 _TASKS_FIELD = 3  # of /proc/loadavg: "running/all" of the machine's processes and threads
+_THREADS_FIELD = 17  # of /proc/PID/stat, behind the name in parentheses
 _LIMITS = ("kernel/pid_max", "kernel/threads-max")
 
 
@@ -29,7 +31,7 @@ class Capacity:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         needed = FILES_PER_WORKER * workers + _SPARE_FILES
         if files != resource.RLIM_INFINITY and needed > files:
-            return f"{workers} workers need {needed} open files, and `ulimit -n` allows {files}; raise it, or use fewer"
+            return f"{workers} workers need {needed} open files, but `ulimit -Hn` is {files}; raise it, or use fewer"
         for free, limit in self._free():
             if workers > free:
                 return (
@@ -47,11 +49,20 @@ class Capacity:
                 found.append((max(0, most - tasks), name.replace("/", ".")))
         most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
         if os.geteuid() != 0 and most != resource.RLIM_INFINITY:  # root is not bound by it
-            found.append((most, "`ulimit -u`"))
+            found.append((max(0, most - self._count_own()), "`ulimit -u`"))
         most, now = (_read_number(self._groups / name) for name in ("pids.max", "pids.current"))
         if most is not None and now is not None:
             found.append((max(0, most - now), "this container's pids.max"))
         return found
+
+    def _count_own(self) -> int:
+        """The processes and threads of this user, which the limit counts."""
+        count = 0
+        for entry in os.scandir(self._proc):
+            with contextlib.suppress(OSError, ValueError, IndexError):  # it has ended meanwhile, or is no process
+                if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
+                    count += int(Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[_THREADS_FIELD])
+        return count
 
     def _count_tasks(self) -> int:
         try:

@@ -1,9 +1,9 @@
-"""`python -m hvdrun.agent.guardian ORIGIN [FOLDER]`: outlives the agent, to end what it leaves behind.
+"""`python -m hvdrun.agent.guardian ORIGIN [FOLDER...]`: outlives the agent, to end what it leaves behind.
 
 Its standard input is a pipe from the agent, which writes a line `agent PID STARTED` for itself, `session PID STARTED`
 for each worker that it starts and `end PID` for each that has ended. The end of the pipe without the word `done` means
 that the agent was killed: the workers' sessions, whatever else has the agent's origin, and whatever descends from these
-or was seen below the agent, are killed, and the job's folder is removed. hvdrun has one for its discovery script.
+or was seen below the agent, are killed, and the job's folders are removed. hvdrun has one for its discovery script.
 
 After a line `lease SECONDS` it also kills an agent that is stopped for longer than that, since nobody else would.
 

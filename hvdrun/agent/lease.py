@@ -1,9 +1,13 @@
-"""How long an agent may go on without a word from the server.
+"""How long an agent goes on without a word from the server: for longer than the server does without one from it.
+
+A server that falls silent may be stopped, or asleep with its laptop, and has then counted nobody as lost. One that has
+counted this host as lost, since a network was cut, says so as soon as it is reached again. It is when the server's
+machine may be gone for good that the agent ends its workers.
 
 When two looks at the clock are far apart, this process did not run meanwhile: its machine was suspended, or it was
 stopped. If the server slept too, it answers at once; if it did not, it has counted this host as lost, and says so at
-once. So such an agent gets a short while for one more report, and neither dies of the sleep nor goes on for a whole
-lease behind a network that was cut. A suspension that was asked for (Ctrl-Z) is told beforehand and holds the clock.
+once. So such an agent gets a short while for one more report, and neither dies of the sleep nor goes on for as long
+again behind a network that was cut. A suspension that was asked for (Ctrl-Z) is told beforehand and holds the clock.
 """
 
 import math
@@ -12,21 +16,21 @@ from collections.abc import Callable
 
 from hvdrun.errors import HvdrunError
 
-_SLEEP_SHARE = 0.5  # of a lease between two looks: looks are much closer while the process runs
+_SLEEP_SHARE = 0.5  # of this time between two looks: looks are much closer while the process runs
 _SECOND_CHANCE_SHARE = 0.4
 
 
 class LeaseExpiredError(HvdrunError):
-    """The agent has to end its workers, since the server may have counted this host as lost."""
+    """The agent has to end its workers, since nobody may be left who would."""
 
     def __init__(self, seconds: float, cause: Exception | None) -> None:
         why = "" if cause is None else f": {cause}"
-        super().__init__(f"no report was acknowledged for the lease of {seconds:g} s (--lease){why}")
+        super().__init__(f"no report was acknowledged for {seconds:g} s (--launcher-timeout){why}")
         self.cause = cause
 
 
 class Lease:
-    """One agent's lease, in seconds of a clock that never goes back."""
+    """One agent's patience, in seconds of a clock that never goes back."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds = seconds

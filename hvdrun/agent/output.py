@@ -50,11 +50,12 @@ class OutputForwarder(asyncio.Protocol):
         Has no limit of its own: a reader that pauses is waited for as long as it is there.
         """
         await self._drained.wait()
-        if self._transport is not None and not self._transport.is_closing():
+        transport = self._transport  # which is forgotten when the launcher goes meanwhile
+        if transport is not None and not transport.is_closing():
             await self._flowing.wait()
-            self._transport.set_write_buffer_limits(high=0)
+            transport.set_write_buffer_limits(high=0)
             await self._flowing.wait()
-            self._transport.close()
+            transport.close()
 
     def pause_writing(self) -> None:
         """The launcher is behind."""

@@ -15,11 +15,12 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from hvdrun.agent import processes
+from hvdrun.agent.output_file import OutputFile
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
 # The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
 # ends the program passes through here to the interpreter, which ends the worker as it ends any other process.
-_BOOT = """\
+BOOT = """\
 import sys
 if not sys.flags.safe_path: del sys.path[0]
 from worker_runtime.forkserver import serve
@@ -35,7 +36,6 @@ program.end()
 """
 _WORDS = 2  # of the command, which say what program it is: the script, or -m and the module
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
-_ERROR_TAIL_BYTES = 4096
 
 
 class ForkserverError(Exception):
@@ -51,7 +51,7 @@ class Forkserver:
         self._number = 0
         self._sending = asyncio.Lock()
         self._socket: socket.socket | None = None
-        self._errors: int | None = None
+        self._errors: OutputFile | None = None
         self._reading: asyncio.Task[None] | None = None
         self._fault = ""  # why it was ended, if it was
         self.pid = 0
@@ -70,29 +70,29 @@ class Forkserver:
             OSError: it cannot be started.
         """
         name, *words = command[: 1 + _WORDS]
-        self._socket, theirs = socket.socketpair()
-        self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        # Files in memory: a pipe that nobody reads would hold up an import that says much.
-        output, self._errors = os.memfd_create("stdout"), os.memfd_create("stderr")
-        boot = _BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
         try:
-            process = subprocess.Popen(
-                [name, "-c", boot],
-                executable=executable,
-                cwd=directory,
-                env={**environment, **_ONE_THREAD},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=self._errors,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-            )
+            with contextlib.ExitStack() as stack:
+                self._socket, theirs = socket.socketpair()
+                stack.callback(theirs.close)
+                self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+                # Files: a pipe that nobody reads would hold up an import that says much.
+                self._errors = OutputFile()
+                output = stack.enter_context(contextlib.closing(OutputFile()))
+                boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
+                process = subprocess.Popen(
+                    [name, "-c", boot],
+                    executable=executable,
+                    cwd=directory,
+                    env={**environment, **_ONE_THREAD},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output.fileno(),
+                    stderr=self._errors.fileno(),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
         except OSError:
             self._release()
             raise
-        finally:
-            theirs.close()
-            os.close(output)
         process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self.pid = process.pid
         self._reading = asyncio.create_task(self._read())
@@ -164,7 +164,7 @@ class Forkserver:
             self._socket.close()
             self._socket = None
         if self._errors is not None:
-            os.close(self._errors)
+            self._errors.close()
             self._errors = None
 
     async def _send(self, data: bytes, descriptors: tuple[int, ...]) -> None:
@@ -223,7 +223,5 @@ class Forkserver:
             return self._fault
         if self._errors is None:
             return "the forkserver ended"
-        size = os.fstat(self._errors).st_size
-        said = os.pread(self._errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = self._errors.read_last_line()
         return f"the forkserver ended: {last}" if last else "the forkserver ended"

@@ -126,13 +126,18 @@ def comes_from(process: Process, origin: str) -> bool:
 def kill(process: Process, number: signal.Signals) -> None:
     """Signal exactly this process; that it has ended meanwhile is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        handle = os.pidfd_open(process.pid)
+        handle = _open_handle(process.pid)
         try:
             present = look(process.pid)
-            if present is not None and present.started == process.started:
+            if present is None or present.started != process.started:
+                return
+            if handle is None:
+                os.kill(process.pid, number)
+            else:
                 signal.pidfd_send_signal(handle, number)
         finally:
-            os.close(handle)
+            if handle is not None:
+                os.close(handle)
 
 
 def kill_all(belongs: Callable[[Process], bool], *, spares_cleaners: bool = False) -> int:
@@ -150,6 +155,19 @@ def is_cleaner(process: Process) -> bool:
         return _TRACKER in (_PROC / str(process.pid) / "cmdline").read_bytes()
     except OSError:  # ended meanwhile
         return False
+
+
+def _open_handle(pid: int) -> int | None:
+    """A pidfd; None where there are none, and where a signal goes to the number right after the look.
+
+    Pythons that were built on an old Linux have none, nor have Linux before 5.3 and some containers.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except (AttributeError, OSError):
+        return None
 
 
 def _children(pid: int) -> Iterator[int]:

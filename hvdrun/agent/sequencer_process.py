@@ -1,7 +1,6 @@
 """One sequencer process as its agent holds it: what it reads, the port it tells, and how it ended.
 
-The agent reaps all its children itself and tells this object of the end; its standard error is a file in memory, whose
-last line says why.
+The agent reaps all its children itself and tells this object of the end; the last line of its standard error says why.
 """
 
 import asyncio
@@ -12,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from hvdrun.agent import processes
+from hvdrun.agent.output_file import OutputFile
 from rendezvous.errors import SequencerStartError
 from rendezvous.sequencing import Activation, read_port
 
-_ERROR_TAIL_BYTES = 4096
 _REAP_SECONDS = 2.0  # between the end of a process' output and the news of its end
 
 
@@ -36,7 +35,7 @@ class SequencerProcess:
     fault: why it was put down, if it was.
     """
 
-    def __init__(self, stdin: int, stdout: int, errors: int) -> None:
+    def __init__(self, stdin: int, stdout: int, errors: OutputFile) -> None:
         self.pid = 0
         self.port = 0
         self.has_served = False
@@ -58,18 +57,22 @@ class SequencerProcess:
         Raises:
             Exception: what `spawn` raised; nothing is left then.
         """
-        theirs, stdin = os.pipe()
-        stdout, output = os.pipe()
-        errors = os.memfd_create("stderr")  # a pipe that nobody reads would hold it up when it says much
-        process = cls(stdin, stdout, errors)
-        try:
-            process.pid = await spawn((theirs, output, errors))
-        except BaseException:
-            process.close()
-            raise
-        finally:
-            os.close(theirs)
-            os.close(output)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            reading, stdin = os.pipe()
+            theirs.callback(os.close, reading)
+            ours.callback(os.close, stdin)
+            stdout, writing = os.pipe()
+            ours.callback(os.close, stdout)
+            theirs.callback(os.close, writing)
+            errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
+            ours.callback(errors.close)
+            process = cls(stdin, stdout, errors)
+            ours.pop_all()
+            try:
+                process.pid = await spawn((reading, writing, errors.fileno()))
+            except BaseException:
+                process.close()
+                raise
         return process
 
     def note_end(self, status: int) -> None:
@@ -119,16 +122,14 @@ class SequencerProcess:
         if self._transport is not None:
             self._transport.close()
         self._output.close()
-        for descriptor in (self._stdin, self._errors):
-            os.close(descriptor)
+        os.close(self._stdin)
+        self._errors.close()
 
     def _explain_end(self, code: int) -> str:
         if self.fault:
             return self.fault
         how = f"it ended with exit code {code}" if code >= 0 else f"it ended with signal {-code}"
-        size = os.fstat(self._errors).st_size
-        said = os.pread(self._errors, _ERROR_TAIL_BYTES, max(0, size - _ERROR_TAIL_BYTES))
-        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        last = self._errors.read_last_line()
         return f"{how} ({last})" if last else how
 
     async def _read_port(self) -> int:

@@ -95,12 +95,12 @@ class ExecSpawner:
 class Streams:
     """Both ends of what will be a worker's standard streams."""
 
-    stdin: int
-    stdin_writer: int | None
-    stdout_writer: int
-    stdout: int
-    stderr_writer: int
-    stderr: int
+    stdin: int = -1
+    stdin_writer: int | None = None
+    stdout_writer: int = -1
+    stdout: int = -1
+    stderr_writer: int = -1
+    stderr: int = -1
 
     @property
     def theirs(self) -> tuple[int, int, int]:
@@ -118,11 +118,11 @@ class Streams:
 @contextlib.contextmanager
 def open_streams(*, reads: bool) -> Iterator[Streams]:
     """A worker's standard streams, with an input where it `reads`; what was not handed over is closed at the end."""
-    stdin, stdin_writer = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
-    stdout, stdout_writer = os.pipe()
-    stderr, stderr_writer = os.pipe()
-    streams = Streams(stdin, stdin_writer, stdout_writer, stdout, stderr_writer, stderr)
+    streams = Streams()
     try:
+        streams.stdin, streams.stdin_writer = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
+        streams.stdout, streams.stdout_writer = os.pipe()
+        streams.stderr, streams.stderr_writer = os.pipe()
         yield streams
     finally:
         for descriptor in astuple(streams):
@@ -156,7 +156,7 @@ class WorkerEnvironment:
         elastic = is_elastic(begin.environment)
         added = bootstrap.environment() | horovod_environment(launch.assignment, begin.host, elastic=elastic)
         if self._master is not None:
-            added |= torch_environment(launch.assignment, self._master)
+            added |= torch_environment(launch.assignment, self._master, begin.job)
         own = {os.fsencode(name): os.fsencode(value) for name, value in added.items()}
         return {**_name_interface(begin.interface), **begin.environment, **own}
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
+from hvdrun.supervision import supervise
 from rendezvous.core.model import Worker
 
 SWEEP_SECONDS = 2.0  # how long a killed process may take to be gone (an uninterruptible one may take for ever)
@@ -45,12 +46,14 @@ class Sweeper:
     """Kills what belongs to workers of one host; belongs to one event loop.
 
     lives: the pids of the workers that have not been reaped, as they are at each look.
+    fail: takes an error of the agent's own, after which nobody is looked for.
     """
 
-    def __init__(self, job: str, host: str, lives: Container[int]) -> None:
+    def __init__(self, job: str, host: str, lives: Container[int], fail: Callable[[BaseException], None]) -> None:
         self._origin = processes.name_agent_origin(job, host)
         self._job = job
         self._lives = lives
+        self._fail = fail
         self._doomed: dict[int, str] = {}  # the pids of living workers, and their origins
         self._ended: dict[str, _Ended] = {}  # by origin
         self._work: asyncio.Task[None] | None = None
@@ -74,7 +77,7 @@ class Sweeper:
 
     def _begin(self) -> None:
         if self._work is None:
-            self._work = asyncio.create_task(self._run())
+            self._work = supervise(asyncio.create_task(self._run()), self._fail)
 
     async def _run(self) -> None:
         try:

@@ -9,6 +9,8 @@ because of it: there its end is told when nothing of it is left, so that they ha
 Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile, and none
 while the imports that all shall share are still made; whoever waits for its turn when its end is ordered is never
 started.
+
+Long because each order and each end may come in every state of a worker.
 """
 
 import asyncio
@@ -19,6 +21,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from hvdrun.agent import processes
 from hvdrun.agent.capacity import Capacity
@@ -29,6 +32,7 @@ from hvdrun.agent.processes import Process
 from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
+from hvdrun.supervision import supervise
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Slot, Worker
@@ -57,6 +61,7 @@ class Watch:
     outlives_losses: the job goes on without a worker that fails.
     claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
         says whether it was somebody's.
+    failure: takes an error of the agent's own, which ends it.
     """
 
     def __init__(
@@ -89,7 +94,8 @@ class Watch:
         self._early_orders: dict[Worker, Terminate] = {}  # for workers that are being started
         self._unclaimed: dict[int, int] = {}  # ends of children that may be such workers
         self._ended: dict[Worker, Exited] = {}
-        self._sweeper = Sweeper(job, host, self._live)
+        self.failure: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        self._sweeper = Sweeper(job, host, self._live, self._fail)
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # of what so many workers need
@@ -100,7 +106,7 @@ class Watch:
         """Begin to reap; to be called before the first launch."""
         _adopt_orphans()
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._reap)
-        self._preparing = asyncio.create_task(self._prepare())
+        self._preparing = supervise(asyncio.create_task(self._prepare()), self._fail)
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end is not known yet."""
@@ -171,6 +177,11 @@ class Watch:
         await self._sweeper.finish()
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
+    def _fail(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
+            self.failure.exception()  # taken notice of, should nobody wait for it any more
+
     async def _prepare(self) -> None:
         await self._spawner.prepare()
         self._is_prepared = True
@@ -182,7 +193,8 @@ class Watch:
             worker = next((worker for worker in self._queue if worker.slot not in self._ending), None)
             if worker is None:
                 return
-            self._starting[worker] = asyncio.create_task(self._start(self._queue.pop(worker)))
+            starting = asyncio.create_task(self._start(self._queue.pop(worker)))
+            self._starting[worker] = supervise(starting, self._fail)
 
     async def _start(self, launch: Launch) -> None:
         worker = launch.worker

@@ -4,6 +4,7 @@ import os
 import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
@@ -19,7 +20,7 @@ class Console:
 
     Args:
         verbose: whether `verbose` says anything.
-        marks: what stands before the workers' lines.
+        marks: what stands before lines.
         descriptors: where the streams go; hvdrun's own.
         environment: where NO_COLOR and TERM are looked for; this process' own.
     """
@@ -33,6 +34,7 @@ class Console:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._is_verbose = verbose
+        self._marks = marks
         self._errors = descriptors[OutputStream.STDERR]
         self._environment = environment
         self._writer = Writer()
@@ -74,7 +76,8 @@ class Console:
     def _say(self, text: str) -> None:
         if self._status is not None:
             self._status.erase()
-        data = self._marker.leave_bar(OutputStream.STDERR) + text.encode(errors="backslashreplace")
+        text = self._marks.render_own(text, datetime.now().astimezone())
+        data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)
 

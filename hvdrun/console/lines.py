@@ -37,6 +37,16 @@ class LineSplitter:
         self._size = len(last)
         return lines
 
+    @property
+    def is_inside_a_line(self) -> bool:
+        """A line has begun."""
+        return bool(self._parts)
+
+    @property
+    def unfinished(self) -> bytes:
+        r"""The line that has begun; without a last `\r`, which may belong to its end."""
+        return b"".join(self._parts).removesuffix(b"\r")
+
     def finish(self) -> list[bytes]:
         """The stream has ended: return its last line, with a newline added, where it had none."""
         rest = b"".join(self._parts)

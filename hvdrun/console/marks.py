@@ -22,10 +22,19 @@ class Marks:
 
     def render(self, rank: int, host: str, now: datetime, *, coloured: bool) -> bytes:
         """The mark of a worker's line, up to its text; `now` is local time, and each rank has a colour of its own."""
-        time = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03} " if self.times else ""
+        time = render_time(now) if self.times else ""
         if not self.ranks:
             return time.encode()
         name = f"[{rank}@{host}]" if self.hosts else f"[{rank}]"
         if coloured:
             name = f"\x1b[{_COLOURS[rank % len(_COLOURS)]}m{name}\x1b[{_OWN_COLOUR}m"
         return f"{time}{name} ".encode()
+
+    def render_own(self, text: str, now: datetime) -> str:
+        """The lines of hvdrun's own `text`, each with its time where lines have one."""
+        return "".join(f"{render_time(now) if self.times else ''}{line}" for line in text.splitlines(keepends=True))
+
+
+def render_time(now: datetime) -> str:
+    """What stands before a line that came at this local time."""
+    return f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03} "

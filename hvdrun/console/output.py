@@ -1,5 +1,9 @@
-"""Shows the workers' output: whole lines, each with its mark, bytes otherwise untouched."""
+"""Shows the workers' output: whole lines, each with its mark, bytes otherwise untouched.
 
+On a terminal a line that has begun (a prompt, a row of dots) is shown soon, though its end has not come.
+"""
+
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
@@ -15,6 +19,7 @@ from rendezvous.orders import OutputStream
 
 TAIL_LINES = 10
 _TAIL_LINE_BYTES = 2000  # more of one line is not read on the page
+PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
 _ERASE_LINE = b"\x1b[K"
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
@@ -65,6 +70,8 @@ class OutputMarker:
         self._tails: dict[_Source, deque[_Line]] = {}
         self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
         self._bar: _Source | None = None  # whose progress bar the cursor stands on
+        self._begun: dict[_Source, int] = {}  # how much of an unfinished line is shown
+        self._open: _Source | None = None  # behind whose unfinished line the cursor stands
         self._numbers = count()
 
     def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
@@ -75,6 +82,24 @@ class OutputMarker:
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
         return self._mark(source, splitter.feed(data))
+
+    def waits(self, worker: Worker, stream: OutputStream) -> bool:
+        """A line has begun that `flush` would show."""
+        splitter = self._splitters.get(_Source(worker, stream))
+        return stream in self._terminals and splitter is not None and splitter.is_inside_a_line
+
+    def flush(self, worker: Worker, stream: OutputStream) -> bytes:
+        """Return what has come of a line on a terminal that has no end yet, and was not shown; marked, if it is new."""
+        if not self.waits(worker, stream):
+            return b""
+        source = _Source(worker, stream)
+        text = self._splitters[source].unfinished
+        begun, self._begun[source] = self._begun.get(source, 0), len(text)
+        return self._show(source, text[begun:]) if len(text) > begun else b""
+
+    def note_typed_line(self) -> None:
+        """What was typed has ended the line on the terminal."""
+        self._open = None
 
     def finish(self, worker: Worker, stream: OutputStream) -> bytes:
         """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
@@ -92,14 +117,22 @@ class OutputMarker:
         self._ranks.pop(worker, None)
         for stream in OutputStream:
             self._splitters.pop(_Source(worker, stream), None)
+            self._begun.pop(_Source(worker, stream), None)
             self._tails.pop(_Source(worker, stream), None)
 
-    def leave_bar(self, stream: OutputStream, source: _Source | None = None) -> bytes:
-        """What to write to a stream before a line of `source` (None: hvdrun's own), so that no bar shines through."""
-        if self._bar is None or self._bar == source:
+    def leave_line(self, stream: OutputStream, source: _Source | None = None) -> bytes:
+        """What to write to a stream before a line of `source` (None: hvdrun's own), so that it begins a line.
+
+        A progress bar is erased, and a line that has begun is ended.
+        """
+        if stream not in self._terminals:
             return b""
-        self._bar = None
-        return _ERASE_LINE if stream in self._terminals else b""
+        leaves_bar, leaves_line = (at not in {None, source} for at in (self._bar, self._open))
+        if leaves_bar:
+            self._bar = None
+        if leaves_line:
+            self._open = None
+        return _ERASE_LINE if leaves_bar else b"\n" if leaves_line else b""
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
@@ -110,12 +143,18 @@ class OutputMarker:
         if not lines:
             return b""
         self._remember(source, lines)
+        return self._show(source, *lines, begun=self._begun.pop(source, 0))
+
+    def _show(self, source: _Source, *lines: bytes, begun: int = 0) -> bytes:
+        """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end."""
         rank, host = self._ranks[source.worker], source.worker.slot.host
         mark = self._marks.render(rank, host, self._clock(), coloured=source.stream in self._coloured)
-        before = self.leave_bar(source.stream, source)
+        before = self.leave_line(source.stream, source)
+        lead = b"" if self._open == source else mark
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
-        return before + mark + mark.join(lines)
+            self._open = None if lines[-1].endswith((b"\r", b"\n")) else source
+        return before + lead + mark.join(lines)[begun:]
 
     def _remember(self, source: _Source, lines: list[bytes]) -> None:
         """Keep the last lines; of a progress bar only its last form.
@@ -145,16 +184,29 @@ class OutputPrinter:
         self._writer = writer
         self._descriptors = dict(descriptors)
         self._status = status
+        self._flushes: dict[_Source, asyncio.TimerHandle] = {}
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
-        """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind."""
+        """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind.
+
+        On a terminal the beginning of a line is shown after PARTIAL_LINE_SECONDS.
+        """
         self._put(stream, self._marker.feed(worker, rank, stream, data))
+        source = _Source(worker, stream)
+        if source not in self._flushes and self._marker.waits(worker, stream):
+            loop = asyncio.get_running_loop()
+            self._flushes[source] = loop.call_later(PARTIAL_LINE_SECONDS, self._flush, source)
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
         """A worker has ended and all its output was given: show its last line where it was not complete."""
         for stream in OutputStream:
+            self._call_off(_Source(worker, stream))
             self._put(stream, self._marker.finish(worker, stream))
+
+    def note_typed_line(self) -> None:
+        """A line was typed on hvdrun's terminal: the cursor stands at the beginning of the next."""
+        self._marker.note_typed_line()
 
     def finish_all(self) -> None:
         """All workers have ended and all output was given; lowest rank first."""
@@ -170,21 +222,32 @@ class OutputPrinter:
         """A worker's last lines, for the page that says what failed."""
         return self._marker.tail(worker)
 
-    def call_when_closed(self, callback: Callable[[OutputStream, OSError], None]) -> None:
-        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written any more.
+    def call_when_failing(self, callback: Callable[[OutputStream, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, when a stream of hvdrun cannot be written.
 
         With BrokenPipeError its reader has gone, as with `hvdrun ... | head`; what the workers write there is dropped.
         """
         streams = {descriptor: stream for stream, descriptor in self._descriptors.items()}
-        self._writer.call_when_closed(lambda descriptor, error: callback(streams[descriptor], error))
+        self._writer.call_when_failing(lambda descriptor, error: callback(streams[descriptor], error))
 
-    def closed_by(self, stream: OutputStream) -> OSError | None:
-        """Why a stream of hvdrun cannot be written any more; None while it can."""
-        return self._writer.closed_by(self._descriptors[stream])
+    def lost_by(self, stream: OutputStream) -> OSError | None:
+        """Why something could not be written to a stream of hvdrun; None while all was, or waits."""
+        return self._writer.lost_by(self._descriptors[stream])
 
     async def close(self, limit_seconds: float | None) -> bool:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        for source in tuple(self._flushes):
+            self._call_off(source)
         return await self._writer.close(limit_seconds)
+
+    def _flush(self, source: _Source) -> None:
+        del self._flushes[source]
+        self._put(source.stream, self._marker.flush(*source))
+
+    def _call_off(self, source: _Source) -> None:
+        timer = self._flushes.pop(source, None)
+        if timer is not None:
+            timer.cancel()
 
     def _put(self, stream: OutputStream, data: bytes) -> None:
         if data and self._status is not None:

@@ -5,53 +5,75 @@ to be held back; the thread waits in `poll`, where `end` can reach it.
 """
 
 import asyncio
+import errno
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
 CAPACITY_BYTES = 1024 * 1024
 _BLOCK_BYTES = select.PIPE_BUF  # so much a pipe that polls as writable takes without blocking
 _JOIN_SECONDS = 1.0
+FULL_SECONDS = 5.0  # for which a full disk is waited for
+_RETRY_SECONDS = 0.2
+
+
+def is_passing(error: OSError) -> bool:
+    """Somebody may mend it while the job runs: a full disk."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
 
 
 class Writer:
     """A queue of bytes and the thread that empties it.
 
+    What a full disk does not take is tried again. After FULL_SECONDS it is dropped, and what follows is tried once.
+
     Args:
         capacity_bytes: `drain` waits while more than this is queued.
+        full_seconds: for how long a full disk is waited for.
     """
 
-    def __init__(self, capacity_bytes: int = CAPACITY_BYTES) -> None:
+    def __init__(self, capacity_bytes: int = CAPACITY_BYTES, full_seconds: float = FULL_SECONDS) -> None:
         self._capacity_bytes = capacity_bytes
+        self._full_seconds = full_seconds
         self._changed = threading.Condition()  # guards all that follows
         self._queue: list[tuple[int, bytes]] = []
         self._queued_bytes = 0
         self._closed_by: dict[int, OSError] = {}
+        self._full: dict[int, tuple[float, OSError]] = {}  # since when the disk of a descriptor is
+        self._lost: dict[int, OSError] = {}  # why something could not be written there
         self._has_dropped = False
         self._is_ending = False
         self._thread: threading.Thread | None = None
         self._wake: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: set[asyncio.Event] = set()
-        self._on_closed: Callable[[int, OSError], None] | None = None
+        self._on_failure: Callable[[int, OSError], None] | None = None
 
-    def call_when_closed(self, callback: Callable[[int, OSError], None]) -> None:
-        """Ask to be told, in the running event loop, of each descriptor that cannot be written any more, once.
+    def call_when_failing(self, callback: Callable[[int, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, of each descriptor that cannot be written.
 
-        The error says why; BrokenPipeError: the reader has gone, as with `| head`.
+        The error says why; BrokenPipeError: the reader has gone, as with `| head`. A full disk is told once more
+        when it has taken something in between.
         """
         with self._changed:
             self._loop = asyncio.get_running_loop()
-            self._on_closed = callback
-            for descriptor, error in self._closed_by.items():
+            self._on_failure = callback
+            full = {descriptor: error for descriptor, (_, error) in self._full.items()}
+            for descriptor, error in (self._lost | full).items():
                 self._call_in_loop(callback, descriptor, error)
 
     def closed_by(self, descriptor: int) -> OSError | None:
         """Why a descriptor cannot be written any more; None while it can."""
         with self._changed:
             return self._closed_by.get(descriptor)
+
+    def lost_by(self, descriptor: int) -> OSError | None:
+        """Why something that was put here could not be written; None while all was, or waits."""
+        with self._changed:
+            return self._lost.get(descriptor)
 
     @property
     def is_behind(self) -> bool:
@@ -144,7 +166,8 @@ class Writer:
 
     def _write(self, descriptor: int, data: bytes, wake: int) -> bool:
         """Write all of `data`, or drop it when that is impossible; False when woken to leave the rest."""
-        poller = select.poll()
+        woken, poller = select.poll(), select.poll()
+        woken.register(wake, select.POLLIN)
         poller.register(wake, select.POLLIN)
         poller.register(descriptor, select.POLLOUT)
         rest = memoryview(data)
@@ -157,9 +180,13 @@ class Writer:
             except BlockingIOError:  # somebody else, sharing the terminal, made it non-blocking
                 continue
             except OSError as error:
-                self._give_up(descriptor, error)
-                break
+                if not self._may_retry(descriptor, error):
+                    break
+                if woken.poll(_RETRY_SECONDS * 1000):
+                    return False
+                continue
             rest = rest[written:]
+            self._full.pop(descriptor, None)
             self._count_out(written)
         self._count_out(len(rest))
         return True
@@ -170,13 +197,22 @@ class Writer:
             if self._queued_bytes <= self._capacity_bytes // 2:
                 self._release_waiting()
 
-    def _give_up(self, descriptor: int, error: OSError) -> None:
+    def _may_retry(self, descriptor: int, error: OSError) -> bool:
+        """Whether a write that has failed may still succeed; where not, the bytes are lost."""
         with self._changed:
-            self._closed_by[descriptor] = error
-            self._has_dropped = True
-            callback = self._on_closed
-            if callback is not None:
-                self._call_in_loop(callback, descriptor, error)
+            is_news = not (is_passing(error) and descriptor in self._full)
+            if is_passing(error):
+                since, _ = self._full.setdefault(descriptor, (time.monotonic(), error))
+                is_lost = time.monotonic() - since >= self._full_seconds
+            else:
+                self._closed_by[descriptor] = error
+                is_lost = True
+            if is_lost:
+                self._lost[descriptor] = error
+                self._has_dropped = True
+            if is_news and self._on_failure is not None:
+                self._call_in_loop(self._on_failure, descriptor, error)
+        return not is_lost
 
     def _release_waiting(self) -> None:
         for event in self._waiting:

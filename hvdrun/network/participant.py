@@ -20,11 +20,11 @@ class Participant:
     async def look(self) -> Found:
         """Listen on all addresses, and say which they are; once."""
         listening = await self._listener.open(list_addresses(loopback=self._loopback))
-        return Found(listening, len(os.sched_getaffinity(0)))
+        return Found(listening, len(os.sched_getaffinity(0)), self._token)
 
     async def probe(self, targets: Sequence[ProbeTarget]) -> Probed:
         """Say which of these are reached from here."""
-        return Probed(await probe(self._token, targets))
+        return Probed(await probe(self._token, targets), self._token)
 
     def close(self) -> None:
         """Listen no more."""

@@ -35,7 +35,8 @@ async def survey(
     Args:
         hosts: by their names in the job, in the order of the job; each has an agent.
         send: sends an order to a host's agent.
-        receive: the next telling of a host's agent; others than answers are passed over.
+        receive: the next telling of a host's agent; others than answers to this survey are passed over: an earlier one
+            may have been given up before all had answered.
         settled: the hosts among these that are in use already, and the one address of each that the others were told.
             Only what concerns a newcomer is asked; whom it does not concern takes no part.
         limit_seconds: how long an answer may take, beyond the time that probing itself needs.
@@ -54,13 +55,13 @@ async def survey(
         for host in hosts:
             send(host, Look(token, host))
         own = await launcher.look()
-        answers = await _gather(hosts, receive, Found, limit_seconds, "tell its addresses")
+        answers = await _gather(hosts, receive, Found, token, limit_seconds=limit_seconds, task="tell its addresses")
         found = {host: _keep(answer, settled.get(host)) for host, answer in answers.items()} | {LAUNCHER: own}
         targets = {host: _list_targets(host, found, pairs) for host in hosts}
         for host in hosts:
             send(host, Probe(targets[host]))
         patience = limit_seconds + bound_seconds(max(map(len, targets.values()), default=0))
-        probed = await _gather(hosts, receive, Probed, patience, "tell whom it reaches")
+        probed = await _gather(hosts, receive, Probed, token, limit_seconds=patience, task="tell whom it reaches")
         return Findings(found, pairs, {host: answer.proofs for host, answer in probed.items()})
     finally:
         launcher.close()
@@ -88,15 +89,18 @@ async def _gather(
     hosts: Sequence[str],
     receive: Callable[[str], Awaitable[Telling]],
     kind: type[Answer],
+    token: bytes,
+    *,
     limit_seconds: float,
     task: str,
 ) -> dict[str, Answer]:
-    """The answers of all hosts, by host."""
+    """The answers of all hosts to the survey of this token, by host."""
 
     async def await_answer(host: str) -> Answer:
-        while not isinstance(telling := await receive(host), kind):
-            pass
-        return telling
+        while True:
+            telling = await receive(host)
+            if isinstance(telling, kind) and telling.token == token:
+                return telling
 
     waits = {host: asyncio.create_task(await_answer(host)) for host in hosts}
     try:

@@ -4,9 +4,12 @@ from hvdrun.elasticity import (
     COOLDOWN_BOUNDS_SECONDS,
     DEFAULT_COOLDOWN_SECONDS,
     DEFAULT_LEASE_SECONDS,
+    DEFAULT_SLOT_COOLDOWN_SECONDS,
+    DEFAULT_SLOT_FAILURES,
     DEFAULT_TIMEOUT_SECONDS,
 )
 from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.jobspec import DEFAULT_LAUNCHER_TIMEOUT_SECONDS
 from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
@@ -45,7 +48,7 @@ ELASTIC = (
         dest="script",
         group=Group.ELASTIC,
         help="A command of the shell, run about once a second, that names the hosts in place of -H: one a line, "
-        "server1:4 or server1. When it fails or names none, the hosts stay as they are.",
+        "server1:4 or server1; one with :0 is not used. When it fails or names none, the hosts stay as they are.",
         parse=parse_shell_command,
         metavar="COMMAND",
         wanted="a command for the shell, as in --host-discovery-script ./discover.sh",
@@ -74,7 +77,8 @@ ELASTIC = (
         flags=("--reset-limit",),
         dest="reset_limit",
         group=Group.ELASTIC,
-        help="How often the workers may be put together anew. Without it: as often as it takes.",
+        help="How often the workers may be put together anew; after that no host is taken in, and one that is not "
+        "named any more stays in use until its workers end. Without it: as often as it takes.",
         parse=parse_whole_number,
         metavar="N",
         wanted=f"a number from 0 to {MAX_WORKERS}, as in --reset-limit 10",
@@ -91,15 +95,49 @@ ELASTIC = (
         "--blacklist-cooldown-range 10 100",
         default=" ".join(f"{seconds:g}" for seconds in DEFAULT_COOLDOWN_SECONDS),
     ),
+    Option(
+        flags=("--slot-failures",),
+        dest="slot_failures",
+        group=Group.ELASTIC,
+        help="After how many failures of its workers a slot is left alone; those of workers that had trained some "
+        "steps do not count. Half of its slots close a host.",
+        parse=parse_count,
+        metavar="N",
+        wanted=f"a number from 1 to {MAX_WORKERS}, as in --slot-failures 10",
+        default=f"{DEFAULT_SLOT_FAILURES}",
+    ),
+    Option(
+        flags=("--slot-cooldown",),
+        dest="slot_cooldown_seconds",
+        group=Group.ELASTIC,
+        help="For how long such a slot is left alone, and after which time without another a failure is forgotten.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --slot-cooldown 10m",
+        default=f"{DEFAULT_SLOT_COOLDOWN_SECONDS:g}s",
+    ),
 )
 
 LEASE = Option(
     flags=("--lease",),
     dest="lease_seconds",
     group=Group.TIME,
-    help="How long a host may be silent, or a worker of an elastic job be stopped, before it counts as lost. Without "
-    f"it: {DEFAULT_LEASE_SECONDS:g}s in elastic jobs, {STATIC_LEASE_SECONDS:g}s in others.",
+    help="How long a host may be silent, from when its next report is due (six times a lease), or a worker of an "
+    f"elastic job be stopped, before it counts as lost. Without it: {DEFAULT_LEASE_SECONDS:g}s in elastic jobs, "
+    f"{STATIC_LEASE_SECONDS:g}s in others.",
     parse=parse_limit,
     metavar="TIME",
     wanted="a time longer than 0, as in --lease 30s",
+)
+
+LAUNCHER_TIMEOUT = Option(
+    flags=("--launcher-timeout",),
+    dest="launcher_timeout_seconds",
+    group=Group.TIME,
+    help="How long the workers on another host go on without a word from hvdrun, which may be stopped, or asleep with "
+    "its laptop, before they are ended; at least the lease.",
+    parse=parse_limit,
+    metavar="TIME",
+    wanted="a time longer than 0, as in --launcher-timeout 10m",
+    default=f"{DEFAULT_LAUNCHER_TIMEOUT_SECONDS:g}s",
 )

@@ -20,9 +20,11 @@ def _spell(option: Option) -> str:
 
 
 def _explain(option: Option) -> str:
-    default = f" Default {option.default}" if option.default else ""
-    variable = f", or ${option.environment}" if option.environment else ""
-    return f"{option.help}{default}{variable}{'.' if default else ''}"
+    sources = ([f"default {option.default}"] if option.default else []) + (
+        [f"or ${option.environment}"] if option.environment else []
+    )
+    text = ", ".join(sources)
+    return f"{option.help} {text[0].upper()}{text[1:]}." if text else option.help
 
 
 def readme_table() -> str:

@@ -6,7 +6,7 @@ from hvdrun.agent.binding import BindTo
 from hvdrun.horovod_path import ShimMode
 from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
-from hvdrun.options.elastic import ELASTIC, LEASE
+from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
     MAX_PORT,
@@ -217,6 +217,7 @@ _TIME = (
         default=f"{DEFAULT_GRACE_SECONDS:g}s",
     ),
     LEASE,
+    LAUNCHER_TIMEOUT,
 )
 
 _OUTPUT = (
@@ -240,7 +241,7 @@ _OUTPUT = (
         flags=("--prefix-output-with-timestamp", "-prefix-timestamp"),
         dest="marks_times",
         group=Group.OUTPUT,
-        help="Show before each line when it came, in local time.",
+        help="Show before each line, hvdrun's own too, when it came, in local time.",
     ),
 )
 

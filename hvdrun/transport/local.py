@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator
 
+from hvdrun.agent.folder import remove_orphans
 from hvdrun.errors import LaunchError
 from rendezvous import wire
 from rendezvous.orders import Order, Telling
@@ -87,6 +89,8 @@ class LocalTransport:
         await ended
         if self._listening is not None:
             await self._listening
+        if self._process.returncode:  # it may have been killed, and its guardian too
+            remove_orphans(os.environ)
 
     async def _discard_output(self) -> None:
         """What nobody takes any more: asyncio knows a process as ended only when its pipes were read to the end."""

@@ -104,7 +104,7 @@ class WorkerClient:
             UnreachableError: nobody answered in time.
         """
         request = pb.DeclareRequest(worker=wire.encode_worker(self._worker), is_blank=is_blank)
-        deadline = time.monotonic() + CALL_SECONDS
+        deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
 
     def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
@@ -130,7 +130,7 @@ class WorkerClient:
         request = pb.OpenStoreRequest(
             worker=wire.encode_worker(self._worker), generation=generation, endpoint=wire.encode_endpoint(endpoint)
         )
-        deadline = time.monotonic() + CALL_SECONDS
+        deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.OpenStore(request, timeout=seconds, wait_for_ready=True), deadline)
 
     def await_store(self, generation: int) -> Endpoint:

@@ -1,8 +1,10 @@
 """Blame: which slots and hosts have failed how often, and which are closed for it.
 
-Blame falls on the slot. A slot that has failed several times is closed; when half of a host's slots are, the host is,
-and a host that was lost is at once. A closed host comes back after its cooldown, and its slots are fresh then. Whoever
-is training on a host that closes goes on: it proves more than its neighbours' failures.
+Blame falls on the slot, for failures without progress: the end of a worker that has committed steps with the others
+(killed, preempted, out of memory) says nothing about its slot. Whether a member has is known when the others have
+reported; until then its slot is suspected. A slot that has failed several times is closed; when half of a host's slots
+are, the host is, and a host that was lost is at once. A closed host comes back after its cooldown, and its slots are
+fresh then. Whoever is training on a host that closes goes on: it proves more than its neighbours' failures.
 
 Blame decays: what lies far back, with nothing after it, is forgotten. Nothing is left to chance, so that a history
 repeated is the same. Times are of the job's own clock, which stands still while this machine sleeps.
@@ -35,10 +37,14 @@ class HostBlame:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """What is held against the slots and hosts of a job."""
+    """What is held against the slots and hosts of a job.
+
+    suspects: the slots of members that have failed; how far they had come is not known yet.
+    """
 
     slots: Mapping[Slot, SlotBlame] = field(default_factory=dict)
     hosts: Mapping[str, HostBlame] = field(default_factory=dict)
+    suspects: tuple[Slot, ...] = ()
 
     def count(self, slot: Slot, now: float, recovery: Recovery) -> int:
         """How many failures of a slot have not been forgotten."""
@@ -47,8 +53,16 @@ class Blame:
 
     def is_open(self, slot: Slot, now: float, recovery: Recovery) -> bool:
         """A worker may be started in this slot."""
-        host = self.hosts.get(slot.host)
-        return (host is None or now >= host.until) and self.count(slot, now, recovery) < recovery.failures_per_slot
+        failures = self.count(slot, now, recovery) + self.suspects.count(slot)
+        return self.is_host_open(slot.host, now) and failures < recovery.failures_per_slot
+
+    def is_host_open(self, host: str, now: float) -> bool:
+        """The host's cooldown, if it has one, is over."""
+        return host not in self.hosts or now >= self.hosts[host].until
+
+    def suspect_slot(self, slot: Slot) -> Self:
+        """A failure of a slot, until it is known whether it counts."""
+        return replace(self, suspects=(*self.suspects, slot))
 
     def find_closed(self, now: float) -> dict[str, float]:
         """The hosts that are closed, and for how many seconds more."""

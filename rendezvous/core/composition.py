@@ -8,7 +8,7 @@ all others copy, is a survivor. A survivor that has not got the state of the oth
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rendezvous.core.model import Assignment, Host, Slot
+from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.ranking import rank
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Decision
@@ -36,9 +36,8 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
     hosts = [host.name for host in state.offered]
     if decision is Decision.RETRY:
         return Composition(arrange(survivors, (), hosts))
-    offered = find_offered(state.offered)
-    staying = {record.worker: record for record in survivors if record.worker.slot in offered}
-    ready = [record for record in state.standing(Standing.READY) if record.worker.slot in offered]
+    staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
+    ready = [record for record in state.standing(Standing.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
     if not any(not record.is_blank for record in staying.values()):
         leaving.sort(key=lambda record: record.is_blank)
@@ -61,7 +60,8 @@ def arrange(
     ranked = (*(each for each in survivors if not each.is_blank), *(each for each in survivors if each.is_blank))
     by_slot = sorted(newcomers, key=lambda record: record.worker.slot.index)
     members: dict[str, list[WorkerRecord]] = {record.worker.slot.host: [] for record in ranked}
-    members |= {host: [] for host in hosts if host not in members}
+    new = {record.worker.slot.host for record in by_slot}
+    members |= {host: [] for host in hosts if host in new and host not in members}
     for record in (*ranked, *by_slot):
         members.setdefault(record.worker.slot.host, []).append(record)
     return tuple(record for each in members.values() for record in each)
@@ -72,8 +72,3 @@ def foresee(state: State, newcomers: Iterable[WorkerRecord]) -> dict[Slot, Assig
     hosts = [host.name for host in state.offered]
     members = [record.worker.slot for record in arrange(state.survivors(), tuple(newcomers), hosts)]
     return dict(zip(members, rank(members), strict=True))
-
-
-def find_offered(hosts: Iterable[Host]) -> frozenset[Slot]:
-    """All slots of these hosts."""
-    return frozenset(Slot(host.name, index) for host in hosts for index in range(host.slots))

@@ -47,7 +47,7 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
 def _change_hosts(state: State, event: HostsChanged, hosts: tuple[Host, ...]) -> tuple[State, tuple[Effect, ...]]:
     if state.workers and not state.policy.is_elastic:
         raise IllegalEventError(event, "the placement of this job is fixed")
-    return move_on(replace(state, offered=hosts, is_settled=False))
+    return move_on(state.with_offer(hosts))
 
 
 def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:

@@ -48,12 +48,12 @@ def start_leases(state: State, hosts: Collection[str]) -> State:
 
 
 def silent_hosts(state: State) -> tuple[str, ...]:
-    """Hosts with workers whose agent has been silent for longer than its lease."""
+    """Hosts with workers whose agent has been silent for longer than its lease, counted from when a report was due."""
     return tuple(
         host
         for host, heard in state.last_heard.items()
         if heard is not None
-        and state.now - heard > state.policy.lease_seconds
+        and state.now - heard > state.policy.silence_seconds
         and any(record.standing is not Standing.ENDED for record in state.on(host))
     )
 
@@ -66,7 +66,7 @@ def is_lost(state: State, host: str) -> bool:
     if host not in state.hosts:
         return True
     heard = state.last_heard[host]
-    return (heard is not None and state.now - heard > state.policy.lease_seconds) or any(
+    return (heard is not None and state.now - heard > state.policy.silence_seconds) or any(
         record.standing is Standing.ENDED and record.returncode is None for record in state.on(host)
     )
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from rendezvous.core import draining
-from rendezvous.core.abandonment import abandon, blame_slot
-from rendezvous.core.composition import find_offered
+from rendezvous.core.abandonment import abandon, blame_slot, blame_worker_lost
 from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report, lose_state
@@ -30,8 +29,9 @@ def lose_worker(
     state = replace(state, failures=state.failures + 1)
     if not _may_go_on(state):
         return _end(state, outcome)
-    weight = state.policy.recovery.failures_per_slot if cannot_start else 1
-    return _go_on(blame_slot(state, former.worker.slot, weight), [former], outcome)
+    most = state.policy.recovery.failures_per_slot
+    blamed = blame_slot(state, former.worker.slot, most) if cannot_start else blame_worker_lost(state, former)
+    return _go_on(blamed, [former], outcome)
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
@@ -87,7 +87,7 @@ def _may_go_on(state: State) -> bool:
 
     Before the first generation no more may fail than it takes to close every slot.
     """
-    most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, len(find_offered(state.offered)))
+    most = state.policy.recovery.failures_per_slot * max(state.policy.min_size, state.slots_offered)
     starts = state.number > 0 or state.failures <= most
     return starts and state.refusal is None and state.policy.allows(state.failures)
 
@@ -132,7 +132,7 @@ def _staff_or_end(state: State) -> tuple[State, tuple[Effect, ...]]:
     """
     needed = state.policy.min_size
     staffed, effects = staff(state)
-    is_hopeless = len(staffed.alive()) < needed <= len(find_offered(state.offered))
+    is_hopeless = len(staffed.alive()) < needed <= state.slots_offered
     return draining.enter(state, state.cause) if state.cause is not None and is_hopeless else (staffed, effects)
 
 

@@ -8,6 +8,12 @@ from rendezvous.core.reports import Decision, Verdict
 UNBOUNDED = 2**31 - 1  # of workers: as many as there are slots
 LEAST_REPORT_SECONDS = 60.0
 LEASES_PER_REPORT = 12
+REPORTS_PER_LEASE = 6  # of an agent that has nothing new to tell
+
+
+def limit_silence(lease_seconds: float) -> float:
+    """How long after its last report an agent may be silent: for the lease, counted from when the next one is due."""
+    return lease_seconds * (1 + 1 / REPORTS_PER_LEASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,10 @@ class Recovery:
     elastic_timeout_seconds: how long the job waits for enough slots to start with, or for as many workers as it needs.
     cooldown_seconds: how long a host is closed after its first closing, and at most: each further one takes twice as
         long.
-    failures_per_slot: so many close it, and half of its slots the host.
+    failures_per_slot: so many, of workers that had made no progress, close it, and half of its slots the host.
     forgiveness_seconds: a failure that lies so far back, with none after it, is forgotten.
-    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way.
+    gathering_seconds: how long the first worker that waits to be taken in waits for others that are on their way; at
+        the start, how long those that are enough wait for hosts of which nothing has been heard.
     """
 
     reset_limit: int | None = None
@@ -132,7 +139,7 @@ class Policy:
     max_size: int
     failures_allowed: int | None = 0
     start_timeout_seconds: float = 120.0  # from the first join, or from the start until all agents have reported
-    lease_seconds: float = 30.0  # how long an agent may be silent
+    lease_seconds: float = 30.0  # how long an agent may be silent, from when a report of it is due
     grace_seconds: float = 5.0  # between SIGTERM and SIGKILL
     start_size: int | None = None
     recovery: Recovery = Recovery()
@@ -156,6 +163,11 @@ class Policy:
     def slots_to_start(self) -> int:
         """As soon as so many slots are offered, the workers are started."""
         return self.min_size if self.start_size is None else self.start_size
+
+    @property
+    def silence_seconds(self) -> float:
+        """How long ago an agent's last report may be."""
+        return limit_silence(self.lease_seconds)
 
     @property
     def report_seconds(self) -> float:

@@ -135,10 +135,14 @@ def fail_again(reason: str, first: Outcome | None) -> Outcome:
 
 def exhaust_resets(limit: int, reason: str, first: Outcome | None) -> Outcome:
     """The job has changed its membership as often as it may."""
-    times = "once" if limit == 1 else f"{limit} times"
+    return replace(give_up(f"{reason}; {describe_reset_limit(limit)}", first), cause=Cause.RESETS_EXHAUSTED)
+
+
+def describe_reset_limit(resets: int) -> str:
+    """Why the job may not be formed anew any more, in one sentence without a full stop."""
+    times = "once" if resets == 1 else f"{resets} times"
     story = f"the job has been formed anew {times}, and --reset-limit allows no more"
-    sentence = f"{reason}; {story if limit else '--reset-limit 0 does not let the job be formed anew'}"
-    return replace(give_up(sentence, first), cause=Cause.RESETS_EXHAUSTED)
+    return story if resets else "--reset-limit 0 does not let the job be formed anew"
 
 
 def run_short(count: int, needed: int, limit_seconds: float, first: Outcome | None) -> Outcome:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from rendezvous.core import draining
-from rendezvous.core.abandonment import abandon
-from rendezvous.core.composition import Composition, arrange, compose, find_offered
+from rendezvous.core.abandonment import abandon, settle_suspicions
+from rendezvous.core.composition import Composition, arrange, compose
 from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
 from rendezvous.core.leases import start_leases
@@ -49,7 +49,8 @@ def _note_settled(state: State) -> tuple[State, tuple[Effect, ...]]:
     is_settled = (
         state.phase is Phase.RUNNING
         and state.count(Standing.MEMBER) == len(state.workers)
-        and find_offered(state.offered) == frozenset(state.workers)
+        and state.slots_offered == len(state.workers)
+        and all(map(state.offers, state.workers))
     )
     return (replace(state, is_settled=True) if is_settled else state), ()
 
@@ -60,8 +61,23 @@ def publish_when_complete(state: State) -> tuple[State, tuple[Effect, ...]]:
         return state, ()
     if state.number:
         return (state, ()) if state.count(Standing.MEMBER) else _judge(state)
-    is_complete = not state.count(Standing.INTENDED) and state.waiting >= state.policy.min_size
-    return publish_first(state) if is_complete else (state, ())
+    return publish_first(state) if _may_start(state) else (state, ())
+
+
+def _may_start(state: State) -> bool:
+    """Nobody is missing whom the first generation waits for.
+
+    With as many as the job starts with, it does not wait long for hosts of which nothing has been heard, which may
+    never come. Their workers are taken in later.
+    """
+    policy, since = state.policy, state.waiting_since
+    if since is None or state.waiting < policy.min_size:
+        return False
+    missing = state.standing(Standing.INTENDED)
+    if not missing or not policy.is_elastic or state.waiting < policy.slots_to_start:
+        return not missing
+    has_waited = state.now - since > policy.recovery.gathering_seconds
+    return has_waited and all(state.last_heard[each.worker.slot.host] is None for each in missing)
 
 
 def publish_first(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -82,11 +98,12 @@ def _judge(state: State) -> tuple[State, tuple[Effect, ...]]:
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
+    state = settle_suspicions(state, has_committed=state.repetition.shows_progress(reports.values()))
+    survivors = state.survivors()
     repetition = state.repetition.note(generation.members, tuple(reports.values()))
     if (hopelessness := repetition.hopelessness) is not None:
         return _go_on_without_newcomers(state, survivors, hopelessness)
-    offered = find_offered(state.offered)
-    newcomers = sum(record.worker.slot in offered for record in state.standing(Standing.READY))
+    newcomers = sum(state.offers(record.worker.slot) for record in state.standing(Standing.READY))
     cause = _explain(state, reports.values())
     minimum = state.policy.min_size
     past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)

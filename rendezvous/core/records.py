@@ -27,6 +27,7 @@ class WorkerRecord:
     generation: the newest one that it was a member of; 0 for none.
     has_state: it has said that it can begin again after an exception.
     is_past_state: it had said so, and when it joined last it was not in that function any more.
+    has_committed: it has committed steps with the others, as far as is known.
     is_blank: it was taken in later, and has not got the others' state as far as is known.
     report: what it has told of itself when it joined; while it stands WAITING.
     since: when it was first intended, on the job's own clock.
@@ -41,6 +42,7 @@ class WorkerRecord:
     generation: int = 0
     has_state: bool = False
     is_past_state: bool = False
+    has_committed: bool = False
     is_blank: bool = False
     report: Report | None = None
     since: float = 0.0

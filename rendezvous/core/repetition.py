@@ -13,6 +13,7 @@ from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
 MOST_REPETITIONS = 3  # of the same trouble, in generations that follow one another
 MOST_TROUBLES = 6  # of any trouble
+STEPS_OF_PROGRESS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,15 @@ class Repetition:
         if self.troubles >= MOST_TROUBLES:
             return f"{self.trouble}; it was the last of {self.troubles} troubles in a row, with no step in between"
         return None
+
+    def shows_progress(self, reports: Collection[Report]) -> bool:
+        """The members of the generation whose survivors have reported so have committed some steps.
+
+        A program that fails as soon as it trains may have made a step or two, and have committed its state before.
+        """
+        steps = max((_find_progress(report) for report in reports), default=0)
+        commits = max((report.commits for report in reports), default=0)
+        return steps > STEPS_OF_PROGRESS or commits > self.commits + 1
 
     def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "Repetition":
         """What it is after one more generation, whose survivors have reported so.

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from rendezvous.core.composition import find_offered
 from rendezvous.core.outcome import Outcome, run_short, time_out
 from rendezvous.core.state import State
 
@@ -18,7 +17,7 @@ def watch_start(state: State) -> tuple[State, Outcome | None]:
         have = sum(state.last_heard.get(record.worker.slot.host) is not None for record in state.alive())
         needed, what = policy.min_size, "workers"
     else:
-        have, needed, what = len(find_offered(state.offered)), policy.slots_to_start, "slots"
+        have, needed, what = state.slots_offered, policy.slots_to_start, "slots"
     if have >= needed:
         return (state if state.short_since is None else replace(state, short_since=None)), None
     if state.short_since is None:

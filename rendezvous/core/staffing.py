@@ -6,10 +6,11 @@ members can begin again, or none of what they do could make use of it. As a rule
 but any open slot will do.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
-from rendezvous.core.composition import find_offered, foresee
+from rendezvous.core.composition import foresee
 from rendezvous.core.effects import Dismiss, Effect, Launch, Refuse, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.core.placement import list_slots
@@ -55,7 +56,6 @@ def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
 
 def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Newcomers on slots that are no longer offered, and those for which there is no room any more."""
-    offered = find_offered(state.offered)
     newcomers = find_newcomers(state)
     if not newcomers:
         return state, ()
@@ -63,27 +63,25 @@ def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
         return retire(state, newcomers, "the job may not be formed anew any more (--reset-limit)")
     effects: tuple[Effect, ...] = ()
     for record in newcomers:
-        if record.worker.slot not in offered:
+        if not state.offers(record.worker.slot):
             state, more = retire(state, [record], explain_removal(state, record.worker.slot))
             effects += more
-    wanted = [record for record in newcomers if record.worker.slot in offered]
-    stay = sum(record.worker.slot in offered for record in state.survivors())
-    room = max(0, state.policy.max_size - stay)
+    wanted = [record for record in newcomers if state.offers(record.worker.slot)]
+    room = max(0, state.policy.max_size - _count_staying(state))
     state, more = retire(state, wanted[room:], f"the job has {state.policy.max_size} workers without it (--max-np)")
     return state, effects + more
 
 
 def explain_removal(state: State, slot: Slot) -> str:
     """Why a slot cannot be used any more, in one sentence."""
-    is_listed = any(host.name == slot.host for host in state.offered)
+    is_listed = slot.host in state.slots
     return f"host {slot.host} offers fewer slots now" if is_listed else f"host {slot.host} is no longer listed"
 
 
 def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
-    listed = {host.name for host in state.offered}
     effects: list[Effect] = []
     for host in tuple(state.hosts):
-        if host not in listed and all(record.standing is Standing.ENDED for record in state.on(host)):
+        if host not in state.slots and all(record.standing is Standing.ENDED for record in state.on(host)):
             state = state.without_host(host)
             effects.append(Dismiss(host, f"host {host} is no longer listed"))
     return state, tuple(effects)
@@ -91,16 +89,13 @@ def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 def _launch(state: State) -> tuple[State, tuple[Effect, ...]]:
     is_first = not state.workers
-    slots = _find_vacant(state)
-    if is_first and len(slots) < state.policy.slots_to_start:
+    if state.number and not _can_take_in(state, state.survivors()):
         return state, ()
-    survivors = state.survivors()
-    if not slots or (state.number and not _can_take_in(state, survivors)):
-        return state, ()
-    offered = find_offered(state.offered)
     newcomers = find_newcomers(state)
-    stay = sum(record.worker.slot in offered for record in survivors)
-    slots = slots[: max(0, state.policy.max_size - stay - len(newcomers))]
+    room = state.policy.max_size - _count_staying(state) - len(newcomers)
+    slots = tuple(islice(_list_vacant(state), max(0, room)))
+    if not slots or (is_first and len(slots) < state.policy.slots_to_start):
+        return state, ()
     former = {slot: state.workers.get(slot) for slot in slots}
     new = [
         WorkerRecord(Worker(slot, 1 if known is None else known.worker.incarnation + 1), _UNKNOWN, since=state.clock)
@@ -132,15 +127,18 @@ def _explain_launch(former: WorkerRecord | None, *, is_first: bool) -> str:
     return "there is room for it" if former is None else f"in place of {former.worker}"
 
 
-def _find_vacant(state: State) -> list[Slot]:
-    """The slots in which a worker may be started, in the order offered."""
+def _count_staying(state: State) -> int:
+    """How many survivors are in slots that are offered."""
+    return sum(state.offers(record.worker.slot) for record in state.survivors())
+
+
+def _list_vacant(state: State) -> Iterator[Slot]:
+    """The slots in which a worker may be started, in the order offered; as few are looked at as are asked for."""
 
     def is_vacant(slot: Slot) -> bool:
         record = state.workers.get(slot)
         return record is None or (record.standing is Standing.ENDED and not record.is_done)
 
-    return [
-        slot
-        for slot in list_slots(state.offered)
-        if is_vacant(slot) and state.blame.is_open(slot, state.clock, state.policy.recovery)
-    ]
+    blame, now, recovery = state.blame, state.clock, state.policy.recovery
+    open_hosts = (host for host in state.offered if blame.is_host_open(host.name, now))
+    return (slot for slot in list_slots(open_hosts) if is_vacant(slot) and blame.is_open(slot, now, recovery))

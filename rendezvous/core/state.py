@@ -49,7 +49,8 @@ class Offer:
 class State:
     """One job's membership.
 
-    offered: the hosts that the job may use now, and hosts: those in use, each with all slots that ever had a worker.
+    offered: the hosts that the job may use now, and slots: how many each of them has.
+    hosts: those in use, each with all slots that ever had a worker.
     workers: one record for each slot that ever had a worker, also on hosts that are not in use any more.
     last_heard: when the agent of each host in use last reported, or when it was begun; None before it has.
     counts: how many workers stand how (counted along, so that a join costs no scan).
@@ -70,6 +71,7 @@ class State:
     now: float = 0.0
     started: float | None = None
     offered: tuple[Host, ...] = ()
+    slots: Mapping[str, int] = field(default_factory=dict)
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - the same
@@ -122,6 +124,15 @@ class State:
         """How many slots' workers have ended."""
         return self.count(Standing.ENDED)
 
+    @property
+    def slots_offered(self) -> int:
+        """How many slots the hosts have that the job may use now."""
+        return sum(self.slots.values())
+
+    def offers(self, slot: Slot) -> bool:
+        """The slot is one of them."""
+        return slot.index < self.slots.get(slot.host, 0)
+
     def count(self, standing: Standing) -> int:
         """How many workers stand so."""
         return self.counts.get(standing, 0)
@@ -156,6 +167,10 @@ class State:
     def rank_of(self, worker: Worker) -> int:
         """The rank of the worker's slot in the newest generation, before the first by placement."""
         return self.workers[worker.slot].assignment.rank
+
+    def with_offer(self, hosts: tuple[Host, ...]) -> Self:
+        """The state in which the job may use these hosts."""
+        return replace(self, offered=hosts, slots={host.name: host.slots for host in hosts}, is_settled=False)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in place of their slots' former ones; the counts follow."""

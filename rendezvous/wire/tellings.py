@@ -42,10 +42,10 @@ def encode_telling(telling: Telling) -> bytes:
         case Hello(version, hostname, python):
             hello = pb.Hello(version=version, hostname=encode_text(hostname), python=python)
             message = pb.Telling(hello=hello)
-        case Found(addresses, cores):
-            message = pb.Telling(found=pb.Found(addresses=map(_encode_listening, addresses), cores=cores))
-        case Probed(proofs):
-            message = pb.Telling(probed=pb.Probed(proofs=map(_encode_proof, proofs)))
+        case Found(addresses, cores, token):
+            message = pb.Telling(found=pb.Found(addresses=map(_encode_listening, addresses), cores=cores, token=token))
+        case Probed(proofs, token):
+            message = pb.Telling(probed=pb.Probed(proofs=map(_encode_proof, proofs), token=token))
     return frame(message.SerializeToString())
 
 
@@ -70,9 +70,10 @@ def decode_telling(data: bytes) -> Telling:
         case "hello":
             return Hello(message.hello.version, message.hello.hostname, message.hello.python)
         case "found":
-            return Found(tuple(map(_decode_listening, message.found.addresses)), message.found.cores)
+            found = message.found
+            return Found(tuple(map(_decode_listening, found.addresses)), found.cores, found.token)
         case "probed":
-            return Probed(tuple(map(_decode_proof, message.probed.proofs)))
+            return Probed(tuple(map(_decode_proof, message.probed.proofs)), message.probed.token)
         case _:
             raise WireError("a telling of no known kind")
 

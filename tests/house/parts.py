@@ -112,8 +112,11 @@ def show_skipped(skipped: Counter[str]) -> Iterator[Text]:
         yield Text(f"{count:>6}  {reason}")
         for found in re.findall(r"apt-get install ([a-z0-9][a-z0-9 -]*)", reason):
             packages.update(found.split())
-    if packages:
-        yield Text("To run them:  ").append(f"apt-get install {' '.join(sorted(packages))}", "bold")
+    commands = [f"apt-get install {' '.join(sorted(packages))}"] if packages else []
+    if any("root" in reason for reason in skipped):
+        commands.append("sudo make test")
+    if commands:
+        yield Text("To run them:  ").append(" && ".join(commands), "bold")
 
 
 def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
@@ -150,6 +153,8 @@ def read_arguments() -> argparse.Namespace:
     unknown = set(asked.parts) - set(names)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
+    if asked.shard != (1, 1) and NIGHTLY not in asked.parts:
+        parser.error("--shard is of nightly: add that part")
     return asked
 
 

@@ -77,7 +77,7 @@ def start(program: str, environment: dict[str, str], directory: Path = ROOT) -> 
 
 def finish(process: subprocess.Popen[str]) -> None:
     """Reap what a sweep has killed, so that nothing of it outlives the test."""
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
 
 def test_nothing_left_is_found_where_nothing_is(watch: Watch) -> None:
@@ -98,7 +98,7 @@ def test_a_sleeping_process_is_found_and_swept(watch: Watch) -> None:
 
 def test_a_daemon_that_has_shed_session_parent_and_environment_is_found_and_swept(watch: Watch) -> None:
     process, _ = start(DAEMON, watch.environment(), watch.temporary)
-    process.wait(10)
+    process.wait(60)
 
     (left,) = watch.settle(0).processes
     assert left.pid != process.pid
@@ -193,7 +193,7 @@ def test_what_goes_in_time_is_not_left(watch: Watch) -> None:
             connection, _ = gate.accept()
             assert watch.look().processes
             connection.close()
-            process.wait(10)
+            process.wait(60)
     assert not watch.settle()
 
 

@@ -90,6 +90,7 @@ class Machine(PlayedAgent):
     """An agent that is asked for its addresses, and whom it reaches.
 
     unreached: the hosts that it does not reach, LAUNCHER among them.
+    failure, starts: see `PlayedAgent`.
     hello: the first that it says; None: it ends instead.
     answers: it does not end when it is asked.
     tunnel_failure: why it can have no tunnel.
@@ -98,17 +99,20 @@ class Machine(PlayedAgent):
     def __init__(
         self,
         *addresses: str,
+        failure: str = "",
+        starts: bool = True,
         unreached: Collection[str] = (),
         hello: Telling | None = Hello(__version__, "host", "3.11"),  # noqa: B008 - it does not change
         answers: bool = True,
         tunnel_failure: str = "",
     ) -> None:
-        super().__init__()
+        super().__init__(failure=failure, starts=starts)
         self.answers = answers
         self.tunnelled: list[int] = []
         self._addresses = addresses
         self._unreached = unreached
         self._tunnel_failure = tunnel_failure
+        self._token = b""  # of the last survey
         self.told.put_nowait(hello)
 
     @property
@@ -122,16 +126,17 @@ class Machine(PlayedAgent):
         match order:
             case Look() if not self.answers:
                 self.end()
-            case Look():
+            case Look(token):
+                self._token = token
                 listening = (Listening("eth7", Endpoint(address, 1), 24) for address in self._addresses)
-                self.told.put_nowait(Found(tuple(listening), 1))
+                self.told.put_nowait(Found(tuple(listening), 1, token))
             case Probe(targets):
                 proofs = (
                     Proof(target.host, target.endpoint.address, self._addresses[0], 1.0)
                     for target in targets
                     if target.host not in self._unreached
                 )
-                self.told.put_nowait(Probed(tuple(proofs)))
+                self.told.put_nowait(Probed(tuple(proofs), self._token))
             case _:
                 pass
 
@@ -157,3 +162,8 @@ class Doors:
 
 async def ignore(_: Telling) -> None:
     """Show nothing of what an agent reports."""
+
+
+def refuse(error: BaseException) -> None:
+    """Nothing of a launcher's own is to fail."""
+    raise AssertionError(error)

@@ -1,5 +1,6 @@
 """What the agents of a job are told: what is the same for all, and what is each host's own."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ def write(spec: JobSpec, host: str, tell: Callable[[str], None] = lambda _: None
 def test_all_hosts_are_told_what_the_job_is(spec: JobSpec, host: str) -> None:
     begin = write(spec, host)
     assert (begin.job, begin.host, begin.directory, begin.lease_seconds) == ("job", host, "/data", 7)
+    assert begin.patience_seconds == (60.0 if host == "far" else math.inf)
     assert (begin.bind_to, begin.stdin_rank, begin.prefork, begin.master) == ("core", 1, True, MASTER)
     assert (begin.server, begin.address, begin.interface) == ("192.0.2.250:4000", "192.0.2.1", "eth0")
     assert begin.credential.private_key
@@ -56,6 +58,7 @@ def test_a_remote_host_has_a_command_of_its_own_and_keeps_its_login_s_environmen
     assert begin.inherits
     assert begin.environment[b"SHAPE"] == b"round"
     assert begin.environment.keys().isdisjoint({b"HOME", b"COLOUR"})
+    assert (begin.environment[b"GROUP_RANK"], begin.environment[b"GROUP_WORLD_SIZE"]) == (b"1", b"2")
 
 
 def test_this_machine_has_all_of_the_launcher_s_environment(spec: JobSpec) -> None:
@@ -100,6 +103,7 @@ def test_in_an_elastic_job_the_slots_of_a_host_count_and_hosts_may_come(spec: Jo
     briefing = Briefing(elastic, "job", Authority("job"), lambda _: None, OWN)
     assert briefing.write("far", ROUTE, None).environment[b"OMP_NUM_THREADS"] == b"1"
     assert briefing.write("far", ROUTE, None).environment[b"HOROVOD_ELASTIC"] == b"1"
+    assert b"GROUP_RANK" not in briefing.write("far", ROUTE, None).environment
     assert b"OMP_NUM_THREADS" not in briefing.write("new", ROUTE, None).environment
     briefing.update(replace(elastic, hosts=(Host("far", 1), Host("new", 2))))
     assert b"OMP_NUM_THREADS" not in briefing.write("far", ROUTE, None).environment

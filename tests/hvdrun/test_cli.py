@@ -10,7 +10,7 @@ import pytest
 
 from hvdrun import __version__
 from hvdrun.cli import main, read_spec
-from hvdrun.console import Console
+from hvdrun.console import Console, Page
 from hvdrun.errors import HostsFailedError, LaunchError, UsageError
 from hvdrun.jobspec import JobSpec
 from rendezvous.core.model import Host, Slot, Worker
@@ -232,6 +232,46 @@ def test_what_should_be_known_of_a_request_is_said_once(capfd: pytest.CaptureFix
     assert main(words, lambda *_: 0) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("hvdrun: -mca has no effect")
+
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}"
+
+
+def test_hvdruns_own_lines_have_their_time_as_well(capfd: pytest.CaptureFixture[str]) -> None:
+    def launch(_spec: JobSpec, console: Console) -> int:
+        console.page(Page(rank=0, host="a"))
+        console.notice("words")
+        raise HostsFailedError([LaunchError("a"), LaunchError("b")], 2)
+
+    for words in (["true"], ["-np", "1", "true"]):
+        assert main(["-prefix-timestamp", *words], launch) > 0
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert all(re.match(rf"{TIME} (hvdrun|  [ab])", line) for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        (("python",), True),
+        (("python3", "-u", "-", "x"), True),
+        (("python", "-W", "error"), True),
+        (("python", "-c", "1"), False),
+        (("python", "-V"), False),
+        (("--stdin", "0", "python"), False),
+        (("cat",), False),
+    ],
+)
+def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
+    words: tuple[str, ...], capfd: pytest.CaptureFixture[str], *, is_told: bool
+) -> None:
+    assert main(["-np", "2", *words], lambda *_: 0) == 0
+    assert ("standard input, which the workers do not get" in capfd.readouterr().err) is is_told
+
+
+def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-v", "3", "python", "x"], refuse_to_launch) == 2
+    assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x\n")
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
     [
         ("exit 3", "exit code 3", "exit code 3"),
         ("kill -9 $$", "signal 9", "signal 9"),
-        ("true", "it names no host", "none"),
-        ("echo '# nothing'", "it names no host", "none"),
+        ("true", "it names no host that has a slot", "none"),
+        ("echo '# nothing'; echo a:0", "it names no host that has a slot", "none"),
         ("echo a:x", "'a:x' is no host", "nonsense"),
         ("echo '<html>error'", "'<html>error' is no host", "nonsense"),
         ("echo a; echo a b", "'a b' is no host", "nonsense"),
@@ -113,6 +113,15 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         wait_until(lambda: not is_alive(pid))
 
 
+def test_who_took_over_the_number_of_a_script_that_has_ended_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = processes.look
+    monkeypatch.setattr(processes, "look", lambda pid: look(pid) or look(os.getpid()))
+    monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("somebody was killed"))
+    assert ask("echo a", tmp_path).hosts == (Host("a", 1),)
+
+
 def make_spec(script: str | None) -> JobSpec:
     hosts = () if script else (Host("a", 1),)
     return JobSpec(("true",), 1, hosts, Path("/"), Elasticity(1, script=script, slots_per_host=2))
@@ -157,6 +166,9 @@ def test_one_that_was_killed_or_stopped_is_made_good() -> None:
         assert second != first
         assert processes.look(first) is None
         os.kill(second, signal.SIGSTOP)
+        for number in range(10_000):  # more than a pipe holds
+            guard.remove(2**22 + number)
+        assert is_alive(run.pid)
     assert processes.look(second) is None
 
 

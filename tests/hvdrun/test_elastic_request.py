@@ -21,10 +21,10 @@ def test_a_least_number_of_workers_makes_a_job_elastic() -> None:
 def test_so_does_a_script() -> None:
     line = (
         "-np 2 --host-discovery-script './hosts.sh -a' --max-np 4 --slots-per-host 3 --elastic-timeout 1m "
-        "--reset-limit 0 --blacklist-cooldown-range 2 3m --lease 7s true"
+        "--reset-limit 0 --blacklist-cooldown-range 2 3m --slot-failures 9 --slot-cooldown 5m --lease 7s true"
     )
     spec = read_spec(shlex.split(line))
-    assert spec.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0))
+    assert spec.elasticity == Elasticity(2, 4, "./hosts.sh -a", 3, 60.0, 0, (2.0, 180.0), 9, 300.0)
     assert (spec.hosts, spec.lease_seconds, spec.discovers) == ((), 7.0, True)
 
 
@@ -54,6 +54,8 @@ def test_the_timeout_may_come_from_the_environment(monkeypatch: pytest.MonkeyPat
         ("--slots-per-host 4", "^--slots-per-host means nothing"),
         ("--elastic-timeout 600s", "^--elastic-timeout means nothing"),
         ("--reset-limit 1", "^--reset-limit means nothing"),
+        ("--slot-failures 9", "^--slot-failures means nothing"),
+        ("--slot-cooldown 9", "^--slot-cooldown means nothing"),
         ("--blacklist-cooldown-range 10 100", "^--blacklist-cooldown-range means nothing"),
         ("--min-np 3", "^--min-np 3 does not fit -np 2"),
         ("--min-np 1 --max-np 1", "^--max-np 1 does not fit -np 2"),

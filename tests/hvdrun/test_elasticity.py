@@ -28,5 +28,5 @@ def test_a_contradiction_is_refused(elasticity: Elasticity, option: str) -> None
 
 
 def test_the_recovery_policy_has_the_limits_of_the_job() -> None:
-    recovery = Elasticity(1, reset_limit=0, timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0)).recovery()
-    assert recovery == Recovery(reset_limit=0, elastic_timeout_seconds=7.0, cooldown_seconds=(2.0, 3.0))
+    elasticity = Elasticity(1, None, None, 1, 7.0, 0, (2.0, 3.0), slot_failures=9, slot_cooldown_seconds=8.0)
+    assert elasticity.recovery() == Recovery(0, 7.0, (2.0, 3.0), failures_per_slot=9, forgiveness_seconds=8.0)

@@ -13,6 +13,8 @@ EXAMPLES = [
     (errors.BackendNotAskedError("ucc", "/usr/bin/python", "it ended."), 125),
     (errors.HostsFailedError([errors.LaunchError("a is down."), errors.LaunchError("b is away.")], 3), 125),
     (errors.HostLostEarlyError("a", "its agent ended"), 125),
+    (errors.HostLostError("a", "its agent ended."), 125),
+    (errors.HostFaultError("a", OSError(24, "Too many open files")), 125),
     (errors.HostsOverdueError(["a", "b"], 30), 124),
     (errors.UsageError("no."), 2),
     (errors.UnknownOptionError("--grcae", "--grace"), 2),

@@ -71,6 +71,22 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(word: str, suggestion: st
     assert suggest_option(word) == suggestion
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("-m train", "python -m module"),
+        ("--nproc-per-node=2 train.py", "-np is the number of all workers"),
+        ("-v --nproc_per_node 2 train.py", "-np is the number of all workers"),
+        ("--standalone train.py", "leave it out"),
+        ("--rdzv_backend c10d train.py", "leave it out"),
+        ("--nnodes 2 train.py", "-H names the hosts"),
+    ],
+)
+def test_for_a_flag_of_torchrun_or_python_it_is_said_what_to_do_instead(words: str, remedy: str) -> None:
+    with pytest.raises(UnknownOptionError, match=remedy):
+        find_command(words.split())
+
+
 @pytest.mark.parametrize("words", ["--grcae=3 python", "-np 2 --grcae 3 python", "-v --grcae"])
 def test_an_unknown_flag_is_named_without_its_value(words: str) -> None:
     with pytest.raises(UnknownOptionError, match="'--grcae': did you mean --grace") as caught:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hvdrun import fleet as fleet_module
-from hvdrun.errors import HostLostEarlyError, HostsFailedError
+from hvdrun.errors import HostLostEarlyError, HostLostError, HostsFailedError
 from hvdrun.fleet import Fleet
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
@@ -33,6 +33,7 @@ class Launcher:
     def __init__(self) -> None:
         self.shown: list[Telling] = []
         self.lost: list[tuple[str, str]] = []
+        self.failed: list[BaseException] = []
         self.reads = asyncio.Event()
         self.reads.set()
 
@@ -50,7 +51,7 @@ class Launcher:
 async def opened(*begun: str, **agents: PlayedAgent) -> AsyncIterator[tuple[Fleet, Launcher]]:
     """A fleet of started agents, which is closed in the end; those on the hosts `begun` have been told of the job."""
     launcher = Launcher()
-    fleet = Fleet(agents, launcher.show, launcher.lose)
+    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append)
     await fleet.open()
     for host in begun:
         fleet.begin(host, make_begin(host))
@@ -64,7 +65,7 @@ async def opened(*begun: str, **agents: PlayedAgent) -> AsyncIterator[tuple[Flee
 async def test_all_agents_that_cannot_be_started_are_named() -> None:
     agents = {"a": PlayedAgent(failure="a is down."), "b": PlayedAgent(), "c": PlayedAgent(failure="c is away.")}
     launcher = Launcher()
-    fleet = Fleet(agents, launcher.show, launcher.lose)
+    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append)
     with pytest.raises(HostsFailedError) as caught:
         await fleet.open()
     assert caught.value.lines == ("2 of 3 hosts cannot be used:", "a is down.", "c is away.")
@@ -133,6 +134,29 @@ async def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception |
 
 
 @in_loop
+async def test_an_error_of_the_launcher_s_own_while_output_is_shown_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Launcher, "show", fail)
+    agent = PlayedAgent()
+    async with opened("a", a=agent) as (_, launcher):
+        agent.told.put_nowait(PIECE)
+        await happen(lambda: [type(error) for error in launcher.failed] == [ZeroDivisionError])
+
+
+@in_loop
+async def test_a_host_in_use_that_is_asked_and_ends_was_not_lost_before_the_job_began() -> None:
+    agent = PlayedAgent()
+    async with opened("a", a=agent) as (fleet, _):
+        agent.end()
+        with pytest.raises(HostLostError, match="'a' was lost: its agent ended"):
+            await fleet.hear("a")
+
+
+@in_loop
 async def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> None:
     agent = PlayedAgent()
     async with opened("a", a=agent) as (fleet, launcher):
@@ -197,7 +221,9 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 @in_loop
 async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
     first, second, launcher = PlayedAgent(), PlayedAgent(), Launcher()
-    fleet = Fleet({"a": first, "b": second}, launcher.show, launcher.lose, patience_seconds=0.06)
+    fleet = Fleet(
+        {"a": first, "b": second}, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06
+    )
     await fleet.open()
     fleet.begin("a", make_begin("a"))
     before = len(first.orders)

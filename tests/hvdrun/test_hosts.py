@@ -179,6 +179,7 @@ def test_a_hostfile_without_hosts_is_refused(text: str) -> None:
         ("\ufeffa:1 # the first\r\nb:1\r\na\n", (Host("a", 3), Host("b", 1))),
         ("a:2\na:2\n", (Host("a", 2),)),
         ("a:4\nb\na:1\n", (Host("a", 1), Host("b", 3))),
+        ("a:0\nb\nc:4\n[::1]:00\nc:0\n", (Host("b", 3),)),
         ("[::1]\n[2001:db8::1]:2", (Host("::1", 3), Host("2001:db8::1", 2))),
     ],
 )
@@ -192,7 +193,7 @@ def test_a_script_may_name_users() -> None:
         parse_discovered("me@a\nyou@a", 1)
 
 
-@pytest.mark.parametrize("line", ["a b", "a:", "a:0", "-a", "a slots=2", "a,b", "404: Not Found", "a:1:2"])
+@pytest.mark.parametrize("line", ["a b", "a:", ":0", "-a", "a slots=2", "a,b", "404: Not Found", "a:1:2"])
 def test_a_script_s_line_that_is_no_host_is_named(line: str) -> None:
     with pytest.raises(HostSyntaxError):
         parse_discovered(f"ok\n{line}\n", 1)

@@ -64,6 +64,7 @@ def test_a_backend_reaches_all_workers_whatever_else_was_forwarded() -> None:
         ({"lease_seconds": -1.0}, "--lease"),
         ({"lease_seconds": float("nan")}, "--lease"),
         ({"lease_seconds": 0.49}, r"--lease 0.49s is too short.*the shortest is 0.5s"),
+        ({"launcher_timeout_seconds": 0.0}, "--launcher-timeout"),
         ({"grace_seconds": -0.1}, "--grace"),
         ({"grace_seconds": float("nan")}, "--grace"),
     ],

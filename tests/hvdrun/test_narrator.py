@@ -14,8 +14,9 @@ import pytest
 
 from hvdrun.console import Console, Page
 from hvdrun.elasticity import Elasticity
+from hvdrun.host_news import describe_changes
 from hvdrun.jobspec import JobSpec
-from hvdrun.narrator import Narrator, describe_changes
+from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Launch, Terminate
@@ -227,9 +228,11 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
-    often = "too often (3 times; a command that cannot be started counts so)"
+    why = (
+        "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started, close"
+    )
     assert paper.notices == [
-        f"the slot a:0 is left alone for 600 s: its workers have failed {often}.",
+        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why} a slot.",
         f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
@@ -245,6 +248,19 @@ def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
     assert paper.notices == [
         "the worker on the host a stays there until it ends: with --max-np 1 no other can take its state over."
+    ]
+
+
+def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
+    story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
+    story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]
+    for end in range(3, len(story) + 1):
+        narrator.note_state(play(*story[:end]))
+    limit = "the job has been formed anew once, and --reset-limit allows no more:"
+    assert paper.notices == [
+        "the job goes on with 2 workers.",
+        f"{limit} no worker is started on c.",
+        f"{limit} the workers on b stay until they end, and no worker is started on d.",
     ]
 
 

@@ -47,7 +47,7 @@ def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_h
     first, second = make_plan(spec, PATH | {b"HVD_JOB": b"around", b"HVD_ODD": b"1", b"HOROVOD_ELASTIC": b"0"}).hosts
     assert first.environment["OMP_NUM_THREADS"] == "1"
     assert first.environment["PYTHONUNBUFFERED"] == "1"
-    assert first.environment["WORLD_SIZE"] == "3"
+    assert (first.environment["WORLD_SIZE"], first.environment["GROUP_WORLD_SIZE"]) == ("3", "2")
     assert first.environment["HVD_JOB"] == first.environment["MASTER_PORT"] == LATER
     assert first.environment["HOROVOD_ELASTIC"] == "0"
     assert "PATH" not in first.environment
@@ -56,7 +56,7 @@ def test_variables_that_differ_stand_with_their_worker_and_the_others_with_the_h
     assert [worker.environment["HVD_SLOT"] for worker in first.workers] == ["localhost:0", "localhost:1"]
     assert first.environment.keys().isdisjoint(first.workers[0].environment)
     assert "OMP_NUM_THREADS" not in second.environment
-    assert second.environment["RANK"] == "2"
+    assert (second.environment["RANK"], second.environment["GROUP_RANK"]) == ("2", "1")
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_an_elastic_job_shows_its_limits_and_no_world_that_would_stay(spec: JobS
     assert sum(len(host.workers) for host in plan.hosts) == 3
     first = plan.hosts[0]
     assert first.environment["HOROVOD_ELASTIC"] == "1"
-    assert {"WORLD_SIZE", "MASTER_PORT"}.isdisjoint(first.environment)
+    assert {"WORLD_SIZE", "GROUP_RANK", "MASTER_PORT"}.isdisjoint(first.environment)
     assert dict(plan.limits) == {
         "workers": "1 to 3, at the start at least 2",
         "hosts": "fixed",

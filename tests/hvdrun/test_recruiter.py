@@ -16,9 +16,8 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.recruiter import Recruiter
 from hvdrun.route_map import Answer
 from hvdrun.routes import Route
-from hvdrun.transport.transport import Transport
 from rendezvous.core.model import Endpoint, Host
-from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
 ROUTE = Route("127.0.0.1", "", Endpoint("127.0.0.1", 1))
@@ -28,12 +27,12 @@ class Office:
     """A recruiter, the agents that it may start, and what became of them."""
 
     def __init__(self, start_timeout_seconds: float = 60.0) -> None:
-        self.agents = {host: PlayedAgent(starts=False) for host in "abc"}
+        self.agents: dict[str, PlayedAgent] = {host: Machine(starts=False) for host in "abc"}
         self.batches: list[list[str]] = []
         self.unreachable: set[str] = set()
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
-        self.fleet = Fleet({}, ignore, lambda *_: None)
+        self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
         self._spec = JobSpec(
             ("true",),
             1,
@@ -43,7 +42,12 @@ class Office:
             start_timeout_seconds=start_timeout_seconds,
         )
         self.recruiter = Recruiter(
-            self.fleet, self, look=lambda: self._spec, reach=self._reach, begin=self._begin, fail=self._fail
+            self.fleet,
+            self,
+            look=lambda: self._spec,
+            reach=lambda host: self.agents[host],
+            begin=self._begin,
+            fail=self._fail,
         )
 
     async def extend(self, spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
@@ -56,11 +60,6 @@ class Office:
         """Their agents start."""
         for host in hosts:
             self.agents[host].may_start.set()
-
-    def _reach(self, host: str) -> Transport:
-        if host not in self.agents:
-            raise LaunchError(f"{host} cannot be understood")
-        return self.agents[host]
 
     def _begin(self, host: str, route: Route) -> None:
         assert route == ROUTE
@@ -86,8 +85,8 @@ async def opened(office: Office) -> AsyncIterator[Office]:
 async def test_the_first_hosts_are_brought_in_together() -> None:
     async with opened(Office()) as office:
         for host in "abc":
-            assert office.recruiter.want(host)
-            assert office.recruiter.want(host)  # again, and it is the same agent
+            office.recruiter.want(host)
+            office.recruiter.want(host)  # again, and it is the same agent
         for host in "bca":
             office.let_start(host)
             await asyncio.sleep(0)
@@ -117,14 +116,28 @@ async def test_each_host_fails_for_itself() -> None:
         office.unreachable = {"c"}
         for host in "abc":
             office.recruiter.want(host)
-        assert not office.recruiter.want("x@y")
         office.let_start(*"abc")
-        await happen(lambda: office.begun == ["a"] and len(office.failed) == 3)
+        await happen(lambda: office.begun == ["a"] and len(office.failed) == 2)
         assert {host: str(error) for host, error in office.failed.items()} == {
             "b": "b is down",
             "c": "no way",
-            "x@y": "x@y cannot be understood",
         }
+
+
+@pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
+@in_loop
+async def test_an_error_that_nobody_expects_is_the_host_s_failure_as_well(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    async def fail(_: PlayedAgent) -> None:
+        raise error
+
+    async with opened(Office()) as office:
+        monkeypatch.setattr(Machine, "open", fail)
+        office.recruiter.want("a")
+        await happen(lambda: bool(office.failed))
+        assert words in str(office.failed["a"])
+        assert office.recruiter._opening == {}
 
 
 @in_loop
@@ -142,10 +155,10 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
         office.recruiter.want("b")
         office.recruiter.forget("a")
         office.fleet.abandon("a")
-        office.agents["a"] = PlayedAgent(starts=False)
+        office.agents["a"] = Machine(starts=False)
         office.let_start("b")
         await happen(lambda: office.begun == ["b"])
-        assert office.recruiter.want("a")
+        office.recruiter.want("a")
         office.let_start("a")
         await happen(lambda: office.begun == ["b", "a"])
         assert office.failed == {}
@@ -154,7 +167,7 @@ async def test_a_host_that_is_not_wanted_any_more_is_not_brought_in_and_may_be_w
 @in_loop
 async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() -> None:
     agent = PlayedAgent(obeys=False)
-    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"), refuse)
     await contact.open()
     hearing = asyncio.create_task(contact.hear())
     await asyncio.sleep(0)
@@ -169,7 +182,7 @@ async def test_an_agent_that_is_given_up_keeps_nobody_waiting_for_an_answer() ->
 @in_loop
 async def test_closing_an_agent_that_is_being_started_calls_that_off_first() -> None:
     agent = PlayedAgent(starts=False)
-    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"))
+    contact = Contact("a", agent, ignore, lambda *_: pytest.fail("it counts as lost"), refuse)
     opening = asyncio.create_task(contact.open())
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -24,7 +24,7 @@ from hvdrun.routes import LOOPBACK, Route, find_routes
 from hvdrun.transport.ssh.failures import VersionMismatchError
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Found, Hello
-from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore
+from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore, refuse
 from tests.waiting import in_loop
 
 ADDRESSES = {"a": "192.0.2.1", "b": "192.0.2.2"}
@@ -37,7 +37,7 @@ class Site:
     def __init__(self, **machines: Machine) -> None:
         self.machines = machines
         self.doors = Doors()
-        self.fleet = Fleet({}, ignore, lambda host, _: self.map.forget(host))
+        self.fleet = Fleet({}, ignore, lambda host, _: self.map.forget(host), refuse)
         self.map = RouteMap(self.fleet, self.doors, lambda _: None)
 
     async def extend(self, spec: JobSpec, *hosts: str) -> dict[str, Route | LaunchError]:
@@ -76,7 +76,7 @@ async def find(
 ) -> tuple[dict[str, Route], list[str]]:
     """The routes of a static job, and what is said of them."""
     said: list[str] = []
-    fleet = Fleet(machines, ignore, lambda *_: None)
+    fleet = Fleet(machines, ignore, lambda *_: None, refuse)
     await fleet.open()
     try:
         spec = make_spec(*machines, remote=remote, elastic=False)
@@ -86,11 +86,13 @@ async def find(
 
 
 @in_loop
-async def test_on_this_machine_alone_everything_is_at_the_loopback_address_and_nobody_is_asked() -> None:
-    doors = Doors()
-    routes, said = await find({"a": Machine(hello=None)}, doors, remote=False)
+async def test_on_this_machine_alone_everything_is_at_the_loopback_address_once_the_agent_is_there() -> None:
+    doors, agent = Doors(), Machine()
+    routes, said = await find({"a": agent}, doors, remote=False)
     assert routes == {"a": Route(LOOPBACK, "", Endpoint(LOOPBACK, 1))}
-    assert (doors.opened, said) == ([LOOPBACK], [])
+    assert (doors.opened, said, agent.asked) == ([LOOPBACK], [], 0)
+    with pytest.raises(HostLostEarlyError):
+        await find({"a": Machine(hello=None)}, Doors(), remote=False)
 
 
 @needs_network

@@ -1,7 +1,7 @@
 """The hosts of a static job: all of them, or none; how they are reached is in test_routes.py."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import cast
@@ -18,7 +18,7 @@ from rendezvous.core.events import Event, HostsChanged
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin
 from rendezvous.server import Server
-from tests.hvdrun.played_agent import PlayedAgent, ignore
+from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
 MASTER = Endpoint("127.0.0.1", 5000)
@@ -40,9 +40,9 @@ class Rendezvous:
 
 
 @asynccontextmanager
-async def hosting(spec: JobSpec, agents: dict[str, PlayedAgent], server: Rendezvous) -> AsyncIterator[StaticHosts]:
+async def hosting(spec: JobSpec, agents: Mapping[str, PlayedAgent], server: Rendezvous) -> AsyncIterator[StaticHosts]:
     """The hosts of a job whose agents are being started."""
-    fleet = Fleet(agents, ignore, lambda *_: None)
+    fleet = Fleet(agents, ignore, lambda *_: None, refuse)
     briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
     opening = asyncio.create_task(fleet.open())
     try:
@@ -61,7 +61,7 @@ def make_spec(start_timeout_seconds: float = 60.0) -> JobSpec:
 @in_loop
 async def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None:
     spec, server = make_spec(), Rendezvous()
-    agents = {host.name: PlayedAgent() for host in spec.hosts}
+    agents = {host.name: Machine() for host in spec.hosts}
     async with hosting(spec, agents, server) as hosts:
         running = asyncio.create_task(hosts.run())
         await happen(lambda: bool(agents["localhost"].orders))
@@ -76,7 +76,7 @@ async def test_the_first_host_reserves_a_port_that_the_others_are_told() -> None
 @in_loop
 async def test_hosts_that_do_not_start_in_time_are_named() -> None:
     spec = make_spec(start_timeout_seconds=0.05)
-    agents = {"localhost": PlayedAgent(), "127.0.0.1": PlayedAgent(starts=False)}
+    agents = {"localhost": Machine(), "127.0.0.1": Machine(starts=False)}
     async with hosting(spec, agents, Rendezvous()) as hosts:
         with pytest.raises(HostsOverdueError) as caught:
             await hosts.run()

@@ -57,8 +57,8 @@ def find_missing() -> str | None:
     needs = ([] if os.geteuid() == 0 else ["root"]) + absent
     if needs:
         packages = " ".join(sorted({_PACKAGES[name] for name in absent}))
-        remedy = f": on Debian, apt-get install {packages}" if absent else ""
-        return f"a lab of hosts needs {', '.join(needs)}, which are missing here{remedy}"
+        remedy = f"on Debian, apt-get install {packages}" if absent else "run the tests as root"
+        return f"a lab of hosts needs {', '.join(needs)}, which are missing here: {remedy}"
     command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "sh", "-c", _TRIAL]
     trial = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False

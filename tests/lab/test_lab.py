@@ -73,7 +73,7 @@ def test_a_started_command_is_its_own_process_with_the_hosts_pid(lab: BuildLab) 
     found = [one for one in host.processes() if one.pid == process.pid]
     assert [one.pid_on_host for one in found] == [inside]
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 7
+    assert process.wait(60) == 7
 
 
 def test_a_command_that_does_not_end_is_killed_with_what_it_started(lab: BuildLab) -> None:
@@ -184,11 +184,11 @@ def test_a_killed_ssh_server_takes_its_sessions_with_it_and_a_stopped_one_does_n
 
     first, second = log_in(), log_in()
     host.sshd.kill_sessions()
-    assert [first.wait(20), second.wait(20)] == [255, 255]
+    assert [first.wait(60), second.wait(60)] == [255, 255]
     third = log_in()
     host.sshd.stop()
     assert third.poll() is None
     assert "Connection refused" in hosts.launcher.run([*LOGIN, "host1", "true"]).stderr
     host.sshd.kill()
-    assert third.wait(20) == 255
+    assert third.wait(60) == 255
     assert [one.command for one in host.processes() if one.program == "sleep"] == [("sleep", "60")] * 3

@@ -1,5 +1,7 @@
 """What an agent writes into a worker's environment is what the worker reads."""
 
+import ast
+import importlib.util
 import os
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rendezvous import bootstrap
-from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment
+from rendezvous.bootstrap import Bootstrap, horovod_environment, torch_environment, torch_host_environment
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.errors import BootstrapError
 
@@ -89,11 +91,36 @@ def test_scripts_for_horovod_find_their_numbers() -> None:
 
 
 def test_scripts_for_torchrun_find_their_world() -> None:
-    assert torch_environment(ASSIGNMENT, Endpoint("10.0.0.1", 4711)) == {
+    assert torch_environment(ASSIGNMENT, Endpoint("10.0.0.1", 4711), "around/a/0.1/job") == {
         "RANK": "5",
         "WORLD_SIZE": "8",
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "4",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "5",
+        "ROLE_WORLD_SIZE": "8",
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "4711",
+        "TORCHELASTIC_RUN_ID": "job",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
+    assert torch_host_environment(["a", "b"], "b") == {"GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
+
+
+def test_no_variable_is_missing_that_torchrun_sets() -> None:
+    torch = importlib.util.find_spec("torch")  # found, not imported
+    if torch is None or torch.origin is None:
+        pytest.skip("torch is not installed: .venv/bin/pip install -e '.[torch]'")
+    source = Path(torch.origin).parent / "distributed" / "elastic" / "agent" / "server" / "local_elastic_agent.py"
+    names: set[object] = set()
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Assign([ast.Name("worker_env")], ast.Dict(keys)):
+                names |= {key.value for key in keys if isinstance(key, ast.Constant)}
+            case ast.Subscript(ast.Name("worker_env"), ast.Constant(name)):
+                names.add(name)
+    ours = torch_environment(ASSIGNMENT, Endpoint("a", 1), "job").keys() | torch_host_environment("a", "a").keys()
+    # Workers have the first two from their environment as it is, and the last one is left to whoever makes a group.
+    assert names - {"CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"} == ours

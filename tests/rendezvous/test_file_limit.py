@@ -1,12 +1,12 @@
-"""How many files may be open, and that it is put back."""
+"""How many files may be open."""
 
 import resource
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
-from rendezvous.file_limit import FileLimit, count_connections
-from tests.rendezvous.stage import open_stage, run
+from rendezvous.file_limit import count_connections, raise_file_limit
 
 
 @pytest.fixture(autouse=True)
@@ -19,19 +19,18 @@ def limits() -> Iterator[tuple[int, int]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_the_soft_limit_is_raised_once_and_put_back_once(limits: tuple[int, int]) -> None:
-    low, hard = limits
-    limit = FileLimit()
-    for _ in range(2):
-        limit.raise_to_hard()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    for _ in range(2):
-        limit.put_back()
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
+def test_the_soft_limit_becomes_the_hard_one(limits: tuple[int, int]) -> None:
+    _, hard = limits
+    raise_file_limit()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
-def test_what_was_not_raised_is_not_put_back(limits: tuple[int, int]) -> None:
-    FileLimit().put_back()
+def test_a_limit_that_the_kernel_does_not_change_stays(
+    limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(resource, "setrlimit", Mock(side_effect=ValueError("not allowed to raise maximum limit")))
+        raise_file_limit()
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == limits
 
 
@@ -43,14 +42,3 @@ def test_connections_leave_files_for_everything_else(limits: tuple[int, int]) ->
 def test_connections_have_a_limit_where_files_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert 1000 < count_connections() < 100_000
-
-
-def test_the_limit_is_raised_while_a_server_serves(limits: tuple[int, int]) -> None:
-    low, hard = limits
-
-    async def story() -> None:
-        async with open_stage():
-            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (low, hard)
-
-    run(story())

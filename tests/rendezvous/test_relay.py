@@ -64,6 +64,13 @@ async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:
 
 
 @in_clean_loop
+async def test_a_relay_that_was_never_opened_can_be_closed() -> None:
+    async with open_stage([Host("a", 1)]) as stage, stage.agent("a") as client:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await Relay("a", client, stage.sequencing).close()
+
+
+@in_clean_loop
 async def test_workers_of_two_hosts_meet_through_their_relays(tmp_path: Path) -> None:
     on_a, on_b = tmp_path / "a", tmp_path / "b"
     async with (

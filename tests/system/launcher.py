@@ -156,12 +156,16 @@ class Launcher:
         forks: bool | None = None,
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
+        before: Sequence[str] = (),
     ) -> Running:
-        """Start hvdrun with these arguments, and with these variables besides the test's own."""
+        """Start hvdrun with these arguments, and with these variables besides the test's own.
+
+        before: words of a command that is to start hvdrun, such as nohup.
+        """
         has_optimizer = any(b"optim" in text for text in self._read_scripts(arguments))
         preload = {"PYTHONPATH": str(_PRELOAD)} if forks is None and has_optimizer else {}
         process = subprocess.Popen(
-            self.command(*arguments, forks=forks),
+            [*before, *self.command(*arguments, forks=forks)],
             cwd=self.directory,
             env={**self.environment(), **preload, **(environment or {})},
             stdin=stdin,
@@ -173,13 +177,10 @@ class Launcher:
         self._started.append(running)
         return running
 
-    def open(self, *arguments: str | Path, before: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """Start hvdrun for a test that reads its standard output at its own pace: the process, and what to read.
-
-        before: words of a command that is to start hvdrun, such as nohup.
-        """
+    def open(self, *arguments: str | Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        """Start hvdrun for a test that reads its standard output at its own pace: the process, and what to read."""
         process = subprocess.Popen(
-            [*before, *self.command(*arguments)],
+            self.command(*arguments),
             cwd=self.directory,
             env=self.environment(),
             stdin=subprocess.DEVNULL,

@@ -34,6 +34,11 @@ def has_looked(guardian: int | None) -> bool:
     return unread == 0 and guardian is not None and read_state(guardian) == "S"
 
 
+def count_read(pid: int) -> int:
+    """How many bytes a process has read from files, those of /proc included."""
+    return int(Path(f"/proc/{pid}/io").read_text(encoding="ascii").split()[1])
+
+
 def read_state(pid: int) -> str:
     """The letter that /proc shows: R, S, T, Z and so on; X when there is no such process."""
     try:

@@ -81,7 +81,7 @@ class Terminal:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._reader.join(5.0)
+        self._reader.join(60)
         os.close(self._keyboard)
 
     def _read(self) -> None:

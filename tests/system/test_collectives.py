@@ -4,6 +4,7 @@
 (HVDRUN_SOAK_IDLE_SECONDS).
 """
 
+import math
 import os
 import re
 import shutil
@@ -72,13 +73,14 @@ hvd.barrier()
     assert len(pids) == 3
     wait_until(lambda: all(read_state(pid) == "S" for pid in pids))
     time.sleep(0.5)  # until their other threads sleep too, which nothing tells
-    before = [count_wake_ups(pid) for pid in pids]
+    began, before = time.monotonic(), [count_wake_ups(pid) for pid in pids]
     time.sleep(IDLE_SECONDS)  # no event tells that nothing happens
-    rates = [(count_wake_ups(pid) - earlier) / IDLE_SECONDS for pid, earlier in zip(pids, before, strict=True)]
+    after, seconds = [count_wake_ups(pid) for pid in pids], math.ceil(time.monotonic() - began)
+    wake_ups = [late - early for early, late in zip(before, after, strict=True)]
     with (hvdrun.directory / "go").open("w"), (hvdrun.directory / "go").open("w"):
         pass
     running.wait()
-    assert max(rates) <= MOST_WAKE_UPS, rates
+    assert wake_ups <= [MOST_WAKE_UPS * seconds] * 3, wake_ups
 
 
 @pytest.mark.timeout(120 + CYCLES)
@@ -169,7 +171,7 @@ hvd.allreduce(torch.ones(100_000), name="never")
     )
     finished = running.wait()
     assert finished.returncode == 1
-    assert "Horovod has been shut down on rank 1, and allreduce 'never' needs it." in finished.stderr
+    assert "rank 1 ended, and allreduce 'never' needs it." in finished.stderr
 
 
 @pytest.mark.parametrize("both", rest_nightly([False, True]))
@@ -237,7 +239,7 @@ def test_the_loss_of_a_worker_is_told_to_the_others_though_its_dataloader_lives(
     time.sleep(0.2)  # the others wait by now, which is what is tested
     kill(pids[1])
     for rank in (0, 2):
-        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was lost", 60)
+        running.stdout.wait_for(rf"^\[{rank}\] told .*rank 1 was cut off", 60)
     finished = running.wait()
     assert finished.returncode == 128 + signal.SIGKILL
     for folder in hvdrun.directory.parent.glob("tmp/pymp-*"):

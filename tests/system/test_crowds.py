@@ -51,8 +51,9 @@ def count_sleepers(hvdrun: Launcher) -> int:
 @pytest.mark.nightly
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_two_hundred_workers_end_with_hvdrun(hvdrun: Launcher, number: signal.Signals, code: int) -> None:
-    """Each end takes a look at all processes of the machine; nobody waits for the grace."""
-    job = hvdrun.start("-np", str(CROWD), "--grace", "600s", "sleep", "1234")
+    """Each end takes a look at all processes of the machine; nobody waits for the grace. Few files are allowed."""
+    few_files = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh"]
+    job = hvdrun.start("-np", str(CROWD), "--grace", "600s", "sleep", "1234", before=few_files)
     wait_until(lambda: count_sleepers(hvdrun) == CROWD)
     job.send(number)
     assert job.wait().returncode == code

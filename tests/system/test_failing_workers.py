@@ -126,7 +126,7 @@ def test_a_worker_that_ends_with_0_has_left_and_is_named(hvdrun: Launcher, rest:
     assert finished.returncode == 1
     for rank in (0, 2):
         assert f"[{rank}] made 6 3 " in finished.stdout
-    assert "Horovod has been shut down on rank 1, and " in finished.stderr
+    assert "rank 1 ended (exit code 0), and " in finished.stderr
     assert "rank 1 (localhost:1) was lost" not in finished.stderr
 
 
@@ -187,3 +187,71 @@ def test_the_others_go_on_while_something_of_the_lost_is_left(hvdrun: Launcher) 
     finished = hvdrun("-np", "2", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout == "1 True\n"
+
+
+HAS_SETS = """
+import os, signal
+import torch
+import worker_runtime.torch as hvd
+hvd.init()
+kept, shrunk = hvd.add_process_set([0, 2]), hvd.add_process_set([1, 2])
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("weight", weight)], process_set=kept)
+def step():
+    optimizer.zero_grad()
+    (weight * (kept.rank() + 1)).sum().backward()
+    optimizer.step()
+if hvd.rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+step()
+hvd.allreduce(torch.ones(1), name="x")
+step()
+rank = hvd.rank()
+print("kept", rank, kept.ranks, kept.rank(), weight.item())
+print("shrunk", rank, shrunk.ranks, shrunk.included())
+for name, among in ("x", shrunk), (f"of rank {rank}", kept):
+    try:
+        if among.included():
+            hvd.allreduce(torch.ones(1), name=name, process_set=among)
+    except hvd.HorovodInternalError as error:
+        print(error)
+"""
+DEADLOCK = (
+    "Mismatched operations: every rank waits for another: rank 0 waits for allreduce 'of rank 0' in process set 1; "
+    "rank 1 waits for allreduce 'of rank 1' in process set 1. "
+)
+
+
+def test_process_sets_follow_a_loss_and_deadlocks_are_told_after_it(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", HAS_SETS)
+    finished = hvdrun("-np", "3", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
+    assert finished.returncode == 0, finished.stderr
+    told = finished.stdout.splitlines()
+    assert {f"kept {rank} [0, 1] {rank} -3.0" for rank in (0, 1)} < set(told)
+    assert {f"shrunk {rank} [1] {rank == 1}" for rank in (0, 1)} < set(told)
+    assert sum(line.startswith(DEADLOCK) for line in told) == 2
+    assert sum(line.startswith("allreduce 'x': process set 2 has lost rank 1 (by the numbering") for line in told) == 1
+
+
+IS_CUT_OFF = """
+import os, socket, struct
+import torch
+import worker_runtime.torch as hvd
+from worker_runtime.runtime import RUNTIME
+hvd.init()
+if hvd.rank() == 2:
+    connection = RUNTIME.executor._attempt.driver._link._socket
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), connection.fileno())  # resets it
+print(hvd.allreduce(torch.ones(1), name="x", op=hvd.Sum).item())
+"""
+
+
+@pytest.mark.nightly
+def test_of_a_reset_connection_is_told_that_and_no_loss(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", IS_CUT_OFF)
+    finished = hvdrun("-np", "3", "--min-np", "1", "--no-prefix", "python", "train.py", limit_seconds=LIMIT_SECONDS)
+    assert (finished.returncode, finished.stdout) == (0, "3.0\n" * 3), finished.stderr
+    first, second = finished.stderr.splitlines()
+    assert first.startswith("hvdrun: rank 2 was cut off: its connection to the sequencer broke: ")
+    assert second == "hvdrun: the job goes on with 3 workers."

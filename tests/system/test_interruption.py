@@ -1,6 +1,5 @@
 """Signals to hvdrun, and a reader of its output who has gone: workers are asked, then forced, and nothing is left."""
 
-import os
 import random
 import signal
 import time
@@ -9,7 +8,7 @@ import pytest
 
 from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent
-from tests.system.scripts import WAIT_FOR, WAITS
+from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
 
@@ -136,15 +135,6 @@ def met_python_itself(errors: str) -> bool:
     """A SIGINT came while the interpreter started, or ran the first import of ours, before any function did."""
     is_early = errors.startswith("Fatal Python error: init_import_site: ")
     return is_early or (errors.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in errors)
-
-
-def test_a_hang_up_that_nohup_has_taken_away_does_not_end_the_job(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", WAITS)
-    process, stdout = hvdrun.open("-np", "1", "python", "train.py", before=["nohup"])
-    assert stdout.readline() == b"[0] alive\n"
-    os.killpg(process.pid, signal.SIGHUP)
-    hvdrun.write("go", "")
-    assert process.wait(60) == 0
 
 
 def test_a_reader_who_has_gone_ends_the_job(hvdrun: Launcher) -> None:

@@ -5,16 +5,16 @@ That no process, socket or file is left is checked after each test, by the fixtu
 
 import random
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from tests.system.launcher import Launcher, Running
-from tests.system.roles import find_agent, find_guardian, find_sequencers, has_looked, kill
+from tests.system.roles import count_read, find_agent, find_guardian, find_sequencers, has_looked, kill
 from tests.system.scripts import JOIN, WAIT_FOR
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
@@ -140,6 +140,15 @@ def replace_guardian(job: Job) -> int:
     return former
 
 
+def await_snapshot(job: Job) -> None:
+    """Wait until the guardian has seen the workers' families: what it reads of each in /proc, it has read thrice."""
+    guardian = find_guardian(job.hvdrun)
+    assert guardian is not None
+    once = sum(len(Path(f"/proc/{pid}/stat").read_bytes()) for pid in job.pids.values())
+    before = count_read(guardian)
+    wait_until(lambda: count_read(guardian) > before + 3 * once)
+
+
 VICTIMS: dict[str, Callable[[Job, signal.Signals], int]] = {
     "hvdrun": lambda job, number: kill(job.running.pid, number),
     "agent": lambda job, number: kill(job.agent, number),
@@ -211,6 +220,7 @@ def test_kill_of_a_part_leaves_nothing(  # noqa: PLR0917 - a table's columns
 ) -> None:
     job = start(hvdrun, doing, *options, forks=forks)
     if victims[1:] == ["agent"] and victims[0] != "guardian":  # it has no time to do anything about the first
+        await_snapshot(job)  # nobody else knows then who has left the worker's session and environment
         kill(job.agent, signal.SIGSTOP)
     for victim in victims:
         VICTIMS[victim](job, number)
@@ -255,8 +265,7 @@ def test_workers_end_when_agent_and_guardian_are_killed_at_once(
             kill(pid, number)
     assert job.running.wait().returncode == 75
     wait_until(lambda: not hvdrun.processes())
-    for folder in hvdrun.watch.temporary.glob("hvdrun-*"):  # which is left, since nobody was
-        shutil.rmtree(folder)
+    assert [*hvdrun.watch.temporary.glob("hvdrun-*")] == []
 
 
 @pytest.mark.parametrize("victim", rest_nightly(["hvdrun", "agent"]))

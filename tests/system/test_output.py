@@ -5,10 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.system.launcher import Launcher
+from tests.system.launcher import LIMIT_SECONDS, Launcher
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
@@ -75,3 +76,23 @@ def test_one_stream_of_bytes_arrives_unchanged(hvdrun: Launcher) -> None:
     expected = subprocess.run([sys.executable, "-c", NOISE], capture_output=True, check=True).stdout.rstrip(b"\n")
     found = os.fsencode(finished.stdout).rstrip(b"\n")
     assert hashlib.sha256(found).hexdigest() == hashlib.sha256(expected).hexdigest()
+
+
+def test_a_full_disk_is_an_error_though_all_workers_end_well(hvdrun: Launcher) -> None:
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            hvdrun.command("-np", "1", "echo", "text"),
+            env=hvdrun.environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+    assert (result.returncode, result.stderr.decode().splitlines()) == (
+        74,
+        [
+            "hvdrun: the standard output cannot be written, it is tried again: No space left on device",
+            "hvdrun: a part of the standard output is lost: No space left on device",
+        ],
+    )

@@ -29,7 +29,17 @@ RUNS = int(os.environ.get("HVDRUN_SOAK_RUNS", "8"))
 ALL_PHASES = 20  # so many runs meet all of them
 SIZE = 4
 LIMIT_SECONDS = 100.0
-FEATURES = ("clip", "clip,norm,sparse", "clip,wide", "clip,two", "clip,accumulate")
+FEATURES = (
+    *(
+        "clip,gan,sets",
+        "closure,accumulate,join",
+        "clip,norm,sparse",
+        "sync,sets,join",
+        "clip,wide",
+        "closure,two,sets",
+    ),
+    *("clip,gan,accumulate", "clip,sync,wide", "clip,accumulate,sets", "closure,gan,join", "clip,two,join"),
+)
 PAUSES = (0.0, 0.0, 0.02, 0.3, 1.0)  # seconds at most between two deaths
 
 
@@ -69,7 +79,7 @@ def test_workers_are_killed_at_random(hvdrun: Launcher, seed: int, toll: Counter
     chance = random.Random(seed)  # noqa: S311 - a story, not a secret
     folder = hvdrun.directory / "notes"
     folder.mkdir()
-    features, every = chance.choice(FEATURES), chance.choice([1, 3, 10])
+    features, every = FEATURES[seed % len(FEATURES)], chance.choice([1, 3, 10])
     running = hvdrun.start(
         *("-np", str(SIZE), "--min-np", "1", "python", SCRIPT, folder, features),
         *("--until", folder / "stop", "--every", str(every)),
@@ -85,7 +95,8 @@ def test_workers_are_killed_at_random(hvdrun: Launcher, seed: int, toll: Counter
     recording = Recording(folder)
     recording.check_replicas()
     recording.check_samples(SAMPLES)
-    distance = find_distance(Recipe(features), recording.list_steps(), torch.load(recording.find_parameters()))
-    assert distance < TOLERANCE, story
+    if "sync" not in features:  # whose statistics may be of more members than the gradients
+        distance = find_distance(Recipe(features), recording.list_steps(), torch.load(recording.find_parameters()))
+        assert distance < TOLERANCE, story
     toll.update(killer.killed)
     toll["runs"] += 1

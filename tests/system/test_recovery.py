@@ -176,7 +176,7 @@ def test_a_worker_is_replaced_and_taken_in_with_the_state_of_the_others(
 # between it and the second ("end"), or after the last ("stepped").
 LOSSES = {
     "between, one of two": (2, "two", (1,), "end"),
-    "between, one of three": (3, "two", (1,), "end"),
+    "between, one of four": (4, "two,sets", (3,), "end"),
     "between, three of four": (4, "two,accumulate", (0, 1, 3), "end"),
     "before, one of two": (2, "two", (0,), "backward"),
     "after, one of two": (2, "two,adasum", (1,), "stepped"),

@@ -1,7 +1,11 @@
 """Scripts for other launchers under hvdrun, hvdrun's scripts under other launchers, and names that are the user's."""
 
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
+from pathlib import Path
 
 import pytest
 
@@ -9,13 +13,16 @@ from tests.system.launcher import Launcher
 from tests.system.tables import rest_nightly
 
 PLAIN_TORCH = """
+import os
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("gloo")
+dist.init_process_group()
+assert dist.is_torchelastic_launched()
 total = torch.ones(1) * (dist.get_rank() + 1)
 dist.all_reduce(total)
-print(dist.get_rank(), dist.get_world_size(), int(total))
+node = os.environ["GROUP_RANK"]
+print(dist.get_rank(), dist.get_world_size(), int(total), node, flush=True)
 dist.destroy_process_group()
 """
 OURS = """
@@ -25,6 +32,30 @@ import worker_runtime.torch as hvd
 hvd.init()
 numbers = (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size(), hvd.allgather_object(hvd.rank()))
 sys.stdout.write(" ".join(map(str, numbers)) + "\\n")  # at once: torchrun lets its workers write as they like
+"""
+FOR_LIGHTNING = """
+import lightning
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return torch.nn.functional.mse_loss(self.layer(batch[0]), batch[0].sum(1, keepdim=True))
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+trainer = lightning.Trainer(accelerator="cpu", devices=1, num_nodes=2, strategy="ddp", max_epochs=4, **quiet)
+model = Line()
+trainer.fit(model, DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8))
+weights = trainer.strategy.all_gather(model.layer.weight)
+assert torch.equal(weights[0], weights[1]), weights
+print("trained", trainer.node_rank, trainer.global_rank, trainer.world_size, flush=True)
 """
 HOSTILE = """
 import protos
@@ -45,7 +76,25 @@ def test_a_script_written_for_torchrun_runs_unchanged(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", PLAIN_TORCH)
     finished = hvdrun("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py")
     assert finished.returncode == 0, finished.stderr
-    assert sorted(line.partition("] ")[2] for line in finished.stdout.splitlines()) == ["0 2 3", "1 2 3"]
+    assert sorted(line.partition("] ")[2] for line in finished.stdout.splitlines()) == ["0 2 3 0", "1 2 3 1"]
+
+
+@pytest.mark.nightly
+def test_lightning_trains_on_two_hosts(hvdrun: Launcher, tmp_path: Path) -> None:
+    venv.create(tmp_path)
+    (site,) = tmp_path.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "bin" / "python")]
+    install = [*pip, "install", "--quiet", "--no-compile", "lightning>=2,<3"]
+    installed = subprocess.run(install, capture_output=True, text=True, timeout=200, check=False)
+    if installed.returncode != 0:
+        pytest.skip(f"Lightning cannot be installed here: {installed.stderr.splitlines()[-1]}")
+    hvdrun.write("train.py", FOR_LIGHTNING)
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    finished = hvdrun("-np", "2", "-H", "localhost:1,127.0.0.1:1", "python", "train.py", environment=environment)
+    assert finished.returncode == 0, finished.stderr
+    trained = [line.partition("] ")[2] for line in finished.stdout.splitlines() if "trained" in line]
+    assert sorted(trained) == ["trained 0 0 2", "trained 1 1 2"]
 
 
 @pytest.mark.nightly

@@ -126,6 +126,20 @@ def test_the_time_of_a_suspension_is_not_taken_from_the_start(hvdrun: Launcher) 
     assert (finished.returncode, finished.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("options", [(), ("--min-np", "1")], ids=["static", "elastic"])
+def test_a_launcher_that_is_stopped_for_longer_than_the_lease_goes_on_when_it_wakes(
+    hvdrun: Launcher, options: tuple[str, ...]
+) -> None:
+    running = start(hvdrun, "--lease", LEASE, *options)
+    running.send(signal.SIGSTOP)
+    time.sleep(SUSPENDED_SECONDS)  # this long silence is what is tested
+    running.send(signal.SIGCONT)
+    wait_until(have_made(hvdrun, count_steps(hvdrun), 20))
+    hvdrun.write("go", "")
+    finished = running.wait()
+    assert (finished.returncode, finished.stderr) == (0, "")
+
+
 def test_kill_9_of_a_suspended_hvdrun_leaves_nothing(hvdrun: Launcher) -> None:
     running = start(hvdrun)
     running.send(signal.SIGTSTP)

@@ -12,22 +12,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from hvdrun.agent.prefork import BOOT
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, decode, encode
 
-BOOT = """
-import sys
-if not sys.flags.safe_path: del sys.path[0]
-from worker_runtime.forkserver import serve
-program = serve({descriptor}, {words}, {modules})
-try:
-    program.run(*program.arguments)
-except SystemExit:
-    raise
-except BaseException:
-    program.fail()
-    raise
-program.end()
-"""
 LIMIT_SECONDS = 60.0  # ends what hangs
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 

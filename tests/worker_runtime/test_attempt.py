@@ -1,5 +1,6 @@
 """One generation as an executor goes through it, and how a worker's end reaches the others."""
 
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -140,14 +141,17 @@ def suspend(executor: ElasticExecutor, before: Generation) -> None:
     executor.adopt(2, 0, 2, retry(0, 2))
 
 
-def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(before: Generation) -> None:
+def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
+    before: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     executor = make_executor(before)
     executor.close(is_end=True)
-    assert before.sequencer.read() == (Frame.EXIT, b"")
+    assert before.sequencer.read() == (Frame.EXIT, b"\0ended")
     with Generation(3) as other:
         static = Executor(other.group, other.link)
+        monkeypatch.setattr(sys, "last_value", ValueError("no such luck\nat all"), raising=False)
         static.close(is_end=True)
-        assert other.sequencer.read() == (Frame.END, b"")
+        assert other.sequencer.read() == (Frame.END, b"\0ended (ValueError: no such luck)")
 
 
 def test_who_has_ended_well_is_told_to_the_sequencer_of_its_generation(before: Generation) -> None:

@@ -7,6 +7,7 @@ import traceback
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -343,6 +344,8 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
     sizes = iter((3, 3, 2, 2, 2, 2))  # when the function begins, and at each look
     monkeypatch.setattr(elastic, "_count_ranks", lambda: next(sizes))
     state = Journal()
+    executor = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
+    monkeypatch.setattr(RUNTIME, "_world", SimpleNamespace(executor=executor))
     state.register_reset_callbacks([lambda: state.lines.append("callback")])
 
     def function(state: Journal) -> str:
@@ -352,7 +355,7 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
         return "done"
 
     assert run_fn(function, lambda: state.lines.append("join"))(state) == "done"
-    assert state.lines == ["sync", "train", "reset", "callback", "train"]
+    assert state.lines == ["sync", "train", "begin again", "reset", "callback", "train"]
 
 
 def test_a_loss_interrupts_no_state_that_nothing_depends_on_nor_one_that_no_function_runs_with(

@@ -3,10 +3,12 @@
 Long because each verdict needs its own story, and all of them the same beginning.
 """
 
+import pickle
 import struct
 import threading
 from collections.abc import Iterator
 from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,12 +19,16 @@ from tests.worker_runtime.generation import LARGE, Generation, make_executor, re
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.core.questions import GLOBAL_SET, Reduction
+from worker_runtime.elastic_executor import ElasticExecutor
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.handles import Handle
 from worker_runtime.membership import CompletedOperation, PendingOperation, Wish
 from worker_runtime.operation import Members, Operation
+from worker_runtime.process_set import ProcessSet, remove_process_set
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.runner import Runner
+from worker_runtime.runtime import RUNTIME
+from worker_runtime.wire import Frame
 
 THREE = (0, 1, 2)
 
@@ -216,14 +222,74 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
     handle = executor.submit(Barrier(executor.find_members(1, "x"), "barrier.x"))
     assert only(scene.interrupt().pending).ranks == (0, 1)
     resuming = Errand(scene.go_on)
-    assert scene.after.sequencer.read_names(1) == ["add_process_set.2"]
-    scene.after.release_set(0, 2, (0, 1))
+    for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost one is not free either
+        assert scene.after.sequencer.read_names(1) == [f"add_process_set.{number}"]
+        scene.after.release_set(number - 1, number, members)
     resuming.finish()
     with pytest.raises(SetLostError):
         handle.wait()
-    with pytest.raises(SetLostError, match="process set 1"):
+    with pytest.raises(SetLostError, match="process set 1 has lost rank 1"):
         executor.find_members(1, "x")
     assert executor.find_members(2, "x").ranks == (0, 1)
+
+
+def register(executor: ElasticExecutor, number: int, *ranks: int) -> ProcessSet:
+    """As `add_process_set`."""
+    made = ProcessSet(ranks)
+    executor.process_sets.add(number, ranks, number)
+    made.register(executor, number)
+    return made
+
+
+def describe_set(made: ProcessSet) -> tuple[object, ...]:
+    return made.process_set_id, made.ranks, made.size(), made.included()
+
+
+def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = scene.executor
+    monkeypatch.setattr(RUNTIME, "_world", SimpleNamespace(executor=executor))
+    kept, shrunk, foreign, gone = (
+        register(executor, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
+    )
+    scene.interrupt()
+    executor.adopt(2, 0, 2, retry(0, 2))
+    assert [describe_set(each) for each in (kept, shrunk, foreign, gone)] == [
+        (1, [0, 1], 2, True),
+        (2, [0], 1, True),
+        (3, [1], 1, False),
+        (4, [], 0, False),
+    ]
+    assert [each.rank() for each in (kept, shrunk)] == [0, 0]
+    with pytest.raises(SetLostError, match="process set 2 has lost rank 1"):
+        executor.find_members(shrunk.find_number("x"), "x")
+    assert remove_process_set(gone)
+    again = register(executor, 4, 0, 1)
+    assert [executor.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
+    assert (describe_set(gone), describe_set(again)) == ((None, [1], None, False), (4, [0, 1], 2, True))
+    assert pickle.loads(pickle.dumps(kept)).ranks == [0, 1]  # noqa: S301 - what was dumped here
+    executor.resume(None, None)
+
+
+def test_who_makes_the_sets_known_again_does_not_count_as_one_that_may_ask(scene: Scene) -> None:
+    """The thread that recovers lives on: a deadlock is told only where no thread is left that may ask."""
+    register(scene.executor, 1, 0, 2)
+    scene.interrupt()
+    is_over = threading.Event()
+
+    def resume() -> None:
+        scene.go_on()
+        is_over.wait(LIMIT_SECONDS)
+
+    resuming = Errand(resume)
+    assert scene.after.sequencer.read_names(1) == ["add_process_set.1"]
+    scene.after.release_set(0, 1, (0, 1))
+    waiting = Errand(scene.executor.run, scene.sum("x", 1.0))
+    assert scene.after.sequencer.read_names(1) == ["allreduce.x"]
+    assert scene.after.sequencer.read()[0] == Frame.IDLE
+    scene.after.release(1, payload=pack(1.0))
+    waiting.finish()
+    is_over.set()
+    resuming.finish()
 
 
 def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
@@ -261,6 +327,54 @@ def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after
     assert scene.executor.submit(operation).operation.among.ranks == (0, 1)
     with pytest.raises(StepRevokedError):
         scene.executor.submit(of_step)
+
+
+def test_what_is_submitted_while_the_next_generation_is_connected_is_renewed(scene: Scene) -> None:
+    executor = scene.executor
+    average = Allreduce([torch.tensor([3.0])], AVERAGE, scene.all_ranks, "allreduce.average")
+    scene.interrupt()
+    executor.adopt(2, 0, 2, retry(0, 2))
+    handle = executor.submit(average)
+    executor.resume(scene.after.group, scene.after.link)
+    scene.after.release(0, payload=pack(6.0))
+    assert (handle.wait()[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_step_is_revoked_also_where_nobody_was_lost(scene: Scene, *, is_resumed: bool) -> None:
+    """As when the sequencer has ended: the others make the step anew, and will not ask for this part of the old one."""
+    of_step, other = scene.sum("step", 1.0), Allgather([torch.ones(2)], scene.all_ranks, "allgather.other")
+    of_step.is_of_step = True
+    scene.interrupt()
+    scene.executor.adopt(2, 0, 3, retry(*THREE))
+    if is_resumed:
+        scene.executor.resume(scene.after.group, scene.after.link)
+    for operation in (of_step, Commit(of_step.among, 1)):
+        with pytest.raises(StepRevokedError):
+            scene.executor.submit(operation)
+    assert scene.executor.submit(other).operation is other
+
+
+def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
+    """By which the ranks compare what they mean: those that ask only now have it."""
+    operation = scene.sum("x", 1.0)
+    operation.question = operation.question.add_note("3 values")
+    handle = scene.ask(operation)
+    scene.interrupt()
+    scene.go_on()
+    assert handle.operation.question.signature.note == "3 values"
+
+
+def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> None:
+    """Nobody has waited for the first one; else the others' first would be taken for the second one here."""
+    for number in range(2):
+        handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
+        if not number:
+            scene.before.release(0)
+            handle.await_answer()
+            scene.before.played.works[0].is_done = True
+    report = scene.interrupt()
+    assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
 
 
 def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scene: Scene) -> None:

@@ -37,7 +37,7 @@ def begin_all_kinds() -> list[int]:
     ]
 
 
-def expect_loss(wait: Callable[[], object], cause: str = "rank 3 was lost") -> None:
+def expect_loss(wait: Callable[[], object], cause: str = "rank 3 was cut off") -> None:
     with pytest.raises(hvd.HorovodInternalError, match=cause):
         wait()
 

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
 from rendezvous.errors import RendezvousError, SequencerStartError
+from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.cancellation import Cancellation
 from worker_runtime.errors import GroupFormationError
@@ -22,7 +23,7 @@ from worker_runtime.gloo import Gloo
 from worker_runtime.group import Group, form
 
 KEY = bytes(range(32))
-LIMIT = timedelta(seconds=20)
+LIMIT = timedelta(seconds=60)
 LISTENING = "0A"  # the kernel's code in /proc/net/tcp
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, and as an IPv6 address
 
@@ -116,6 +117,24 @@ def test_all_members_are_told_why_there_is_no_sequencer() -> None:
             "no sequencer, which orders the workers' collectives: on a, it ended with signal 9"
         )
         assert [frame.name for frame in traceback.extract_tb(failure.__traceback__)][-1] == "form"  # none of gloo's
+
+
+def test_what_rank_0_sets_before_init_holds_for_the_sequencer(ranks: RankPool) -> None:
+    """The sequencer's process began before, with another environment."""
+
+    def body() -> None:
+        seconds = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.2"}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in seconds.items():
+                patch.setenv(name, value if hvd.rank() == 0 else "1000")
+            hvd.shutdown()
+            hvd.init()
+        handle = hvd.allreduce_async(torch.ones(1), name=f"of rank {hvd.rank()}")
+        wait_until(lambda: hvd.poll(handle))  # and not in the collective, which would be a deadlock
+        with pytest.raises(hvd.HorovodInternalError, match=r"for more than 0\.2 seconds, the stall limit"):
+            hvd.synchronize(handle)
+
+    ranks.run(body)
 
 
 def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:

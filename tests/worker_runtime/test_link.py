@@ -139,9 +139,11 @@ def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypat
     assert [*fullness, link.is_full] == [False, False, True, False]
 
 
-def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
-    """The next questions, by name: signature, extents and payload."""
-    told: dict[int, Signature] = {}
+def read_questions(
+    sequencer: Sequencer, count: int, told: dict[int, Signature] | None = None
+) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
+    """The next questions, by name: signature, extents and payload; `told` are signatures that came before."""
+    told = {} if told is None else told
     read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
     while len(read) < count:
         kind, body = sequencer.read()
@@ -149,7 +151,7 @@ def read_questions(sequencer: Sequencer, count: int) -> dict[str, tuple[Signatur
             told.update([wire.decode_signature(memoryview(body))])
         else:
             for head, extents, payload in wire.decode_questions(body, 0, len(body)):
-                signature_number, _, name = wire.decode_head(head)
+                signature_number, _, name, _ = wire.decode_head(head)
                 read[name] = told[signature_number], extents, payload
     return read
 
@@ -168,6 +170,20 @@ def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
     assert sequencer.frames == [Frame.SIGNATURE] * 2 + [Frame.ASK]
 
 
+def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_SIGNATURES", 3)
+    link, sequencer = ends
+    told: dict[int, Signature] = {}
+    for note in "abcadabcdd":  # "a" is in use when "b" makes room for "d"
+        operation = Echo(note)
+        operation.question = Question(0, note, replace(SUM, note=note))
+        link.ask(operation)
+        link.flush()
+        assert read_questions(sequencer, 1, told) == {note: (operation.question.signature, (), b"12345678")}
+        assert max(told) < 3
+    assert sequencer.frames.count(Frame.SIGNATURE) == 7
+
+
 class Lost(Echo):
     """Its values cannot be read."""
 
@@ -182,7 +198,7 @@ class Lost(Echo):
 @pytest.mark.parametrize(
     ("change", "extents"),
     [
-        ({"signature": replace(SUM, prescale=object())}, ()),
+        ({"signature": replace(SUM, note=object())}, ()),
         ({"signature": replace(SUM, shapes=([1],))}, ()),  # it has no hash
         ({"name": "a lone surrogate: \udc80"}, ()),
         ({"name": "x" * 70_000}, ()),

@@ -210,55 +210,18 @@ def test_what_was_not_imported_is_left_alone() -> None:
     assert count("", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(3)") == [None]
 
 
-SAYS = """
-import sys
-print(__name__, sys.argv, flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "says.py").write_text(SAYS)
+def test_a_tethered_process_runs_its_module_and_none_that_hides_python_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "says.py").write_text("import sys\nprint(__name__, sys.argv)\n")
     (tmp_path / "json.py").write_text("raise ImportError('it hides the one of Python')")
     monkeypatch.syspath_prepend(tmp_path)
-    return "says"
+    command = [sys.executable, "-P", "-c", *make_arguments("says", "one", "two")]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", check=True)
+    assert finished.stdout == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
 
 
-def test_it_runs_the_module_until_its_owner_ends(module: str, tmp_path: Path) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    pidfd = os.pidfd_open(owner.pid)
-    tethered = subprocess.Popen(
-        [sys.executable, "-P", "-c", *make_arguments(pidfd, module, "one", "two")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        pass_fds=(pidfd,),
-        cwd="/",
-    )
-    os.close(pidfd)
-    try:
-        assert tethered.stdout.readline() == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
-        assert tethered.poll() is None
-        owner.kill()
-        assert tethered.wait(20) == 0
-    finally:
-        for process in (owner, tethered):
-            process.kill()
-            process.communicate()
-
-
-def test_it_runs_the_module_to_its_end() -> None:
-    pidfd = os.pidfd_open(os.getpid())
-    try:
-        finished = subprocess.run(
-            [sys.executable, "-P", "-c", *make_arguments(pidfd, "platform")],
-            capture_output=True,
-            text=True,
-            pass_fds=(pidfd,),
-            timeout=60,
-            check=True,
-        )
-    finally:
-        os.close(pidfd)
-    assert finished.stdout.startswith("Linux")
+def test_a_tethered_process_whose_owner_has_gone_before_it_looks_ends() -> None:
+    boot, path, _, *rest = make_arguments("code")
+    with subprocess.Popen([sys.executable, "-P", "-c", boot, path, "0", *rest], stdin=subprocess.PIPE) as tethered:
+        assert tethered.wait(60) == 0

@@ -7,17 +7,19 @@ import subprocess
 import sys
 from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
 
 from rendezvous.errors import SequencerStartError
+from tests.old_python import play_old_python
 from tests.waiting import wait_until
 from worker_runtime import sequencer_process
 from worker_runtime.sequencer_process import SequencerProcess
 
 KEY = bytes(range(32))
-LIMIT = timedelta(seconds=20)
+LIMIT = timedelta(seconds=60)
 
 # It forks as a DataLoader does, and says its children's pids and the sequencer's.
 OWNER = """
@@ -115,15 +117,24 @@ def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("end", "number"), [("", None), ("os._exit(3)", None), ("", signal.SIGKILL), ("", signal.SIGTERM)]
+    ("end", "number", "old"),
+    [
+        ("", None, None),
+        ("os._exit(3)", None, "absent"),
+        ("", signal.SIGKILL, "refused"),
+        ("", signal.SIGTERM, None),
+    ],
 )
-def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(end: str, number: signal.Signals | None) -> None:
+def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
+    end: str, number: signal.Signals | None, old: str | None, tmp_path: Path
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER.format(end=end)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, **(play_old_python(tmp_path, old) if old else {})},
     ) as owner:
         child, pid = map(int, owner.stdout.readline().split())
         try:

@@ -205,6 +205,21 @@ def test_rings_during_a_turn_lead_to_one_more() -> None:
     assert driven.count == 2
 
 
+def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number would soon be that of another file."""
+    monkeypatch.setattr(background_module, "_JOIN_SECONDS", 0.0)
+    driven = _Driven()
+    background = Background(driven)
+    background.ring()
+    assert driven.driven.acquire(timeout=LIMIT_SECONDS)
+    background.close()
+    os.fstat(background._bell)
+    driven.go_on.release()
+    background._thread.join(LIMIT_SECONDS)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(background._bell)
+
+
 def test_a_burst_is_driven_when_it_has_ended() -> None:
     driven = _Driven(growing=6)
     background = Background(driven)

@@ -8,7 +8,8 @@ from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.wire import ProtocolError, Released
 
-Asked = tuple[int, int, bytes, tuple[int, ...], bytes]  # signature, set, name, extents, payload
+Factors = tuple[float, float]
+Asked = tuple[int, int, bytes, tuple[int, ...], bytes, Factors]  # signature, set, name, extents, payload, factors
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(0, 2**16 - 1)
@@ -18,8 +19,6 @@ SIGNATURES = st.builds(
     dtypes=st.lists(st.sampled_from(["float32", "bool"]), max_size=3).map(tuple),
     shapes=st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), max_size=3).map(tuple),
     reduction=st.none() | st.sampled_from(Reduction),
-    prescale=st.floats(allow_nan=False),
-    postscale=st.floats(allow_nan=False),
     root=st.none() | SMALL,
     device=st.sampled_from(["cpu", "cuda"]),
     payload_dtype=st.sampled_from(["", "float32"]),
@@ -32,12 +31,13 @@ ASKED = st.tuples(
     st.text(max_size=30).map(str.encode),
     st.lists(NUMBERS, max_size=4).map(tuple),
     st.binary(max_size=50),
+    st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False)),
 )
 
 
 def encode(asked: Asked) -> bytes:
-    signature, process_set, name, extents, payload = asked
-    return wire.encode_question(signature, process_set, name, extents, len(payload)) + payload
+    signature, process_set, name, extents, payload, factors = asked
+    return wire.encode_question(signature, process_set, name, extents, len(payload), factors=factors) + payload
 
 
 @given(number=st.integers(0, 2**32 - 1), signature=SIGNATURES)
@@ -50,8 +50,8 @@ def test_questions_follow_each_other_in_one_frame(questions: list[Asked]) -> Non
     body = b"".join(map(encode, questions))
     decoded = wire.decode_questions(b"before" + body, 6, 6 + len(body))
     assert [(*wire.decode_head(head), extents, payload) for head, extents, payload in decoded] == [
-        (signature, process_set, name.decode(), extents, payload)
-        for signature, process_set, name, extents, payload in questions
+        (signature, process_set, name.decode(), factors, extents, payload)
+        for signature, process_set, name, extents, payload, factors in questions
     ]
 
 

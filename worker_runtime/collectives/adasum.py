@@ -72,7 +72,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
             raise ValueError(f"{self.title}: {error}") from None
         self._lots = plan_lots(self._dtypes, shapes)
         self.among = among
-        self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, how, device))
+        self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, device), how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._into = into
@@ -213,15 +213,11 @@ def list_levels(size: int) -> Iterator[list[Pair]]:
 
 
 @lru_cache(maxsize=1024)
-def _make_signature(
-    dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], how: Combination, device: str
-) -> Signature:
+def _make_signature(dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...], device: str) -> Signature:
     return Signature(
         kind=Kind.ALLREDUCE,
         dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
         shapes=shapes,
         reduction=Reduction.ADASUM,
-        prescale=how.prescale,
-        postscale=how.postscale,
         device=device,
     )

@@ -41,6 +41,8 @@ class _Agreement(Operation[ResultT_co]):
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
         del ranks
+        if not self._can_be_repeated:
+            raise NotImplementedError
         renewed = copy(self)
         renewed.among = among
         renewed.question = self.question._replace(process_set=among.number)

@@ -76,7 +76,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
         self.among = among
-        self.question = Question(among.number, name, self._plan.signature)
+        self.question = Question(among.number, name, self._plan.signature, how.factors)
         self.tensors = tuple(tensors)
         self._how = how
         self._size = among.size
@@ -97,7 +97,10 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
     def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
         """See `Operation`."""
         del ranks
-        return type(self)(self.tensors, self._how, among, self.question.name, self.into)
+        renewed = type(self)(self.tensors, self._how, among, self.question.name, self.into)
+        if self.question.signature is not self._plan.signature:
+            renewed.question = renewed.question.add_note(self.question.signature.note)
+        return renewed
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -198,8 +201,6 @@ def _plan(
         dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
         shapes=shapes,
         reduction=reduction,
-        prescale=how.prescale,
-        postscale=how.postscale,
         device=device,
         payload_dtype=payload_dtype,
     )

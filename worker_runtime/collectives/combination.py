@@ -38,6 +38,11 @@ class Combination(_Parts):
             postscale = read_factor("postscale_factor", postscale)
         return tuple.__new__(cls, (reduction, prescale, postscale))
 
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Both factors."""
+        return self[1:]
+
 
 def read_factor(title: str, value: object) -> float:
     """A factor that a program has given, as a float.

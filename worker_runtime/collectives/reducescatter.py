@@ -47,7 +47,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
         self.among = among
-        self.question = Question(among.number, name, signature)
+        self.question = Question(among.number, name, signature, how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
@@ -151,7 +151,5 @@ def _make_signature(
         dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
         shapes=tuple(tuple(shape) for shape in shapes),
         reduction=reduction,
-        prescale=how.prescale,
-        postscale=how.postscale,
         device=device,
     )

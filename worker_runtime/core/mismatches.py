@@ -7,7 +7,7 @@ that the text does not depend on who asked first.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from worker_runtime.core.questions import Kind, Question, Reduction, Signature
 from worker_runtime.core.refusals import name_operation
@@ -28,6 +28,9 @@ class Difference:
     verb: str = "has"
 
 
+_Check: TypeAlias = Callable[[Question, Question], Difference | None]
+
+
 def find_mismatch(asked: Mapping[int, Question], extents: Mapping[int, tuple[int, ...]]) -> str | None:
     """A sentence about the first difference; None where all is equal.
 
@@ -38,7 +41,7 @@ def find_mismatch(asked: Mapping[int, Question], extents: Mapping[int, tuple[int
     first, *others = sorted(asked)
     for check in _CHECKS:
         for rank in others:
-            difference = check(asked[first].signature, asked[rank].signature)
+            difference = check(asked[first], asked[rank])
             if difference is not None:
                 return _tell(asked[first], difference, first, rank)
     for rank in others:
@@ -84,12 +87,8 @@ def _check_shapes(one: Signature, other: Signature) -> Difference | None:
     return None
 
 
-def _check_factors(one: Signature, other: Signature) -> Difference | None:
-    factors = (
-        ("prescale", one.prescale, other.prescale),
-        ("postscale", one.postscale, other.postscale),
-    )
-    for name, mine, theirs in factors:
+def _check_factors(one: Question, other: Question) -> Difference | None:
+    for name, mine, theirs in zip(("prescale", "postscale"), one.factors, other.factors, strict=True):
         if mine != theirs:
             advice = f"Give all ranks the same {name}_factor."
             return Difference(f"Mismatched {name} factors", f"{mine!r}", f"{theirs!r}", advice)
@@ -181,19 +180,15 @@ def _check_extents(kind: Kind, one: tuple[int, ...], other: tuple[int, ...]) -> 
     return Difference(head, _count(len(one), "number"), _count(len(other), "number"), _SAME_VERSION)
 
 
-_CHECKS: tuple[Callable[[Signature, Signature], Difference | None], ...] = (
-    _check_dtypes,
-    _check_kinds,
-    _check_notes,
-    _check_shapes,
+def _in_signatures(check: Callable[[Signature, Signature], Difference | None]) -> _Check:
+    return lambda one, other: check(one.signature, other.signature)
+
+
+_CHECKS: tuple[_Check, ...] = (
+    *map(_in_signatures, (_check_dtypes, _check_kinds, _check_notes, _check_shapes)),
     _check_factors,
-    _check_reductions,
-    _check_rows,
-    _check_roots,
-    _check_devices,
-    _check_counts,
-    _check_payloads,
-    _check_rest,
+    *map(_in_signatures, (_check_reductions, _check_rows, _check_roots, _check_devices)),
+    *map(_in_signatures, (_check_counts, _check_payloads, _check_rest)),
 )
 
 

@@ -1,9 +1,9 @@
 """The sequencer's rules: which operation runs next, which never will, and why.
 
 **How it works.** Each rank asks for what it has ready, in whatever order. A *use* of a name collects the questions of a
-set's members; when the last of them has asked, all signatures equal, it gets the next index, counted over all sets, and
-is released; every rank runs its releases by index, so sets that overlap cannot cross. Where the signatures differ, all
-who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
+set's members; when the last of them has asked, all signatures and factors equal, it gets the next index, counted over
+all sets, and is released; every rank runs its releases by index, so sets that overlap cannot cross. Where they differ,
+all who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
 without being numbered, as long as no use is answered to some and not to others: whoever has not asked for a use that is
 refused is *owed* the refusal, and gets it for its next question of that name (`uses.py`). A call that fails on its rank
 before it asks is *given up*: the others are refused it, and all are in step.
@@ -76,7 +76,7 @@ class Ordering:
         self._next_index = 0
         self._next_number = 0
         self._joined: set[int] = set()
-        self._left: set[int] = set()
+        self._left: dict[int, str] = {}  # and how
         self._waits = Waits()
         self._is_lost = False
 
@@ -102,7 +102,9 @@ class Ordering:
             self._next_number += 1
         elif rank in use.asked:
             raise IllegalQuestionError(f"rank {rank} has asked {name} of process set {question.process_set} already")
-        elif signature is not use.question.signature and signature != use.question.signature:
+        elif question.factors != use.question.factors or (
+            signature is not use.question.signature and signature != use.question.signature
+        ):
             use.is_mixed = True
         use.asked[rank] = question
         if extents:
@@ -171,8 +173,12 @@ class Ordering:
         """The rank's thread waits no longer, or no longer alone."""
         self._waits.stop(rank)
 
-    def leave(self, rank: int) -> list[Answer]:
+    def leave(self, rank: int, how: str = "") -> list[Answer]:
         """The rank has said goodbye; it is told nothing more.
+
+        Args:
+            rank: which one.
+            how: its process has ended, as in "ended (exit code 0)"; "" where it has only left.
 
         Raises:
             IllegalQuestionError: there is no such rank.
@@ -180,13 +186,13 @@ class Ordering:
         self._check_rank(rank)
         if self._is_lost or rank in self._left:
             return []
-        self._left.add(rank)
+        self._left[rank] = how
         answers: list[Answer] = []
         for use in self._list_uses():
             if rank in use.members:
                 use.asked.pop(rank, None)
                 if use.asked:
-                    answers.append(self._refuse(use, explain_shutdown(use.question, [rank])))
+                    answers.append(self._refuse(use, explain_shutdown(use.question, {rank: how})))
         for uses in self._sets.values():
             if rank in uses.ranks:
                 uses.left.append(rank)
@@ -212,12 +218,12 @@ class Ordering:
         self._joined.discard(rank)
         self._waits.stop(rank)
 
-    def lose(self, rank: int, reason: str) -> list[Answer]:
+    def lose(self, rank: int, how: str) -> list[Answer]:
         """The rank has vanished; nothing is released any more, and nothing is pending.
 
         Args:
             rank: which one; it is no loss when it has left.
-            reason: how that was noticed: "its connection was closed".
+            how: that was noticed: "was cut off: its connection was closed".
 
         Raises:
             IllegalQuestionError: there is no such rank.
@@ -230,7 +236,7 @@ class Ordering:
             uses.close()
         self._waits.clear()
         self._joined.clear()
-        return [Failure(f"rank {rank} was lost: {reason}")]
+        return [Failure(f"rank {rank} {how}")]
 
     def find_pending(self) -> list[Pending]:
         """What was asked and not answered, oldest first."""
@@ -262,7 +268,8 @@ class Ordering:
             raise IllegalQuestionError(f"there is no process set {number}, of which rank {rank} asks {question.name}")
         if rank not in uses.ranks:
             raise IllegalQuestionError(f"rank {rank} is no member of process set {number}, and asks {question.name}")
-        return [Refusal(number, question.name, (rank,), explain_shutdown(question, uses.left))]
+        left = {member: self._left[member] for member in uses.left}
+        return [Refusal(number, question.name, (rank,), explain_shutdown(question, left))]
 
     def _check(self, rank: int, question: Question, extents: tuple[int, ...]) -> None:
         """Look more closely at what is not the plain case."""

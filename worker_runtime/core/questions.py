@@ -62,8 +62,6 @@ class Signature:
     dtypes: tuple[str, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
     reduction: Reduction | None = None
-    prescale: float = 1.0
-    postscale: float = 1.0
     root: int | None = None
     device: str = "cpu"
     payload_dtype: str = ""
@@ -78,11 +76,14 @@ class Question(NamedTuple):
 
     name: as it travels, the operation's kind first: "allreduce.loss". A rank has at most one pending question of a
         name and set.
+    factors: before and after the reduction, which all members must agree on too. They are no part of the signature,
+        since a program may change them with each step.
     """
 
     process_set: int
     name: str
     signature: Signature
+    factors: tuple[float, float] = (1.0, 1.0)
 
     def add_note(self, note: str) -> "Question":
         """The same question with another note."""

@@ -36,12 +36,23 @@ def explain_join(question: Question, joined: Iterable[int]) -> str:
     )
 
 
-def explain_shutdown(question: Question, left: Iterable[int]) -> str:
-    """Somebody has left who is needed."""
-    ranks = sorted(left)
+def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
+    """Somebody has left who is needed.
+
+    Args:
+        question: which needs them.
+        left: how each has ended: "ended (exit code 0)"; "" where it has called shutdown().
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank in sorted(left, key=lambda rank: (bool(left[rank]), rank)):
+        ranks.setdefault(left[rank], []).append(rank)
+    told = [
+        f"{name_ranks(some)} {how}" if how else f"Horovod has been shut down on {name_ranks(some)}"
+        for how, some in ranks.items()
+    ]
     return (
-        f"Horovod has been shut down on {name_ranks(ranks)}, and {name_operation(question)} needs "
-        f"{'it' if len(ranks) == 1 else 'them'}. All members of a process set must call the same operations before "
+        f"{', '.join(told[:MOST_NAMED])}{', ...' * (len(told) > MOST_NAMED)}, and {name_operation(question)} needs "
+        f"{'it' if len(left) == 1 else 'them'}. All members of a process set must call the same operations before "
         "one of them ends or calls shutdown()."
     )
 

@@ -34,7 +34,7 @@ class Use:
     members: all whose question it needs.
     asked: each rank's question, in the order of their arrival.
     extents: those of the ranks that gave any.
-    is_mixed: not all signatures are equal.
+    is_mixed: not all signatures and factors are equal.
     is_wanted: those who have not asked were told that all wait for them.
     """
 

@@ -24,9 +24,9 @@ import torch
 from worker_runtime.calls import await_all, begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.giving_up import gives_up
 from worker_runtime.handles import Handle
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
+from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.process_set import ProcessSet
 from worker_runtime.runtime import RUNTIME
 

@@ -9,8 +9,8 @@ import numpy as np
 from worker_runtime.calls import Call, begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
-from worker_runtime.giving_up import gives_up
 from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
 from worker_runtime.object_calls import allgather_object, broadcast_object
 from worker_runtime.operation import Members

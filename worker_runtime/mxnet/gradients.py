@@ -18,6 +18,7 @@ import torch
 
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.mxnet.arrays import DTYPES, check_array, view_for_reading
+from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
 from worker_runtime.process_set import ProcessSet
@@ -92,6 +93,7 @@ class ArrayReducer:
             label=label,
         )
 
+    @raises_mxnet_errors
     def reduce(self, gradients: Sequence[Gradient]) -> None:
         """Let each gradient be the average; what is enqueued afterwards sees it. For ranks that are not alone.
 

@@ -12,11 +12,11 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from worker_runtime.sequencer.activation import OrderError
 from worker_runtime.sequencer.orders import Orders
 from worker_runtime.sequencer.server import Server
-from worker_runtime.sequencer.stall_clock import read_stall_limits
 
 _BACKLOG = 1024
 _STANDARD_INPUT = 0
@@ -25,21 +25,21 @@ _GARBAGE = 50_000  # objects that are made before the garbage collector looks: h
 
 def main() -> int:
     """Serve until the owner has gone; the process's exit code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the owner, who ends this
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")
         return 2
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
+    with suppress(ValueError):  # the hard limit is above what the kernel allows by now (fs.nr_open)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
     gc.freeze()
     gc.set_threshold(_GARBAGE)
     try:
         with listen(sys.argv[1]) as listener:
             print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - what the owner waits for
-            remarks: list[str] = []
-            limits = read_stall_limits(os.environ, remarks.append)
-            Server(listener, Orders(_STANDARD_INPUT), limits, remarks).run()
+            Server(listener, Orders(_STANDARD_INPUT)).run()
     except (OSError, OrderError) as error:
         _complain(f"cannot serve on {sys.argv[1]}: {error}")
         return 1

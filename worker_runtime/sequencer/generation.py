@@ -12,7 +12,7 @@ Long because what comes from a member, and what its end means to the others, are
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
@@ -25,31 +25,39 @@ from worker_runtime.sequencer.member import MAX_PENDING, NUMBERS, Member
 from worker_runtime.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.sequencer.poller import WRITE
 from worker_runtime.sequencer.runs import Run
-from worker_runtime.sequencer.stall_clock import StallClock, StallLimits
+from worker_runtime.sequencer.stall_clock import StallClock, StallSettings
 from worker_runtime.sequencer.tellings import tell
 from worker_runtime.wire import (
     Frame,
     ProtocolError,
     decode_blocked,
+    decode_goodbye,
     decode_number,
     decode_numbered,
     decode_questions,
+    decode_settings,
     encode_neutral,
 )
 
 _MAX_REASON_BYTES = 500
+_ENDED_WELL = "ended (exit code 0)"
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 _WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
 class Generation:
-    """The members of one activation, from their proof to the end of their connections."""
+    """The members of one activation, from their proof to the end of their connections.
 
-    def __init__(self, activation: Activation, limits: StallLimits, remarks: Sequence[str] = ()) -> None:
+    Args:
+        activation: of the owner.
+        settings: those of the generation before, until rank 0 hands over its own.
+    """
+
+    def __init__(self, activation: Activation, settings: StallSettings) -> None:
         self.activation = activation
-        self._remarks = remarks  # which rank 0 is to show to people
+        self._settings = settings
         self._ordering = Ordering(activation.size)
-        self._clock = StallClock(limits)
+        self._clock = StallClock(settings.limits)
         self._due: float | None = None  # when to look for stalls
         self._released_at = 0.0
         self._members: dict[int, Member] = {}
@@ -70,9 +78,6 @@ class Generation:
         connection.watch(partial(self._serve, member))
         try:
             connection.send(proof)
-            for remark in self._remarks if rank == 0 else ():
-                member.put(Frame.STALL, remark.encode())
-            member.flush()
             if self._failure:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()
@@ -87,7 +92,7 @@ class Generation:
                 ranks = self._put(answers)
             except UnequalPayloadError as error:  # nobody gets any of these answers, but all hear of the failure
                 self._drop(error.rank, str(error))
-                self._failure = self._failure or f"rank {error.rank} was lost: {error}"  # where it had said goodbye
+                self._failure = self._failure or f"rank {error.rank} was cut off: {error}"  # where it had said goodbye
                 self._answers = [(Failure(self._failure), [])]
                 continue
             for rank in ranks:
@@ -142,17 +147,33 @@ class Generation:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
         elif kind in _WAITS:
             self._follow(member, kind, memoryview(data)[start:end])
+        elif kind == Frame.SETTINGS:
+            self._set(member, decode_settings(memoryview(data)[start:end]))
         elif kind == Frame.HALT:
             self._note([Failure(data[start : min(end, start + _MAX_REASON_BYTES)].decode(errors="replace"))])
         elif kind in _GOODBYES:
-            member.farewell = data[start : min(end, start + _MAX_REASON_BYTES)]
-            member.is_undecided = kind == Frame.EXIT
-            if kind == Frame.LEAVE:
-                self._part(member, member.farewell)
+            self._take_goodbye(member, kind, data[start : min(end, start + _MAX_REASON_BYTES)])
         elif kind == Frame.DEPARTED:
             self._depart(decode_number(memoryview(data)[start:end]))
         else:
             raise ProtocolError(f"a frame of type {kind} came")
+
+    def _take_goodbye(self, member: Member, kind: int, body: bytes) -> None:
+        member.farewell, member.how = decode_goodbye(body)
+        member.is_undecided = kind == Frame.EXIT
+        if kind == Frame.LEAVE:
+            self._part(member, member.farewell)
+
+    def _set(self, member: Member, environment: Mapping[str, str]) -> None:
+        """Follow rank 0's settings from now on, also in what is pending; it tells people what cannot be followed."""
+        if member.rank != 0:
+            raise ProtocolError("settings came, which are rank 0's")
+        for remark in self._settings.read(environment):
+            member.put(Frame.STALL, remark.encode(errors="backslashreplace"))
+        member.flush()
+        self._clock = StallClock(self._settings.limits)
+        if any(each.pending for each in self._members.values()):
+            self._due = time.monotonic()
 
     def _follow(self, member: Member, kind: int, body: memoryview) -> None:
         """Note what a member waits for, or does not come to ask."""
@@ -181,7 +202,7 @@ class Generation:
             self._ordering.vanish(member.rank)
             return
         if member.farewell is not None or member.rank in self._departed:
-            self._part(member, member.farewell or b"")
+            self._part(member, member.farewell or "")
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
@@ -191,9 +212,9 @@ class Generation:
         self._departed.add(rank)
         if rank not in self._members:
             self._came.add(rank)
-            self._note(self._ordering.leave(rank))
+            self._note(self._ordering.leave(rank, _ENDED_WELL))
 
-    def _part(self, member: Member, reason: bytes) -> None:
+    def _part(self, member: Member, reason: str) -> None:
         """Let a member go, who may have said why the others cannot go on."""
         if member.has_left:
             return
@@ -202,9 +223,10 @@ class Generation:
         if self._failure:
             return
         if reason:
-            self._note(self._ordering.lose(member.rank, reason.decode(errors="replace")))
+            self._note(self._ordering.lose(member.rank, f"was lost: {reason}"))
         else:
-            self._note(self._ordering.leave(member.rank))
+            how = _ENDED_WELL if member.rank in self._departed else member.how
+            self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:
         """Pass a member's questions to the rules. Runs for each small operation of each rank, so it is written flat."""
@@ -315,7 +337,7 @@ class Generation:
             return
         member.connection.close()
         if not self._failure:  # for one that has left, the rules know that it is no loss
-            self._note(self._ordering.lose(rank, reason))
+            self._note(self._ordering.lose(rank, f"was cut off: {reason}"))  # its process may be well
 
     def _flush(self, rank: int) -> None:
         """Send what is ready for a rank, if it is still there."""

@@ -5,11 +5,19 @@ from dataclasses import dataclass, field
 from worker_runtime.core.questions import Question, Signature
 from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.payloads import Entry, check_signature
-from worker_runtime.wire import HEADER, Frame, ProtocolError, decode_head, decode_signature, encode_frame
+from worker_runtime.wire import (
+    HEADER,
+    MAX_SIGNATURES,
+    Frame,
+    ProtocolError,
+    decode_head,
+    decode_signature,
+    encode_frame,
+)
 
 MAX_PENDING = 1_000_000  # questions of one rank
 NUMBERS = 1 << 32  # a question's number has 32 bits, and begins anew after them
-_MAX_SIGNATURES = 1_000_000
+_MAX_SHARED = 4 * MAX_SIGNATURES  # signatures of all members
 _MAX_KNOWN_QUESTIONS = 8192  # a script's own names recur with every step; numbered ones never do
 _FULL_FRAME_BYTES = 16 * 1024 * 1024  # of releases: then another frame begins
 
@@ -23,7 +31,8 @@ class Member:
     pending: what it has asked and not been answered, oldest first.
     asked: the number of its next question.
     has_left: it has said goodbye, so the end of its connection says nothing more.
-    farewell: the goodbye that the end of its connection will be; None as long as that is a loss.
+    farewell: why the others cannot go on when its connection ends, "" where they can; None as long as that is a loss.
+    how: its process ends, as it has said with that.
     is_undecided: that goodbye holds only if its process ends well, which is still to be told.
     questions: known ones, by their heads.
     releases: ready to be sent, piece by piece.
@@ -34,7 +43,8 @@ class Member:
     pending: dict[Key, Entry] = field(default_factory=dict)
     asked: int = 0
     has_left: bool = False
-    farewell: bytes | None = None
+    farewell: str | None = None
+    how: str = ""
     is_undecided: bool = False
     questions: dict[bytes, tuple[Question, Key]] = field(default_factory=dict)
     releases: list[bytes] = field(default_factory=list)
@@ -49,16 +59,16 @@ class Member:
             known: of all members, so that equal ones are one object, which is quickly compared.
 
         Raises:
-            ProtocolError: it is none, or there are too many.
+            ProtocolError: it is none, or its number is too large.
         """
         number, signature = decode_signature(body)
         check_signature(signature)
-        if len(known) >= _MAX_SIGNATURES:
+        if number >= MAX_SIGNATURES:
+            raise ProtocolError(f"a rank may have {MAX_SIGNATURES} signatures")
+        if len(known) >= _MAX_SHARED:
             known.clear()  # equal ones are equal even when they are two objects
         if number in self._signatures:
             self.questions.clear()  # some were of the signature that the number has called before
-        elif len(self._signatures) >= _MAX_SIGNATURES:
-            raise ProtocolError(f"a rank may have {_MAX_SIGNATURES} signatures")
         self._signatures[number] = known.setdefault(signature, signature)
 
     def learn_question(self, head: bytes) -> tuple[Question, Key]:
@@ -67,13 +77,13 @@ class Member:
         Raises:
             ProtocolError: its signature's number calls nothing, or the name is no text.
         """
-        number, process_set, name = decode_head(head)
+        number, process_set, name, factors = decode_head(head)
         signature = self._signatures.get(number)
         if signature is None:
             raise ProtocolError(f"there is no signature of the number {number}")
         if len(self.questions) >= _MAX_KNOWN_QUESTIONS:
             self.questions.clear()
-        known = self.questions[head] = Question(process_set, name, signature), (process_set, name)
+        known = self.questions[head] = Question(process_set, name, signature, factors), (process_set, name)
         return known
 
     def find_pending(self, number: int) -> Key | None:

@@ -7,14 +7,13 @@ import errno
 import socket
 import sys
 import time
-from collections.abc import Sequence
 
 from worker_runtime.sequencer.activation import Activation, OrderError
 from worker_runtime.sequencer.generation import Generation
 from worker_runtime.sequencer.lobby import Lobby, Stranger
 from worker_runtime.sequencer.orders import Orders
 from worker_runtime.sequencer.poller import READ, Poller
-from worker_runtime.sequencer.stall_clock import StallLimits
+from worker_runtime.sequencer.stall_clock import StallSettings
 from worker_runtime.wire import Greeting
 
 _MANY = 64  # connections accepted in one round: the members wait meanwhile
@@ -28,18 +27,13 @@ class Server:
     Args:
         listener: where members call.
         orders: of the owner.
-        limits: of how long questions may be pending.
-        remarks: what rank 0 of the first generation is to show to people: nobody reads this process's own output.
     """
 
-    def __init__(
-        self, listener: socket.socket, orders: Orders, limits: StallLimits, remarks: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, listener: socket.socket, orders: Orders) -> None:
         listener.settimeout(0)
         self._listener = listener
         self._orders = orders
-        self._limits = limits
-        self._remarks = tuple(remarks)
+        self._settings = StallSettings()
         self._poller = Poller()
         self._lobby = Lobby(self._poller, self._welcome)
         self._generation: Generation | None = None
@@ -119,8 +113,7 @@ class Server:
                     )
                 return
             former.close()
-        self._generation = Generation(activation, self._limits, self._remarks)
-        self._remarks = ()
+        self._generation = Generation(activation, self._settings)
         self._lobby.welcome_early()
 
     def _welcome(self, stranger: Stranger, greeting: Greeting) -> bool:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_DISABLED_BY = "HOROVOD_STALL_CHECK_DISABLE"  # "1" turns the check off
-_WARNING = "HOROVOD_STALL_CHECK_TIME_SECONDS"
-_SHUTDOWN = "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"
+from worker_runtime.wire import STALL_VARIABLES
+
+_DISABLED_BY, _WARNING, _SHUTDOWN = STALL_VARIABLES  # "1" turns the check off; the others are seconds
 _WARNING_SECONDS = 60.0
 _SLACK_SECONDS = 0.001  # too long is what took longer than allowed, not just as long
 
@@ -32,6 +32,24 @@ def read_stall_limits(environment: Mapping[str, str], complain: Callable[[str], 
         complain(f"{_SHUTDOWN}={shutdown:g} is ignored: it is shorter than {_WARNING}={warning:g}")
         shutdown = None
     return StallLimits(warning, shutdown)
+
+
+class StallSettings:
+    """What rank 0 of the last generation has asked for.
+
+    limits: that hold now.
+    """
+
+    def __init__(self, limits: StallLimits = StallLimits()) -> None:
+        self.limits = limits
+        self._environment: dict[str, str] = {}
+
+    def read(self, environment: Mapping[str, str]) -> list[str]:
+        """Take other settings; what cannot be followed, for people, unless they were told before."""
+        remarks: list[str] = []
+        self.limits = read_stall_limits(environment, remarks.append)
+        is_new, self._environment = environment != self._environment, dict(environment)
+        return remarks if is_new else []
 
 
 class StallClock:

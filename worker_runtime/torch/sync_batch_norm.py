@@ -4,6 +4,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.calls import begin_call
+from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
 from worker_runtime.untraced import untraced
@@ -45,6 +46,7 @@ class SyncBatchNorm(_BatchNorm):
         self.process_set = process_set
 
     @untraced
+    @gives_up()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 
@@ -59,12 +61,12 @@ class SyncBatchNorm(_BatchNorm):
                 channel on all ranks together, or this rank is not in the set.
             HorovodInternalError: the ranks do not agree on dtype or channels, or Horovod has not been initialized.
         """
-        self._check_input_dim(x)
         if not self.training and self.running_mean is not None:
             return super().forward(x)
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)
+        self._check_input_dim(x)
         statistics = gather_statistics(call, x)
         if statistics.count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")

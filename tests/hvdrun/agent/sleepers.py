@@ -1,6 +1,7 @@
 """Processes that tests of the agent start in order to have something to find and to end; and what this one has open."""
 
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -69,3 +70,19 @@ def find(pid: int) -> Process:
     process = processes.look(pid)
     assert process is not None
     return process
+
+
+@contextmanager
+def files_left(count: int) -> Iterator[None]:
+    """This process can open so many files more; in the end as many are open as before."""
+    before = count_descriptors()
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(count + 1)]
+    for descriptor in opened:
+        os.close(descriptor)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(opened), limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert count_descriptors() == before

@@ -60,16 +60,26 @@ def test_a_container_without_a_limit_has_none(capacity: Capacity, tmp_path: Path
 def test_each_worker_needs_two_files_of_the_agent(capacity: Capacity, limits: dict[int, int]) -> None:
     limits[resource.RLIMIT_NOFILE] = 300
     assert capacity.find_shortage(100) is None
-    assert "200 workers need 464 open files, and `ulimit -n` allows 300" in (capacity.find_shortage(200) or "")
+    assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (capacity.find_shortage(200) or "")
 
 
 @pytest.mark.parametrize(("user", "shortage"), [(0, False), (1000, True)])
-def test_the_limit_of_a_user_binds_everybody_but_root(
-    capacity: Capacity, limits: dict[int, int], monkeypatch: pytest.MonkeyPatch, user: int, *, shortage: bool
+def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
+    capacity: Capacity,
+    limits: dict[int, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user: int,
+    *,
+    shortage: bool,
 ) -> None:
+    (tmp_path / "proc" / "4711").mkdir()  # of whoever runs the test
+    fields = " ".join(["S", *["1"] * 16, "20", "0"])
+    (tmp_path / "proc" / "4711" / "stat").write_text(f"4711 (a) b) {fields}\n", encoding="utf-8")
     limits[resource.RLIMIT_NPROC] = 50
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert ("`ulimit -u`" in (capacity.find_shortage(51) or "")) is shortage
+    assert capacity.find_shortage(30) is None
+    assert ("more processes than the 30 that `ulimit -u`" in (capacity.find_shortage(31) or "")) is shortage
 
 
 def test_this_machine_can_hold_one_worker() -> None:

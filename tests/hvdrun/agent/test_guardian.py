@@ -1,5 +1,6 @@
 """The guardian ends what an agent leaves behind and nothing else; whom it counts as its agent's; the agent's side."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from hvdrun.agent.family import Family, is_in_one_of
 from hvdrun.agent.guard import Guard
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import find, hiding, is_alive, sleeping
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import LIMIT_SECONDS, happen, in_loop, wait_until
 
 OURS = {"HVD_JOB": JOB, "HVD_SLOT": "a:0", "HVD_INCARNATION": "1"}
 
@@ -142,7 +143,9 @@ def test_a_dismissed_guardian_goes_and_touches_nothing(folder: Path) -> None:
     assert folder.exists()
 
 
-def test_a_guardian_that_dies_again_and_again_is_given_up(guard: Guard) -> None:
+def test_a_guardian_that_dies_again_and_again_is_given_up_which_is_said(guard: Guard) -> None:
+    said: list[str] = []
+    guard._warn = said.append
     guard._starts_left = 2
     for _ in range(2):
         kill_guardian(guard)
@@ -150,9 +153,25 @@ def test_a_guardian_that_dies_again_and_again_is_given_up(guard: Guard) -> None:
     last = kill_guardian(guard)
     guard.replace()
     assert not guard.owns(last)
+    assert said == ["no guardian ends what is left here, should the agent be killed: 10 were killed"]
     with sleeping() as worker:
         guard.add(worker.pid)
         guard.remove(worker.pid)
+
+
+@in_loop
+async def test_a_guardian_that_is_stopped_holds_nobody_up_and_hears_all_when_it_goes_on(folder: Path) -> None:
+    guard = Guard(ORIGIN, folder)
+    pid = find_guardian(guard)
+    os.kill(pid, signal.SIGSTOP)
+    with sleeping() as worker:
+        for number in range(10_000):  # more than a pipe holds
+            guard.remove(2**22 + number)
+        guard.add(worker.pid)
+        os.kill(pid, signal.SIGCONT)
+        await happen(lambda: guard._unread == b"")
+        assert await asyncio.to_thread(die, guard) == 0
+        assert worker.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 def test_a_guardian_leads_a_session_and_holds_no_folder(guard: Guard) -> None:

@@ -96,6 +96,14 @@ def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: by
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", [os.devnull, __file__])
+def test_an_agent_whose_orders_cannot_be_waited_for_goes(place: str) -> None:
+    with Path(place).open("rb") as orders:
+        command = [sys.executable, "-P", "-m", "hvdrun.agent"]
+        ended = subprocess.run(command, stdin=orders, capture_output=True, timeout=LIMIT_SECONDS, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"its launcher has gone\n")
+
+
 class Conversation:
     """Orders to a running agent, and what it tells."""
 
@@ -189,6 +197,9 @@ def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
     conversation.begin(tmp_path)
 
 
-def test_an_agent_without_any_order_to_launch_ends_with_its_lease(conversation: Conversation, tmp_path: Path) -> None:
-    conversation.send(replace(describe(tmp_path), lease_seconds=0.3))
-    assert conversation.end() == "no report was acknowledged for the lease of 0.3 s (--lease)\n"
+def test_an_agent_without_any_order_to_launch_ends_with_its_lease_and_leaves_no_orphan(
+    conversation: Conversation, tmp_path: Path
+) -> None:
+    (tmp_path / f"hvdrun-{'0' * 14}").mkdir()  # of an agent that was killed, and its guardian as well
+    conversation.send(replace(describe(tmp_path), lease_seconds=0.3, patience_seconds=0.3))
+    assert conversation.end() == "no report was acknowledged for 0.3 s (--launcher-timeout)\n"

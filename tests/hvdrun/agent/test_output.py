@@ -115,6 +115,18 @@ async def test_when_the_launcher_has_gone_the_workers_are_read_on() -> None:
 
 
 @in_loop
+async def test_closing_ends_when_the_launcher_goes_meanwhile() -> None:
+    story = Story()
+    forwarder = await story.open()
+    forwarder.tell(Remark("x" * 1_000_000))  # more than a pipe holds
+    closing = asyncio.create_task(forwarder.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    os.close(story.launcher)
+    await closing
+
+
+@in_loop
 async def test_closing_waits_for_the_last_writer() -> None:
     story = Story()
     await story.open()

@@ -15,6 +15,7 @@ from hvdrun.agent.prefork import Forkserver, ForkserverError
 from hvdrun.errors import LaunchError
 from rendezvous.forking import ForkRequest
 from tests.hvdrun.agent.alone import alone
+from tests.hvdrun.agent.sleepers import files_left
 from tests.waiting import in_loop
 
 
@@ -173,3 +174,10 @@ async def test_an_interpreter_that_cannot_be_started_is_an_error_of_the_system(t
     with pytest.raises(FileNotFoundError):
         forkserver.open(str(tmp_path / "nowhere"), ("python", "x"), str(tmp_path), {}, ())
     await forkserver.close()
+
+
+@pytest.mark.parametrize("count", range(5))
+@in_loop
+async def test_where_files_run_out_none_is_left_open(count: int) -> None:
+    with files_left(count), pytest.raises(OSError, match="Too many"):
+        Forkserver().open(sys.executable, (sys.executable,), "/", {}, ())

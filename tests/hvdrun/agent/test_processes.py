@@ -1,5 +1,6 @@
 """Whose a process is, and that only the right ones are ever hit."""
 
+import errno
 import os
 import shutil
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -144,7 +146,12 @@ def test_an_origin_names_the_agent_s_own_worker(origin: str | None, worker: str)
     assert processes.cut_worker_origin(origin, "job/a") == worker
 
 
-def test_a_process_that_took_over_the_number_is_not_hit() -> None:
+@pytest.mark.parametrize("error", [None, AttributeError(), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")])
+def test_a_process_that_took_over_the_number_is_not_hit(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if error is not None:  # what Pythons, kernels and containers without pidfds say
+        monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=error))
     with sleeping() as sleeper:
         seen = find(sleeper.pid)
         processes.kill(replace(seen, started=seen.started - 1), signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 from hvdrun.agent.sequencer_process import SequencerProcess
 from rendezvous.errors import SequencerStartError
 from rendezvous.sequencing import Activation
-from tests.hvdrun.agent.sleepers import count_descriptors
+from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 from tests.waiting import LIMIT_SECONDS, in_loop
 
 ACTIVATION = Activation(3, 2, bytes(range(32)))
@@ -100,3 +100,10 @@ async def test_one_that_cannot_be_started_leaves_nothing() -> None:
 
     with pytest.raises(FileNotFoundError):
         await SequencerProcess.start(spawn)
+
+
+@pytest.mark.parametrize("count", range(5))
+@in_loop
+async def test_where_files_run_out_none_is_left_open(count: int) -> None:
+    with files_left(count), pytest.raises(OSError, match="Too many"):
+        await SequencerProcess.start(run_script(""))

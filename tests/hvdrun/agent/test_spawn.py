@@ -21,7 +21,7 @@ from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, make_begin, make_launches
-from tests.hvdrun.agent.sleepers import count_descriptors
+from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 
 LAUNCH = make_launches(2)[1]
 
@@ -174,3 +174,9 @@ def test_what_the_kernel_refuses_is_one_sentence(tmp_path: Path, number: int, re
 def test_a_working_directory_that_does_not_exist_here_is_named(tmp_path: Path) -> None:
     error = explain_failure(OSError(errno.ENOENT, ""), "/bin/sh", str(tmp_path / "gone"))
     assert f"the working directory '{tmp_path}/gone' does not exist here" in str(error)
+
+
+@pytest.mark.parametrize("count", range(6))
+def test_streams_that_cannot_all_be_opened_are_closed(count: int) -> None:
+    with files_left(count), pytest.raises(OSError, match="Too many"), open_streams(reads=True):
+        pass

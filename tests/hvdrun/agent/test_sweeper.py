@@ -20,7 +20,8 @@ class Counted(Sweeper):
     """Counts its looks."""
 
     def __init__(self, lives: Container[int] = ()) -> None:
-        super().__init__(JOB, "a", lives)
+        self.failed: list[BaseException] = []
+        super().__init__(JOB, "a", lives, self.failed.append)
         self.looks = 0
         self.told: list[Worker] = []
 
@@ -112,6 +113,15 @@ async def test_a_look_that_finds_no_file_to_look_with_is_made_again(monkeypatch:
         room.kill(name(1), doomed.pid)
         await room.finish()
         assert (left.wait(LIMIT_SECONDS), doomed.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
+
+
+@in_loop
+async def test_an_error_that_nobody_expects_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(processes, "running")
+    room = Counted()
+    room.end(0, NOBODY)
+    await room.finish()
+    assert [type(error) for error in room.failed] == [AttributeError]
 
 
 @in_loop

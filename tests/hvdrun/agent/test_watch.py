@@ -146,6 +146,15 @@ async def test_a_host_without_resources_is_told_as_an_end_too() -> None:
 
 
 @alone
+async def test_an_error_that_nobody_expects_ends_the_agent_and_no_worker_waits_for_it() -> None:
+    async with watching("true") as room:
+        room.spawner.error = ZeroDivisionError()
+        room.watch.launch(LAUNCHES[0])
+        await happen(room.watch.failure.done)
+        assert isinstance(room.watch.failure.exception(), ZeroDivisionError)
+
+
+@alone
 async def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() -> None:
     async with watching("sh", "-c", IGNORES) as room:
         room.watch.launch(LAUNCHES[0])

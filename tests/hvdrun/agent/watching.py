@@ -36,7 +36,7 @@ class GatedSpawner:
         self.may_prepare, self.may_tell = asyncio.Event(), asyncio.Event()
         self.may_prepare.set()
         self.may_tell.set()
-        self.error: OSError | None = None
+        self.error: Exception | None = None
         self.begun = 0
 
     async def prepare(self) -> None:

@@ -111,6 +111,16 @@ async def test_a_notice_on_a_terminal_erases_a_workers_progress_bar(terminal: Sc
     assert terminal.read() == "[0] 50%\r\x1b[Khvdrun: stop\r\n"
 
 
+@in_loop
+async def test_a_prompt_is_shown_on_a_terminal_though_its_line_has_no_end(terminal: Screen) -> None:
+    console = make_console(terminal, {"NO_COLOR": "1"})
+    await console.output.write(at(0), 0, OutputStream.STDOUT, b"(Pdb) ")
+    assert await asyncio.to_thread(terminal.reader.read1) == b"[0] (Pdb) "
+    console.notice("stop")
+    await console.output.close(LIMIT_SECONDS)
+    assert terminal.read() == "\r\nhvdrun: stop\r\n"
+
+
 async def show_long_start(screen: Screen, environment: Mapping[str, str]) -> Console:
     """A console on which the live line of a start has been drawn, if it is to be."""
     console = make_console(screen, environment)

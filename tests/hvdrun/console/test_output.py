@@ -92,6 +92,40 @@ def test_on_a_terminal_another_workers_line_erases_a_progress_bar_first() -> Non
     assert marker.feed(at(1), 1, STDOUT, b"again\n") == b"[1] again\n"
 
 
+def test_on_a_terminal_the_beginning_of_a_line_is_shown_and_goes_on_where_it_stands() -> None:
+    marker = OutputMarker(Marks(), terminals=BOTH)
+    assert [marker.feed(at(0), 0, STDOUT, data) for data in (b"..", b".")] == [b"", b""]
+    assert [marker.flush(at(0), STDOUT) for _ in range(2)] == [b"[0] ...", b""]
+    assert marker.feed(at(0), 0, STDOUT, b"x\ny\r") + marker.flush(at(0), STDOUT) == b"x\n[0] y"
+    assert marker.feed(at(0), 0, STDOUT, b"\n") == b"\r\n"
+    assert marker.tail(at(0)) == ("...x", "y")
+
+
+def test_a_line_that_has_begun_on_a_terminal_is_ended_before_another_and_marked_when_it_goes_on() -> None:
+    marker = OutputMarker(Marks(), terminals=BOTH)
+    for rank, stream, text in ((0, STDOUT, b"one"), (1, STDERR, b"two")):
+        marker.feed(at(rank), rank, stream, text)
+    assert (marker.flush(at(0), STDOUT), marker.flush(at(1), STDERR)) == (b"[0] one", b"\n[1] two")
+    assert marker.leave_line(STDERR) + marker.leave_line(STDERR) == b"\n"
+    assert marker.feed(at(0), 0, STDOUT, b"more\n") == b"[0] more\n"
+    assert marker.finish(at(1), STDERR) == b"[1] \n"
+    assert marker.tail(at(0)) == ("onemore",)
+
+
+def test_a_line_that_was_typed_ends_the_prompt() -> None:
+    marker = OutputMarker(Marks(), terminals=BOTH)
+    marker.feed(at(0), 0, STDOUT, b"(Pdb) ")
+    assert marker.flush(at(0), STDOUT) == b"[0] (Pdb) "
+    marker.note_typed_line()
+    assert marker.feed(at(0), 0, STDOUT, b"42\n") == b"[0] 42\n"
+
+
+def test_where_no_terminal_is_lines_are_shown_whole() -> None:
+    marker = OutputMarker(Marks(), terminals=[STDERR])
+    marker.feed(at(0), 0, STDOUT, b"one")
+    assert marker.flush(at(0), STDOUT) == b""
+
+
 class Piece(NamedTuple):
     """A worker's write."""
 
@@ -201,12 +235,12 @@ async def test_a_reader_that_has_gone_is_told_and_the_rest_is_dropped(pipes: dic
         told.append((stream, type(error)))
         heard.set()
 
-    printer.call_when_closed(hear)
+    printer.call_when_failing(hear)
     await printer.write(at(0), 0, STDOUT, b"one\n")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await heard.wait()
-    assert isinstance(printer.closed_by(STDOUT), BrokenPipeError)
-    assert printer.closed_by(STDERR) is None
+    assert isinstance(printer.lost_by(STDOUT), BrokenPipeError)
+    assert printer.lost_by(STDERR) is None
     await printer.write(at(0), 0, STDOUT, b"two\n" * 1_000_000)
     await printer.write(at(0), 0, STDERR, b"err\n")
     assert not await printer.close(10)

@@ -11,7 +11,7 @@ import pytest
 
 from hvdrun.console.writer import Writer
 from tests.hvdrun.console.screens import Screen
-from tests.waiting import LIMIT_SECONDS, in_loop
+from tests.waiting import LIMIT_SECONDS, happen, in_loop
 
 
 def count_eventfds() -> int:
@@ -133,19 +133,50 @@ def test_one_reader_that_has_gone_does_not_stop_the_other(pipe: Screen) -> None:
     os.close(reading)
 
 
-def test_a_full_disk_is_told_as_what_it_is() -> None:
-    async def write(full: int) -> OSError:
-        heard: asyncio.Future[OSError] = asyncio.Future()
-        writer = Writer()
-        writer.call_when_closed(lambda _, error: heard.set_result(error))
-        writer.put(full, b"x")
-        async with asyncio.timeout(LIMIT_SECONDS):
-            error = await heard
-        await writer.close(LIMIT_SECONDS)
-        return error
+class FullDisk:
+    """Has no room for what a writer writes, until it has."""
 
-    with Path("/dev/full").open("wb") as file:
-        assert asyncio.run(write(file.fileno())).errno == errno.ENOSPC
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has_room = False
+        self.tries = 0
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self._try)
+
+    def _try(self, descriptor: int, data: bytes) -> int:
+        self.tries += 1
+        if not self.has_room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._write(descriptor, data)
+
+
+@in_loop
+async def test_a_full_disk_is_told_and_loses_nothing_when_there_is_room_again(
+    monkeypatch: pytest.MonkeyPatch, pipe: Screen
+) -> None:
+    disk, writer, told = FullDisk(monkeypatch), Writer(full_seconds=LIMIT_SECONDS), list[int | None]()
+    for count in (1, 2):
+        disk.has_room = False
+        writer.put(pipe.writing, b"x")
+        await happen(lambda: disk.tries > 2)  # also with nobody to tell
+        writer.call_when_failing(lambda _, error: told.append(error.errno))
+        await happen(lambda count=count: len(told) >= count)  # type: ignore[misc]  # mypy sees no default there
+        disk.has_room = True
+        await happen(lambda: not writer.is_behind)
+    assert await writer.close(LIMIT_SECONDS)
+    assert (told, writer.lost_by(pipe.writing), pipe.read()) == ([errno.ENOSPC] * 2, None, "xx")
+
+
+@in_loop
+async def test_a_disk_that_stays_full_loses_what_it_has_to_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, pipe: Screen
+) -> None:
+    disk, writer = FullDisk(monkeypatch), Writer(full_seconds=0)
+    writer.put(pipe.writing, b"lost")
+    await happen(lambda: writer.lost_by(pipe.writing) is not None and not writer.is_behind)
+    disk.has_room = True
+    writer.put(pipe.writing, b"kept")
+    assert not await writer.close(LIMIT_SECONDS)
+    assert pipe.read() == "kept"
 
 
 def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
@@ -154,7 +185,7 @@ def test_who_asks_late_is_still_told_that_the_reader_has_gone() -> None:
         writer.put(writing, b"x")
         await writer.close(LIMIT_SECONDS)
         heard: asyncio.Future[OSError] = asyncio.Future()
-        writer.call_when_closed(lambda _, error: heard.set_result(error))
+        writer.call_when_failing(lambda _, error: heard.set_result(error))
         async with asyncio.timeout(LIMIT_SECONDS):
             return await heard
 

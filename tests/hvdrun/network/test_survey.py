@@ -12,7 +12,7 @@ from hvdrun.network.errors import NoAllowedAddressError, SurveyTimeoutError
 from hvdrun.network.findings import LAUNCHER, Findings
 from hvdrun.network.participant import Participant
 from hvdrun.network.survey import survey
-from rendezvous.orders import Found, Look, Order, Probe, Remark, Telling
+from rendezvous.orders import Found, Look, Order, Probe, Probed, Remark, Telling
 
 LIMIT_SECONDS = 20.0
 ENOUGH_SECONDS = 2.0  # for an agent on this machine
@@ -35,6 +35,10 @@ class Agents:
             self._work.add(task)
             task.add_done_callback(self._work.discard)
 
+    def tell(self, host: str, telling: Telling) -> None:
+        """A host tells something."""
+        self._tellings[host].put_nowait(telling)
+
     async def receive(self, host: str) -> Telling:
         """What a host tells next."""
         return await self._tellings[host].get()
@@ -49,10 +53,10 @@ class Agents:
             case Look(token, name):
                 self.tokens.add(token)
                 self._participants[host] = Participant(token, name, loopback=True)
-                self._tellings[host].put_nowait(Remark("what nobody waits for"))
-                self._tellings[host].put_nowait(await self._participants[host].look())
+                self.tell(host, Remark("what nobody waits for"))
+                self.tell(host, await self._participants[host].look())
             case Probe(targets):
-                self._tellings[host].put_nowait(await self._participants[host].probe(targets))
+                self.tell(host, await self._participants[host].probe(targets))
             case _:
                 raise AssertionError(order)
 
@@ -103,6 +107,22 @@ def test_a_newcomer_and_the_hosts_in_use_prove_each_other_at_the_known_address()
     choice = choose(findings)
     assert {choice.hosts[host].address for host in ("a", "b")} == {"127.0.0.1"}
     assert choice.launcher["new"] is not None
+
+
+def test_late_answers_to_an_earlier_survey_do_not_count() -> None:
+    async def run() -> Findings:
+        agents = Agents(("a", "b"))
+        for telling in (Found((), 1, b"earlier"), Probed((), b"earlier")):
+            agents.tell("a", telling)
+        try:
+            async with asyncio.timeout(LIMIT_SECONDS):
+                return await survey(("a", "b"), agents.send, agents.receive, loopback=True)
+        finally:
+            agents.close()
+
+    findings = asyncio.run(run())
+    assert {proof.host for proof in findings.proofs["a"]} == {"b", LAUNCHER}
+    assert {proof.host for proof in findings.proofs["b"]} == {"a", LAUNCHER}
 
 
 def test_a_host_in_use_that_lost_its_address_cannot_be_joined() -> None:

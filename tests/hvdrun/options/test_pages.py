@@ -16,6 +16,13 @@ def test_the_help_describes_every_option_once() -> None:
     assert all(any(option.flags[0] in spelling for spelling in described) for option in OPTIONS)
 
 
+def test_where_a_value_comes_from_when_it_is_not_given_is_a_sentence() -> None:
+    texts = dict(row for _, rows in describe_options() for row in rows)
+    assert texts["--backend NAME"].endswith("torch lacks is refused. Or $HVD_BACKEND.")
+    assert texts["--start-timeout TIME"].endswith("have joined. Default 120s, or $HOROVOD_START_TIMEOUT.")
+    assert texts["--grace TIME"].endswith("the job ends early. Default 5s.")
+
+
 def test_the_table_has_a_row_for_every_option() -> None:
     rows = readme_table().splitlines()[2:]
     assert len(rows) == len(OPTIONS)

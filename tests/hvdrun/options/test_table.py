@@ -17,7 +17,10 @@ def test_every_default_is_what_its_option_reads() -> None:
     assert defaults == {
         "start_timeout_seconds": [120.0],
         "grace_seconds": [5.0],
+        "launcher_timeout_seconds": [60.0],
         "elastic_timeout_seconds": [600.0],
+        "slot_failures": [3],
+        "slot_cooldown_seconds": [600.0],
         "cooldown_seconds": [10.0, 100.0],
         "bind_to": [BindTo.NONE],
         "map_by": [MapBy.SLOT],

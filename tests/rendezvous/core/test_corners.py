@@ -26,7 +26,7 @@ def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_aft
     state = play(*PLACED, "report all", "lost b 'its connection broke'", "exit a:0 -15")
     assert (is_lost(state, "a"), is_lost(state, "b")) == (False, True)
     later = advance(advance(state, 115), 130)
-    assert (is_lost(later, "a"), is_lost(advance(later, 131), "a")) == (False, True)
+    assert (is_lost(advance(later, 135), "a"), is_lost(advance(later, 135.1), "a")) == (False, True)
     assert is_lost(state, "elsewhere")
 
 

@@ -18,10 +18,6 @@ def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noq
     check(path, rerun, rewrite=rewrite)
 
 
-def test_there_are_stories() -> None:
-    assert len(TRANSCRIPTS) > 20
-
-
 def test_what_is_told_wrongly_is_noticed() -> None:
     told = "Two workers are placed.\n\npolicy size=1\nhosts a:1\n  > launch a:1\n"
     assert "a:0 rank=0/1" in rerun(told)

@@ -120,6 +120,7 @@ begins = st.builds(
     directory=words,
     environment=st.dictionaries(st.binary(), st.binary(), max_size=4),
     lease_seconds=seconds,
+    patience_seconds=seconds,
     start_timeout_seconds=seconds,
     address=texts,
     master=st.none() | endpoints,
@@ -148,8 +149,8 @@ tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Reserved, endpoints),
     st.builds(Taken),
     st.builds(Hello, texts, texts, texts),
-    st.builds(Found, st.lists(listenings, max_size=3).map(tuple), numbers),
-    st.builds(Probed, st.lists(proofs, max_size=3).map(tuple)),
+    st.builds(Found, st.lists(listenings, max_size=3).map(tuple), numbers, st.binary(max_size=32)),
+    st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
 )
 
 

@@ -24,7 +24,7 @@ _RECENT_SECONDS = 5.0  # whoever has not ended a step since then does not train
 _TAIL_BYTES = 200  # hold a line and more
 SCRIPT = ROOT / "tests" / "system" / "recovery_scripts" / "endure.py"
 WORDS = (
-    *("-np", str(WORKERS), "--min-np", "1", "--lease", f"{LEASE_SECONDS:g}s"),
+    *("-np", str(WORKERS), "--min-np", "1", "--lease", f"{LEASE_SECONDS:g}s", "--launcher-timeout", "2s"),
     *("-H", ",".join(f"host{number}:{SLOTS}" for number in range(1, HOSTS + 1))),
     *("--blacklist-cooldown-range", "1", "5"),
 )

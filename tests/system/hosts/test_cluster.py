@@ -34,10 +34,10 @@ def check_is_found(cluster: Cluster, host: Host) -> None:
         keeper = host.start([sys.executable, "-c", KEEPS], stdin=theirs.fileno())
         theirs.close()
         assert keeper.stdout is not None
-        Stream(keeper.stdout).wait_for("^ready$", 20)
+        Stream(keeper.stdout).wait_for("^ready$", 60)
         process, *others = sorted(cluster.settle(0), key=lambda trace: "process" not in trace)
     assert process.startswith(f"{host.name}: process {keeper.pid} (")
     kept = ("file /dev/shm/kept", "file /tmp/kept", "tcp listener on port 4321")
     assert sorted(others) == [f"{host.name}: {trace}" for trace in kept]
-    assert keeper.wait(20) == 0
+    assert keeper.wait(60) == 0
     assert cluster.settle() == ()

@@ -53,7 +53,7 @@ def test_a_second_ctrl_c_ends_workers_that_clean_up(pair: Cluster) -> None:
     await_all(running)
     running.send_to_terminal(signal.SIGINT)
     for mark in ("0@host1", "2@host2"):
-        running.stdout.wait_for(rf"^\[{mark}\] not yet$", 20)
+        running.stdout.wait_for(rf"^\[{mark}\] not yet$", 60)
     running.send_to_terminal(signal.SIGINT)
     assert running.wait().returncode == 130
 
@@ -63,7 +63,7 @@ def test_a_signal_ends_a_login_that_is_not_answered(pair: Cluster, number: signa
     pair.configure_ssh("Host *\n  ConnectTimeout 600\n")
     pair["host2"].network.cut()
     running = pair.start(*JOB, "-v", *WAITS)
-    running.stderr.wait_for("^hvdrun: launch host2:0: placed$", 20)
+    running.stderr.wait_for("^hvdrun: launch host2:0: placed$", 60)
     running.send_to_terminal(number)
     finished = running.wait()
     assert (finished.returncode, finished.stdout) == (code, "")

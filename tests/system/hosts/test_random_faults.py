@@ -89,8 +89,10 @@ def test_a_random_fault_leaves_nothing(build: BuildCluster, seed: int) -> None:
     cluster = build(len(HOSTS))
     cluster.configure_ssh("Host *\n  ConnectTimeout 5\n")
     cluster.write("job.py", TRAINS)
-    words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--lease", f"{LEASE_SECONDS:g}s", "--grace", "1s")
-    running = cluster.start(*words, "python", "job.py", kind, forks=kind == "train")
+    lease = f"{LEASE_SECONDS:g}s"
+    words = ("-np", "4", "-H", "host1:2,host2:1,host3:1", "--grace", "1s")
+    limits = ("--lease", lease, "--launcher-timeout", lease)
+    running = cluster.start(*words, *limits, "python", "job.py", kind, forks=kind == "train")
     time.sleep(moment_seconds)  # the moment is what is tested, and no event marks it
     if fault in LAUNCHER_FAULTS:
         LAUNCHER_FAULTS[fault](cluster, running)

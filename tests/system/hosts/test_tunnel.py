@@ -44,8 +44,8 @@ def test_only_the_host_that_needs_it_comes_through_the_tunnel(pair: Cluster) -> 
 
 @pytest.mark.nightly
 def test_a_host_behind_the_tunnel_that_falls_silent_is_lost(cluster: Cluster) -> None:
-    running = cluster.start(*JOB, "--lease", "2s", "sh", "-c", "echo up; sleep 600")
-    running.stdout.wait_for(r"^\[1@host2\] up$", 20)
+    running = cluster.start(*JOB, "--lease", "2s", "--launcher-timeout", "2s", "sh", "-c", "echo up; sleep 600")
+    running.stdout.wait_for(r"^\[1@host2\] up$", 60)
     cluster["host2"].network.cut()
     finished = running.wait()
     assert finished.returncode == 75

@@ -38,12 +38,13 @@ class Training:
         self.notes.mkdir()
         self._cluster = cluster
         cluster.name_hosts(*(f"{host}:1" for host in hosts))
-        words = ("--min-np", "1", "--host-discovery-script", "cat hosts", "--lease", f"{LEASE_SECONDS:g}s")
+        words = ("--min-np", "1", "--host-discovery-script", "cat hosts")
+        limits = ("--lease", f"{LEASE_SECONDS:g}s", "--launcher-timeout", f"{LEASE_SECONDS:g}s")
         script = ("python", SCRIPT, self.notes, FEATURES, "--until", self.notes / "stop", "--every", "1")
         caches = {"TORCHINDUCTOR_CACHE_DIR": str(cluster.directory / "inductor")}
         forwarding = ("-x", *caches)
         self.running: Running = cluster.start(
-            "-np", str(len(hosts)), *words, *options, *forwarding, *script, environment=caches, forks=True
+            "-np", str(len(hosts)), *words, *limits, *options, *forwarding, *script, environment=caches, forks=True
         )
         self.await_members(*hosts)
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import worker_runtime.torch as hvd
+
 SAMPLES = 240  # of the data set
 WORDS = 30
 BATCH = 4
@@ -45,7 +47,8 @@ class Network(nn.Module):
         width = _WIDE if "wide" in features else _NARROW
         self.words = nn.EmbeddingBag(WORDS, 6, mode="sum", sparse="sparse" in features, dtype=torch.float64)
         self.first = nn.Linear(6, width, dtype=torch.float64)
-        self.norm = nn.BatchNorm1d(width, dtype=torch.float64) if "norm" in features else nn.Identity()
+        kind = hvd.SyncBatchNorm if "sync" in features else nn.BatchNorm1d
+        self.norm = kind(width, dtype=torch.float64) if features & {"norm", "sync"} else nn.Identity()
         self.last = nn.Linear(width, 4, dtype=torch.float64)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
@@ -62,14 +65,16 @@ class Recipe:
 
     Args:
         words: what it has: "wide", "norm", "sparse", "clip", "schedule", "accumulate" (two passes for one step), "two"
-            (another optimizer with a network of its own), "adasum" (one more, of that kind), "scaler".
+            (another optimizer with a network of its own), "gan" (the same, and its loss has gradients for the first
+            network, which are thrown away), "adasum" (one more, of that kind), "scaler", "closure" (in which the loss
+            is computed), "sync" (a norm over all ranks, which cannot be made again), "sets", "join".
     """
 
     def __init__(self, words: str) -> None:
         self.features = frozenset(words.split(",")) - {""}
         self.passes = 2 if "accumulate" in self.features else 1
         torch.manual_seed(1)
-        extra = [kind for kind in ("two", "adasum") if kind in self.features]
+        extra = [kind for kind in ("two", "gan", "adasum") if kind in self.features]
         self.parts = [
             Part(Network(self.features), is_adasum=False, has_momentum="sparse" not in self.features),
             *(Part(Network(frozenset()), is_adasum=kind == "adasum", has_momentum=True) for kind in extra),
@@ -86,7 +91,10 @@ class Recipe:
     def lose(self, part: Part, samples: Sequence[int]) -> torch.Tensor:
         """The loss of some samples; a single one, of which the norm knows no spread, counts as two."""
         samples = [*samples, *samples] if len(samples) == 1 else samples
-        return functional.mse_loss(part.network(self._inputs[samples]), self._targets[samples])
+        made = part.network(self._inputs[samples])
+        if "gan" in self.features and part is self.parts[1]:
+            made = made * self.parts[0].network(self._inputs[samples])
+        return functional.mse_loss(made, self._targets[samples])
 
     def find_rate(self, step: int) -> float:
         """The learning rate of a step."""

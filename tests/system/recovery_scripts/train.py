@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import worker_runtime.torch as hvd
 from tests.system.recovery_scripts.recipe import BATCH, EVERY, LONGEST, SAMPLES, SHORTENING, Part, Recipe
 from tests.system.recovery_scripts.stage import Stage
 from worker_runtime.runtime import RUNTIME
+
+_SOME = (0, 2)  # the ranks of a process set, where there are more
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -44,6 +47,7 @@ class Trainer:
         self.recipe = recipe
         self.stage = stage
         self._key, self._begins = b"", 0  # of the present members, and how often they have begun
+        self._some: hvd.ProcessSet | None = None  # of them
         self.optimizers = [self._wrap(part) for part in recipe.parts]
         self._scaler = torch.amp.GradScaler("cpu") if "scaler" in recipe.features else None
         self._schedulers = [
@@ -59,6 +63,8 @@ class Trainer:
         self._key = executor.key
         self.stage.enter(executor.origin, step)
         self.stage.note("enter", entry=self._entry, step=step, size=executor.size)
+        is_in_sets = "sets" in self.recipe.features and executor.size > len(_SOME)
+        self._some = hvd.add_process_set(_SOME) if is_in_sets else None
         return self._begins == 0
 
     @property
@@ -70,6 +76,7 @@ class Trainer:
         stage, entry = self.stage, self._entry
         stage.step = step
         stage.note("batch", entry=entry, step=step, epoch=epoch, samples=samples)
+        self._use_set()
         members = []
         for part, optimizer in zip(self.recipe.parts, self.optimizers, strict=True):
             before = RUNTIME.executor.committed[0]
@@ -82,14 +89,28 @@ class Trainer:
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
         stage.come_to("stepped")
 
+    def join(self) -> None:
+        """The end of an epoch: one rank has something left to do, and the others have nothing to give to it."""
+        if "join" in self.recipe.features:
+            if hvd.rank() == 0:
+                assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="rest").tolist() == [1, 1]
+            hvd.join()
+
+    def _use_set(self) -> None:
+        """As long as none of its members is lost, all of them are told from each other, and from those outside."""
+        some = self._some
+        if some is not None and some.included():
+            own = functional.one_hot(torch.tensor(some.rank()), len(_SOME))
+            total = hvd.allreduce(own, op=hvd.Sum, process_set=some)
+            assert total.tolist() == [1] * len(_SOME), total
+
     def _step(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> None:
         come_to, features = self.stage.come_to, self.recipe.features
-        come_to("compute")
-        optimizer.zero_grad()
-        for some in samples:
-            loss = self.recipe.lose(part, some)
-            (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        come_to("reduction")
+        if "closure" in features:
+            optimizer.step(lambda: self._differentiate(part, optimizer, samples))
+            come_to("end")
+            return
+        self._differentiate(part, optimizer, samples)
         with ExitStack() as stack:
             if not part.is_adasum and self._scaler is None:
                 optimizer.synchronize()  # type: ignore[attr-defined]  # of the distributed one
@@ -106,6 +127,15 @@ class Trainer:
                 self._scaler.step(optimizer)
                 self._scaler.update()
         come_to("end")
+
+    def _differentiate(self, part: Part, optimizer: torch.optim.Optimizer, samples: Sequence[Sequence[int]]) -> Any:  # noqa: ANN401 - torch declares that a closure returns a float, and takes a tensor
+        self.stage.come_to("compute")
+        optimizer.zero_grad()
+        for some in samples:
+            loss = self.recipe.lose(part, some)
+            (loss if self._scaler is None else self._scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self.stage.come_to("reduction")
+        return loss.detach()
 
     def _wrap(self, part: Part) -> torch.optim.Optimizer:
         part.network.first.weight.register_hook(self._come_to_backward)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -165,6 +195,7 @@ def make_function(trainer: Trainer, options: argparse.Namespace) -> Callable[[An
                 state.step += 1
                 if state.step % options.every == 0:
                     state.commit()
+            trainer.join()
             state.commit()  # where somebody was lost, this begins the function again, with what is left of the epoch
             if options.until is not None and is_there(options.until):
                 state.last = state.epoch

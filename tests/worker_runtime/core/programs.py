@@ -259,7 +259,7 @@ class Author:
 
 def _find_variants(signature: Signature) -> Iterable[Signature]:
     yield replace(signature, dtypes=("float64",) * len(signature.dtypes), note="other")
-    yield replace(signature, shapes=((5, 5),) * len(signature.shapes), prescale=0.5)
+    yield replace(signature, shapes=((5, 5),) * len(signature.shapes))
     yield replace(signature, reduction=Reduction.PRODUCT, device="cuda")
     yield replace(signature, kind=Kind.ALLREDUCE, payload_dtype="float32")
 

@@ -254,9 +254,9 @@ class Simulation:
 
     def _lose(self, rank: int) -> None:
         if rank in self.witness.left:
-            assert self.ordering.lose(rank, "gone") == []
+            assert self.ordering.lose(rank, "is gone") == []
             return
-        self._tell(self.ordering.lose(rank, "gone"))
+        self._tell(self.ordering.lose(rank, "is gone"))
         self.is_lost = True
         self.witness.open = [{} for _ in self.ranks]
 

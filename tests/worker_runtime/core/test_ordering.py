@@ -37,7 +37,7 @@ def test_one_that_has_vanished_may_be_lost() -> None:
     ordering = Ordering(2)
     ordering.vanish(1)
     ordering.ask(0, LOSS)
-    assert ordering.lose(1, "it failed") == [Failure("rank 1 was lost: it failed")]
+    assert ordering.lose(1, "was lost: it failed") == [Failure("rank 1 was lost: it failed")]
     ordering.vanish(0)
 
 

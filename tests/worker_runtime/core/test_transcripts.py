@@ -18,10 +18,6 @@ def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noq
     check(path, rerun, rewrite=rewrite)
 
 
-def test_there_are_stories() -> None:
-    assert len(TRANSCRIPTS) > 15
-
-
 def test_what_is_told_wrongly_is_noticed() -> None:
     told = "Two ranks ask.\n\nsize 2\nask 0,1 allreduce.x\n  > release 7 allreduce.x to 0\n"
     assert "release 0 allreduce.x to 0,1" in rerun(told)

@@ -110,8 +110,8 @@ class Teller:
             case ["unblock", rank]:
                 self.ordering.unblock(int(rank))
                 return []
-            case ["leave", rank]:
-                return self.ordering.leave(int(rank))
+            case ["leave", rank, *how]:
+                return self.ordering.leave(int(rank), *how)
             case ["lose", rank, reason]:
                 return self.ordering.lose(int(rank), reason)
             case _:
@@ -150,17 +150,16 @@ def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
         dtypes=tuple(tensor["dtype"] for tensor in tensors if tensor),
         shapes=tuple(parse_numbers(tensor["shape"]) for tensor in tensors if tensor),
         reduction=Reduction[given.pop("op", "AVERAGE")] if is_reduced else None,
-        prescale=float(given.pop("pre", "1")),
-        postscale=float(given.pop("post", "1")),
         root=int(given.pop("root", "0")) if kind is Kind.BROADCAST else None,
         device=given.pop("device", "cpu"),
         payload_dtype=given.pop("payload", ""),
         tolerates_joined=given.pop("tolerant", "") == "yes",
         note=given.pop("note", ""),
     )
+    factors = float(given.pop("pre", "1")), float(given.pop("post", "1"))
     assert not given, f"unknown: {given}"
     assert None not in tensors, f"no tensor: {rest}"
-    return Question(number, name, signature), extents
+    return Question(number, name, signature, factors), extents
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -29,11 +29,10 @@ Answer = tuple[Frame, Released | Release | Mention | tuple[int, str] | str]
 class Process:
     """`python -m worker_runtime.sequencer`, and its owner's end of its pipes."""
 
-    def __init__(self, address: str = LOOPBACK, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, address: str = LOOPBACK) -> None:
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "worker_runtime.sequencer", address],
             cwd=ROOT,
-            env={**os.environ, **(environment or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -242,10 +241,13 @@ def gathering(process: Process, size: int) -> Iterator[list[Client]]:
 
 @contextmanager
 def serving(size: int, generation: int = 1, **environment: str) -> Iterator[tuple[Process, list[Client]]]:
-    """A sequencer, and all ranks of a generation with their proofs."""
-    with Process(environment=environment) as process, ExitStack() as stack:
+    """A sequencer, and all ranks of a generation with their proofs; rank 0 hands over its environment."""
+    with Process() as process, ExitStack() as stack:
         process.activate(generation, size)
-        yield process, [stack.enter_context(connected(process, rank, generation)) for rank in range(size)]
+        clients = [stack.enter_context(connected(process, rank, generation)) for rank in range(size)]
+        if environment:
+            clients[0].send(Frame.SETTINGS, wire.encode_settings(environment))
+        yield process, clients
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_a_slow_reader_keeps_nobody_waiting_and_is_lost_in_the_end(process: Proc
             released += 1
             assert len(answer.payload) == len(payload)
         assert released > 200
-        assert "rank 1 was lost: its connection to the sequencer was closed: it left" in str(answer)
+        assert "rank 1 was cut off: its connection to the sequencer was closed: it left" in str(answer)
         first.socket.shutdown(socket.SHUT_RDWR)
         sender.join(LIMIT_SECONDS)
         assert not sender.is_alive()

@@ -32,7 +32,7 @@ from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.generation import Generation
 from worker_runtime.sequencer.poller import Poller
-from worker_runtime.sequencer.stall_clock import StallLimits
+from worker_runtime.sequencer.stall_clock import StallLimits, StallSettings
 from worker_runtime.wire import Frame, Released
 
 
@@ -167,6 +167,14 @@ def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Proces
             assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
 
 
+def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.send(Frame.END, wire.encode_goodbye("", "ended (ValueError: no such luck)"))
+        first.socket.close()
+        second.ask("a", BARRIER)
+        assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
+
+
 def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
     with gathering(process, 3) as (first, second, third):
         first.ask("a", BARRIER)
@@ -179,9 +187,9 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert "shut down on rank 0" in client.told(Frame.REFUSAL)
+            assert "rank 0 ended (exit code 0), and " in client.told(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
 
 
 def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
@@ -206,7 +214,7 @@ def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process
             first.send(Frame.EXIT)
         first.socket.close()
         second.ask("b", BARRIER)
-        assert "shut down on rank 0" in second.told(Frame.REFUSAL)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
 
 
 def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
@@ -214,7 +222,7 @@ def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) 
     with connected(process, 0, generation) as first:
         first.ask("a", BARRIER)
         first.send(Frame.DEPARTED, wire.encode_number(1))
-        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+        assert "rank 1 ended (exit code 0), and " in first.told(Frame.REFUSAL)
 
 
 def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
@@ -234,7 +242,7 @@ def test_the_end_of_a_rank_s_connection_is_told_to_all(process: Process) -> None
         third.ask("a", PLAIN)
         second.socket.close()
         for client in (first, third):
-            assert client.told(Frame.FAILURE) == "rank 1 was lost: its connection to the sequencer ended"
+            assert client.told(Frame.FAILURE) == "rank 1 was cut off: its connection to the sequencer ended"
         first.ask("a", PLAIN)
         first.leave()
 
@@ -244,7 +252,7 @@ def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
     with connected(process, 0, generation):
         pass
     with connected(process, 1, generation) as late:
-        assert "rank 0 was lost" in late.told(Frame.FAILURE)
+        assert "rank 0 was cut off" in late.told(Frame.FAILURE)
 
 
 def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
@@ -298,7 +306,7 @@ def test_who_breaks_the_rules_is_dropped_and_named(process: Process, offence: st
         assert second.is_closed()
         for client in (first, third):
             reason = client.told(Frame.FAILURE)
-            assert reason.startswith("rank 1 was lost: ")
+            assert reason.startswith("rank 1 was cut off: ")
             assert told in reason
     with gathering(process, 1) as next_ones:
         exchange(next_ones)
@@ -318,7 +326,7 @@ class Here:
 
     def __init__(self, size: int, limits: StallLimits) -> None:
         self.poller = Poller()
-        self.generation = Generation(Activation(1, size, KEY), limits)
+        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits))
         ends = [Ends(self.poller) for _ in range(size)]
         self.peers = [each.peer for each in ends]
         for rank, each in enumerate(ends):

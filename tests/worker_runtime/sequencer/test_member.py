@@ -74,12 +74,12 @@ def test_a_signature_whose_payload_nobody_can_combine_is_refused(member: Member)
 
 
 def test_signatures_are_not_collected_without_end(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member_module, "_MAX_SIGNATURES", 3)
+    monkeypatch.setattr(member_module, "_MAX_SHARED", 3)
     known: dict[Signature, Signature] = {}
-    for number in (0, 1, 2, 2):
-        learn(member, number, Signature(Kind.BARRIER, note=str(number)), known)
-    with pytest.raises(ProtocolError, match="a rank may have 3 signatures"):
-        learn(member, 3, BARRIER, known)
+    for number in range(10):
+        learn(member, 0, Signature(Kind.BARRIER, note=str(number)), known)
+    with pytest.raises(ProtocolError, match="a rank may have 4096 signatures"):
+        learn(member, 4096, BARRIER, known)
     assert len(known) <= 3
 
 

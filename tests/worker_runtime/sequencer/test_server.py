@@ -27,7 +27,6 @@ from worker_runtime.sequencer import lobby as lobby_module
 from worker_runtime.sequencer.__main__ import listen
 from worker_runtime.sequencer.orders import Orders
 from worker_runtime.sequencer.server import Server
-from worker_runtime.sequencer.stall_clock import StallLimits
 
 GENERATIONS = 200
 IDLE_SECONDS = 1.0
@@ -141,7 +140,7 @@ def serving_here() -> Iterator[tuple[int, int]]:
     """A server in a thread of this process; its port, and the descriptor that orders are written to."""
     read, write = os.pipe()
     with listen(LOOPBACK) as listener, ThreadPoolExecutor(1) as pool:
-        done = pool.submit(Server(listener, Orders(read), StallLimits()).run)
+        done = pool.submit(Server(listener, Orders(read)).run)
         try:
             yield listener.getsockname()[1], write
         finally:

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.worker_runtime.sequencer.client import BARRIER, JOIN, PLAIN, connected, serving
+from worker_runtime import wire
 from worker_runtime.sequencer.stall_clock import StallClock, StallLimits, read_stall_limits
 from worker_runtime.wire import Frame
 
@@ -78,6 +79,15 @@ def test_a_stall_is_told_to_the_lowest_rank_that_waits_again_and_again() -> None
         assert clients[0].released().index == clients[2].released().index == 0
 
 
+def test_settings_that_come_late_hold_for_what_is_pending() -> None:
+    with serving(2, **{DISABLE: "1"}) as (_, clients):
+        clients[1].ask("allreduce.a", PLAIN)
+        clients[0].send(Frame.SETTINGS, wire.encode_settings({WARNING: "0.1"}))
+        assert "0: [allreduce.a]" in clients[1].told(Frame.STALL)
+        clients[1].send(Frame.SETTINGS, wire.encode_settings({}))
+        assert "settings came, which are rank 0's" in clients[0].told(Frame.FAILURE)
+
+
 def test_the_stall_limit_ends_the_generation_and_names_rank_and_operation() -> None:
     with serving(2, **{WARNING: "0.1", LIMIT: "0.3"}) as (_, clients):
         clients[0].ask("allreduce.a", PLAIN)
@@ -98,12 +108,14 @@ def test_a_join_may_last_and_is_mentioned_when_nothing_happens() -> None:
 
 
 def test_a_variable_that_cannot_be_followed_is_told_to_one_worker_once() -> None:
-    with serving(2, **{WARNING: "abc"}) as (process, clients):
+    settings = {WARNING: "abc"}
+    with serving(2, **settings) as (process, clients):
         assert clients[0].told(Frame.STALL) == f"{WARNING}=abc is ignored: a number of seconds was expected"
         for client in clients:
             client.ask("a", BARRIER)
         assert all(client.released() for client in clients)
         process.activate(2, 1)
         with connected(process, 0, 2) as client:
+            client.send(Frame.SETTINGS, wire.encode_settings(settings))
             client.ask("a", BARRIER)
             assert client.released()

@@ -7,6 +7,8 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime import runtime
+from worker_runtime.reduction.seat import Seat
 from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
@@ -93,12 +95,41 @@ def test_result_and_gradient_have_the_dtype_of_the_input_and_halves_are_counted_
 
 
 @pytest.mark.parametrize(("shape", "message"), [((3,), "at least 2D"), ((3, 5), "expected 2 channels")])
-def test_inputs_of_other_shapes_are_refused(ranks: RankPool, shape: tuple[int, ...], message: str) -> None:
+def test_inputs_of_other_shapes_are_refused_and_the_others_told(
+    ranks: RankPool, shape: tuple[int, ...], message: str
+) -> None:
     def body() -> None:
-        with pytest.raises(ValueError, match=message):
-            SyncBatchNorm(2)(torch.ones(shape))
+        with pytest.raises((ValueError, hvd.HorovodInternalError), match=message):
+            SyncBatchNorm(2)(torch.ones(shape if hvd.rank() == 0 else (3, 2)))
 
     ranks.run(body, size=1)
+    ranks.run(body)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_an_activation_in_place_may_follow(ranks: RankPool, *, affine: bool) -> None:
+    def body() -> object:
+        x = torch.tensor([[2.0 * hvd.rank() - 1.0]], requires_grad=True)
+        result = torch.relu_(SyncBatchNorm(1, eps=1.0, affine=affine)(x))
+        (result * 2).sum().backward()
+        return x.grad.item()
+
+    x = torch.tensor([[-1.0], [1.0]], requires_grad=True)
+    (torch.relu(torch.nn.BatchNorm1d(1, eps=1.0)(x)) * 2).sum().backward()
+    assert ranks.run(body) == pytest.approx(x.grad.flatten().tolist())
+
+
+def test_alone_no_layer_leaves_anything_behind(ranks: RankPool) -> None:
+    def body() -> object:
+        norm, executor = SyncBatchNorm(2), runtime.RUNTIME.executor
+        hvd.allgather_object("x")
+        for _ in range(10):
+            norm(torch.randn(4, 2))
+        Seat.take(executor, 0)
+        return len(executor.accord.unasked.names)
+
+    assert ranks.run(body, size=1) == [0]
+    assert ranks.run(body) == [0, 0]
 
 
 def test_one_value_or_none_on_all_ranks_together_is_refused(ranks: RankPool) -> None:

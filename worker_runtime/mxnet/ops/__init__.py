@@ -1,7 +1,6 @@
 """The collectives of the API, and what Horovod keeps in the same module; one file for each kind."""
 
-from worker_runtime.async_handles import poll, synchronize
-from worker_runtime.barriers import barrier, join
+from worker_runtime import async_handles, barriers
 from worker_runtime.basics import HorovodBasics
 from worker_runtime.capabilities import (
     ccl_built,
@@ -27,6 +26,7 @@ from worker_runtime.job import (
     shutdown,
     size,
 )
+from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.ops.allreduces import (
     allreduce,
     allreduce_,
@@ -59,6 +59,10 @@ from worker_runtime.reductions import (
 from worker_runtime.timeline import start_timeline, stop_timeline
 
 _basics = HorovodBasics()
+poll = raises_mxnet_errors(async_handles.poll)
+synchronize = raises_mxnet_errors(async_handles.synchronize)
+barrier = raises_mxnet_errors(barriers.barrier)
+join = raises_mxnet_errors(barriers.join)
 
 __all__ = [
     "Adasum",

@@ -31,6 +31,7 @@ from worker_runtime.process_set import ProcessSet
 from worker_runtime.reductions import choose_reduction
 
 PRODUCT = Combination(Reduction.PRODUCT)
+_NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients are made of the inputs
 
 
 class HorovodAllreduce(Function):
@@ -83,6 +84,35 @@ class HorovodGroupedAllreduce(Function):
         return None, None, None, None, None, None, *_differentiate(ctx, gradients)
 
 
+class GroupMember(Function):
+    """One tensor of a grouped allreduce that has run: its gradient is a collective of its own.
+
+    All tensors of the group are inputs, so that the gradient is asked for on every rank, whichever of them want one.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - as above
+        call: Call,
+        how: Combination,
+        index: int,
+        result: torch.Tensor,
+        *tensors: torch.Tensor,
+    ) -> torch.Tensor:
+        """Give the result, which is that of the tensor of this index."""
+        ctx.count, ctx.index = len(tensors), index
+        ctx.mark_dirty(result)  # which is itself the output
+        _keep(ctx, call, how, tensors[index : index + 1], [result])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """As the module's table says."""
+        gradients: list[torch.Tensor | None] = [None] * ctx.count
+        (gradients[ctx.index],) = _differentiate(ctx, [gradient])
+        return None, None, None, None, *gradients
+
+
 class Reduce(Function):
     """The same for a call that was begun: what gradients are made of."""
 
@@ -118,6 +148,27 @@ class MultiplyByOthers(Function):
         raise RuntimeError("an allreduce with op=Product can be differentiated once only")
 
 
+def reduce_group(
+    tensors: Sequence[torch.Tensor], name: str | None, how: Combination, process_set: ProcessSet
+) -> list[torch.Tensor]:
+    """Combine tensors at once; the results can be differentiated together, and one after the other.
+
+    The gradients of Min, Max and Product are made of tensors that autograd frees once they were used, so that each
+    result of these keeps its own.
+    """
+    if how.reduction not in _NONLINEAR:
+        return list(HorovodGroupedAllreduce.apply(None, name, *how, process_set, *tensors))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    call = begin_call("grouped_allreduce", name, process_set)
+    with torch.no_grad():
+        results = call.executor.run(make_allreduce(call, tensors, how))
+    return [
+        GroupMember.apply(call.derive(str(index)), how, index, result, *tensors)  # type: ignore[no-untyped-call]  # as above
+        if _is_differentiable(result)
+        else result
+        for index, result in enumerate(results)
+    ]
+
+
 def reduce(call: Call, how: Combination, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
     """Combine tensors, differentiably."""
     results: tuple[torch.Tensor, ...] = Reduce.apply(call, how, *tensors)  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -125,14 +176,25 @@ def reduce(call: Call, how: Combination, tensors: Sequence[torch.Tensor]) -> Seq
 
 
 def _reduce(ctx: Any, call: Call, tensors: Sequence[torch.Tensor], how: Combination) -> list[torch.Tensor]:  # noqa: ANN401 - as above
-    ctx.call, ctx.how = call, how
     results = call.executor.run(make_allreduce(call, tensors, how))
+    _keep(ctx, call, how, tensors, results)
+    return results
+
+
+def _keep(
+    ctx: Any,  # noqa: ANN401 - as above
+    call: Call,
+    how: Combination,
+    tensors: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+) -> None:
+    """Note what `_differentiate` needs."""
+    ctx.call, ctx.how = call, how
     match how.reduction:
         case Reduction.MIN | Reduction.MAX:
             ctx.save_for_backward(*tensors, *results)
         case Reduction.PRODUCT:
             ctx.save_for_backward(*tensors)
-    return results
 
 
 def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:  # noqa: ANN401 - as above
@@ -144,7 +206,8 @@ def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor]) -> list[torch.Te
     call: Call = ctx.call.derive("backward")
     chosen = [index for index, gradient in enumerate(gradients) if _is_differentiable(gradient)]
     given = [gradients[index] for index in chosen]
-    saved: Sequence[torch.Tensor] = ctx.saved_tensors
+    # Read only where something was saved: after a first backward pass torch refuses even none.
+    saved: Sequence[torch.Tensor] = ctx.saved_tensors if how.reduction in _NONLINEAR else ()
     inputs = [saved[index] for index in chosen] if saved else []
     match how.reduction:
         case Reduction.MIN | Reduction.MAX:

@@ -62,16 +62,16 @@ class SyncNormalize(Function):
     def forward(ctx: Any, x: torch.Tensor, statistics: Statistics, eps: float, call: Call) -> torch.Tensor:  # noqa: ANN401 - torch gives its class no type
         """Normalise; the result has the dtype of the statistics."""
         inverse = torch.rsqrt(statistics.variance + eps)
-        normalized = (x - _spread(statistics.mean, x)) * _spread(inverse, x)
-        ctx.save_for_backward(normalized, inverse)
-        ctx.call, ctx.count, ctx.dtype = call, statistics.count, x.dtype
-        return normalized
+        ctx.save_for_backward(x, statistics.mean, inverse)  # not the result, which a ReLU may change in place
+        ctx.call, ctx.count = call, statistics.count
+        return _normalize(x, statistics.mean, inverse)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401 - as above
         """Subtract what changes mean and variance; a collective."""
-        normalized, inverse = ctx.saved_tensors
+        x, mean, inverse = ctx.saved_tensors
+        normalized = _normalize(x, mean, inverse)
         call: Call = ctx.call.derive("backward")
         others = [dimension for dimension in range(gradient.dim()) if dimension != 1]
         sums = torch.stack([gradient.sum(others), (gradient * normalized).sum(others)])
@@ -80,7 +80,11 @@ class SyncNormalize(Function):
         result = (gradient - _spread(first, gradient) - normalized * _spread(second, gradient)) * _spread(
             inverse, gradient
         )
-        return result.to(ctx.dtype), None, None, None
+        return result.to(x.dtype), None, None, None
+
+
+def _normalize(x: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
+    return (x - _spread(mean, x)) * _spread(inverse, x)
 
 
 def _spread(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

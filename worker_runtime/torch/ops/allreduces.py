@@ -15,7 +15,7 @@ from worker_runtime.giving_up import gives_up
 from worker_runtime.process_set import ProcessSet, global_process_set
 from worker_runtime.reductions import choose_reduction
 from worker_runtime.torch.arguments import check_tensor, read_tensors
-from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
+from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, reduce_group
 from worker_runtime.torch.compression import Compression, Compressor, compress
 from worker_runtime.untraced import untraced
 
@@ -180,9 +180,9 @@ def allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     call = begin_call("allreduce", name, process_set)
     executor, targets = call.executor, (tensor,)
-    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
     increment_version(targets)
-    return executor.handle_table.add(handle, _take_first)
+    return executor.handle_table.add(executor.submit(operation), _take_first)
 
 
 @untraced
@@ -199,7 +199,8 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
 ) -> list[torch.Tensor]:
     """`allreduce` of several tensors as one operation: all of them run, or none.
 
-    Differentiable as `allreduce`, by one collective for all tensors.
+    Differentiable as `allreduce`, the results together or one after the other: by one collective for all tensors (for
+    Min, Max and Product by one for each).
 
     Args:
         tensors: at least one, on one device, of any shapes and dtypes; the same on all ranks.
@@ -221,15 +222,11 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
     reduction = choose_reduction(op, average)
     pairs = [compress(compression, tensor) for tensor in read_tensors("grouped_allreduce", tensors)]
     compressed = [tensor for tensor, _ in pairs]
+    how = Combination(reduction, prescale_factor, postscale_factor)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in compressed):
-        results: list[torch.Tensor] = list(
-            HorovodGroupedAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                None, name, reduction, prescale_factor, postscale_factor, process_set, *compressed
-            )
-        )
+        results = reduce_group(compressed, name, how, process_set)
     else:
         call = begin_call("grouped_allreduce", name, process_set)
-        how = Combination(reduction, prescale_factor, postscale_factor)
         results = call.executor.run(make_allreduce(call, compressed, how))
     return [compression.decompress(result, context) for result, (_, context) in zip(results, pairs, strict=True)]
 
@@ -341,6 +338,6 @@ def grouped_allreduce_async_(  # noqa: PLR0917 - Horovod's signature
     targets = read_tensors("grouped_allreduce", tensors)
     call = begin_call("grouped_allreduce", name, process_set)
     executor = call.executor
-    handle = executor.submit(make_allreduce(call, targets, how, targets))
+    operation = make_allreduce(call, targets, how, targets)
     increment_version(targets)
-    return executor.handle_table.add(handle, tuple)
+    return executor.handle_table.add(executor.submit(operation), tuple)

@@ -126,6 +126,6 @@ def broadcast_async_(
     """
     call = begin_call("broadcast", name, process_set)
     executor = call.executor
-    handle = executor.submit(Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)))
+    operation = Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))
     increment_version(tensor)
-    return executor.handle_table.add(handle, _take_first)
+    return executor.handle_table.add(executor.submit(operation), _take_first)

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from hvdrun.transport.ssh.proxy_command import ProxyCommand
-from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.agent.sleepers import files_left, is_alive
 from tests.waiting import wait_until
 
 
@@ -32,3 +34,9 @@ def test_one_that_goes_on_is_ended_with_all_that_it_started(tmp_path: Path) -> N
     assert not proxy.has_failed
     started = [int(pid) for pid in pids.read_text(encoding="utf-8").split()]
     wait_until(lambda: not any(map(is_alive, started)))  # a signal takes its time on a busy machine
+
+
+@pytest.mark.parametrize("count", range(3))
+def test_where_files_run_out_none_is_left_open(count: int) -> None:
+    with files_left(count), pytest.raises(OSError, match="Too many"):
+        ProxyCommand("a", "true")

@@ -62,8 +62,29 @@ def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(ranks: RankPool, f
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_form_before_init_raises(form: str) -> None:
-    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
+    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized") as caught:
         begin(hvd, form, mx.nd.ones(1), **NEEDED.get(KINDS[form], {}))
+    assert isinstance(caught.value, mx.base.MXNetError)
+
+
+def test_every_error_is_caught_as_mxnets_and_by_its_own_name(ranks: RankPool) -> None:
+    def body() -> None:
+        x, sparse = mx.nd.ones(2), mx.nd.ones((2, 2)).tostype("csr")
+        wrong = [
+            (ValueError, lambda: hvd.allreduce(sparse)),
+            (TypeError, lambda: hvd.allreduce("text")),
+            (ValueError, lambda: hvd.allreduce(x, process_set=hvd.ProcessSet([0]))),
+            (ValueError, lambda: hvd.broadcast_parameters("text")),
+            (ValueError, lambda: hvd.synchronize(77)),
+            (hvd.HorovodInternalError, lambda: hvd.allreduce(mx.nd.ones(hvd.rank() + 1), name="x")),
+            (hvd.HorovodInternalError, lambda: hvd.synchronize(hvd.allgather_async(x, name=f"{hvd.rank()}"))),
+        ]
+        for kind, call_wrongly in wrong:
+            with pytest.raises(mx.base.MXNetError) as caught:
+                call_wrongly()
+            assert isinstance(caught.value, kind)
+
+    ranks.run(body)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -187,6 +187,22 @@ def test_of_a_group_only_floats_have_gradients_and_ranks_may_differ_in_which_the
     assert ranks.run(body) == [(False, [1.0, 1.0], False), (True, [1.0, 1.0], False)]
 
 
+@pytest.mark.parametrize("op", REDUCTIONS)
+def test_results_of_a_group_are_differentiated_one_by_one(ranks: RankPool, op: int) -> None:
+    """Ranks differ in which inputs want a gradient."""
+
+    def body() -> object:
+        group = [torch.tensor([2.0], requires_grad=hvd.rank() == 0), torch.tensor([3.0], requires_grad=True)]
+        for index, result in enumerate(hvd.grouped_allreduce(group, op=op)):
+            (result * (index + 1)).sum().backward()
+        return group[1].grad.item(), group[0].grad.item() if hvd.rank() == 0 else None
+
+    whole = torch.tensor([[2.0, 3.0]] * 2, requires_grad=True)
+    (2 * REDUCTIONS[op](whole) * torch.tensor([1.0, 2.0])).sum().backward()
+    first, second = whole.grad[0].tolist()
+    assert ranks.run(body) == [(second, first), (second, None)]
+
+
 def test_without_grad_mode_and_from_a_handle_results_have_no_gradient(ranks: RankPool) -> None:
     def body() -> object:
         x = torch.ones(2, requires_grad=True)
@@ -264,7 +280,7 @@ def test_ranks_may_run_backward_in_different_orders(ranks: RankPool) -> None:
         for thread in order:
             thread.start()
         for thread in order:
-            thread.join(20)
+            thread.join(60)
         return [x.grad.item() for x in inputs]
 
     assert ranks.run(body) == [[2.0, 20.0, 200.0]] * 2

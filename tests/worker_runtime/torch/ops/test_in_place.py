@@ -44,10 +44,11 @@ def test_autograd_notices_what_a_form_overwrites(ranks: RankPool, form: str) -> 
 
 
 def test_a_tensor_of_inference_mode_is_reduced_in_place(ranks: RankPool) -> None:
-    """It has no version that autograd could compare."""
+    """It has no version that autograd could compare, neither there nor outside."""
 
     def body() -> object:
         with torch.inference_mode():
-            return hvd.allreduce_(torch.ones(2), op=hvd.Sum).tolist()
+            x = hvd.allreduce_(torch.ones(2), op=hvd.Sum)
+        return hvd.synchronize(hvd.allreduce_async_(x, op=hvd.Sum)).tolist()
 
-    assert ranks.run(body) == [[2.0, 2.0]] * 2
+    assert ranks.run(body) == [[4.0, 4.0]] * 2
