@@ -27,8 +27,8 @@ help:
 	@echo "make nightly  run the dear tests too (30 minutes; a third of them with SHARD=1/3)"
 	@echo "make soak     run chance for hours: 200 random kills, 200 trainings with random kills and all places and"
 	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
-	@echo "              100,000 random histories of the core, 400 random programs of collectives and a Gluon training"
-	@echo "              on four ranks"
+	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
+	@echo "              trainings and a Gluon training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make protos   generate the code of protos/*.proto again"
@@ -53,6 +53,7 @@ soak: setup
 	  tests/rendezvous/core/test_laws.py --timeout=3600
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
+	HVDRUN_SOAK_TRAININGS=10000 $(BIN)/pytest tests/worker_runtime/test_random_trainings.py
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \

@@ -8,6 +8,7 @@ processes, step by step in turns; afterwards their parameters are compared. One 
 
 import copy
 import itertools
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import worker_runtime.torch as hvd
+from worker_runtime.reduction.replicas import CHECK_REPLICAS
 from worker_runtime.runtime import RUNTIME
 
 ALONE = "no communication"
@@ -30,6 +32,7 @@ DDP = "DDP"
 VIEW = "DDP, bucket view"
 STATIC = "hvdrun, static"
 ELASTIC = "hvdrun, elastic"
+CHECKED = "hvdrun, static, replicas compared each step"
 HOROVOD = "Horovod"
 
 BATCH = 4
@@ -128,6 +131,15 @@ def make_ours(model: nn.Module, *, elastic: bool) -> torch.optim.Optimizer:
         executor.is_elastic = policy
 
 
+def make_checking(model: nn.Module) -> torch.optim.Optimizer:
+    """As in a static job with HVD_CHECK_REPLICAS=1, which an optimizer reads once."""
+    os.environ[CHECK_REPLICAS] = "1"
+    try:
+        return make_ours(model, elastic=False)
+    finally:
+        del os.environ[CHECK_REPLICAS]
+
+
 def make_case(shape: Shape, trainers: Trainers) -> Case:
     """Everything that takes part, and the targets, which are for two workers."""
     horovod = join_horovod()
@@ -136,6 +148,7 @@ def make_case(shape: Shape, trainers: Trainers) -> Case:
     trainers.add(VIEW, lambda model: (DistributedDataParallel(model, gradient_as_bucket_view=True), _make_sgd(model)))
     trainers.add(STATIC, lambda model: (model, make_ours(model, elastic=False)))
     trainers.add(ELASTIC, lambda model: (model, make_ours(model, elastic=True)))
+    trainers.add(CHECKED, lambda model: (model, make_checking(model)))
     if horovod is not None:
         trainers.add(
             HOROVOD,

@@ -1,4 +1,7 @@
-"""What can go wrong inside a training process; each error builds its own sentence."""
+"""What can go wrong inside a training process; each error builds its own sentence.
+
+Long because all of them are found in one place.
+"""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -230,6 +233,48 @@ class ExcessBackwardError(AssertionError):
             f"Gradients were computed more than backward_passes_per_step times ({passes}) for {parameter} before "
             "step() or synchronize(); raise backward_passes_per_step to accumulate gradients locally"
         )
+
+
+class SupersededError(RuntimeError):
+    """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"a newer DistributedOptimizer has {parameter}, and averages its gradients; step with that one, or wrap "
+            "this optimizer anew, which takes its parameters back"
+        )
+        self.parameter = parameter
+
+
+class UnfinishedStepError(ValueError):
+    """An optimizer is made while the gradients of its parameters are on their way for another one."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"the gradient of {parameter} is being averaged for another DistributedOptimizer; make the new one between "
+            "a step and the next backward pass, or clear the gradients before"
+        )
+        self.parameter = parameter
+
+
+class ReplicasDifferError(RuntimeError):
+    """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
+
+    step: after which they were found to differ; 0 for before the first one.
+    """
+
+    def __init__(self, parameter: str, step: int, equal_step: int) -> None:
+        if step:
+            when = f"after step {step}" if step == equal_step + 1 else f"between step {equal_step} and step {step}"
+            what = "look for what changes it on some ranks only, or with gradients that were not averaged"
+        else:
+            when, what = (
+                "before the first step",
+                "begin with hvd.broadcast_parameters(model.state_dict(), root_rank=0)",
+            )
+        super().__init__(f"the replicas have parted: {parameter} is not the same on all ranks {when}; {what}")
+        self.parameter = parameter
+        self.step = step
 
 
 class GradientShapeError(ValueError):

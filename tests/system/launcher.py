@@ -217,7 +217,13 @@ class Launcher:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
         search = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", os.defpath)])
         inductor = str(self.directory.parent / "inductor")
-        return {**kept, "PATH": search, "TORCHINDUCTOR_CACHE_DIR": inductor, **self.watch.environment()}
+        return {
+            "HVD_CHECK_REPLICAS": "1",
+            **kept,
+            "PATH": search,
+            "TORCHINDUCTOR_CACHE_DIR": inductor,
+            **self.watch.environment(),
+        }
 
     def processes(self, words: str = "") -> tuple[LeftProcess, ...]:
         """The processes of this test that run now, those with these words in their command line."""

@@ -46,7 +46,9 @@ class Ranks:
                 theirs.close()
                 self._connections.append(own)
 
-    def run(self, function: Callable[..., Any], *arguments: object, size: int = 2) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
+    ) -> list[Any]:
         """Call `function(*arguments)` on ranks 0 to size - 1 of a new world, and return the results by rank."""
         cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
         self._calls += 1
@@ -54,7 +56,7 @@ class Ranks:
         command = cloudpickle.dumps((function, arguments, size, generation))
         for connection in self._connections[:size]:
             connection.send_bytes(command)
-        deadline = time.monotonic() + LIMIT_SECONDS
+        deadline = time.monotonic() + limit_seconds
         outcomes = [self._receive(rank, deadline) for rank in range(size)]
         failures = [f"rank {rank}: {text}" for rank, (succeeded, text) in enumerate(outcomes) if not succeeded]
         if failures:
@@ -66,7 +68,7 @@ class Ranks:
         connection = self._connections[rank]
         if not connection.poll(max(0.0, deadline - time.monotonic())):
             self.kill()
-            raise RankFailedError(f"rank {rank} did not finish within {LIMIT_SECONDS} s")
+            raise RankFailedError(f"rank {rank} did not finish in time")
         try:
             return cloudpickle.loads(connection.recv_bytes())
         except (EOFError, ConnectionResetError):
@@ -106,14 +108,16 @@ class RankPool:
     def __init__(self) -> None:
         self._ranks: Ranks | None = None
 
-    def run(self, function: Callable[..., Any], *arguments: object, size: int = 2) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], *arguments: object, size: int = 2, limit_seconds: float = LIMIT_SECONDS
+    ) -> list[Any]:
         """As `Ranks.run`."""
         if self._ranks is not None and not self._ranks.are_alive:
             self._ranks.close()
             self._ranks = None
         if self._ranks is None:
             self._ranks = Ranks(POOL_SIZE)
-        return self._ranks.run(function, *arguments, size=size)
+        return self._ranks.run(function, *arguments, size=size, limit_seconds=limit_seconds)
 
     def close(self) -> None:
         """End the processes; each must end by itself."""

@@ -10,8 +10,11 @@ from typing import TypeVar
 import torch
 
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
-from worker_runtime.errors import StepRevokedError
+from worker_runtime.errors import StepRevokedError, SupersededError
 from worker_runtime.executor import Executor
+from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.replicas import ReplicaCheck
+from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Compressor
 
@@ -24,14 +27,24 @@ class DeltaReducer:
     """Combines the ranks' steps by Adasum, each parameter's by itself.
 
     Args:
+        list_parameters: those of the optimizer, named, in the same order on all ranks.
         get_executor: the executor of the present generation.
         find_set: the number of the process set in the present generation.
         compressor: makes the movements smaller before they travel; None for none.
+        check: of the replicas, in some steps; None for none.
     """
 
     def __init__(
-        self, get_executor: Callable[[], Executor], find_set: Callable[[], int], compressor: Compressor | None = None
+        self,
+        list_parameters: Callable[[], NamedParameters],
+        get_executor: Callable[[], Executor],
+        find_set: Callable[[], int],
+        compressor: Compressor | None = None,
+        check: ReplicaCheck | None = None,
     ) -> None:
+        self._roster = Roster(list_parameters, {}, self)
+        self._superseded: str | None = None
+        self._check = check
         self._get_executor = get_executor
         self._find_set = find_set
         self._compressor = compressor
@@ -39,32 +52,64 @@ class DeltaReducer:
         self._generation = 0
         self._seat: Seat | None = None
         self._enter()
+        self._roster.update(1)
 
-    def step(self, parameters: Sequence[torch.Tensor], move: Callable[[], ResultT]) -> ResultT:
+    def record_gradient(self, entry: Entry) -> None:
+        """See `Recorder`: gradients are each rank's own."""
+
+    def supersede(self, name: str) -> None:
+        """See `Recorder`."""
+        self._superseded = name
+        self._roster.detach()
+
+    def step(self, move: Callable[[], ResultT]) -> ResultT:
         """Let this rank's optimizer move the parameters, and combine its movement with those of the others.
 
+        The parameters are equal on all ranks before, and afterwards; floating-point.
+
         Args:
-            parameters: equal on all ranks before, and afterwards; floating-point.
             move: the optimizer's step; its result is returned.
 
         Raises:
             ValueError: a parameter's dtype has no Adasum.
-            HorovodInternalError: the operation failed; the parameters are then where they were before.
+            SupersededError: a newer optimizer has one of the parameters.
+            HorovodInternalError: the operation failed.
+            Exception: whatever `move` raises; the other ranks' step fails then, too. Whenever this raises, the
+                parameters are where they were before.
         """
-        if self._enter() is None or not parameters:
+        self._roster.update(1)
+        parameters = [entry.parameter for entry in self._roster.entries]
+        seat = self._enter()
+        if seat is None or not parameters:
             result = move()
             if parameters:
                 self._commit_alone()
             return result
         starts = [parameter.detach().clone() for parameter in parameters]
-        result = move()
-        with torch.no_grad():
-            deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
-            for parameter, start in zip(parameters, starts, strict=True):
-                parameter.copy_(start)
-            for parameter, combined in zip(parameters, self._combine_with_all(deltas), strict=True):
-                parameter.add_(combined)
+        try:
+            if self._superseded is not None:
+                raise SupersededError(self._superseded)  # noqa: TRY301 - told to the others as any failure is
+            result = move()
+            with torch.no_grad():
+                deltas = [parameter - start for parameter, start in zip(parameters, starts, strict=True)]
+                _copy(starts, parameters)
+                for parameter, combined in zip(parameters, self._combine_with_all(deltas), strict=True):
+                    parameter.add_(combined)
+        except BaseException as error:
+            _copy(starts, parameters)
+            self._give_up(seat, error)
+            raise
         return result
+
+    def _give_up(self, seat: Seat, error: BaseException) -> None:
+        """The step has failed here: the others are told, and nobody uses its name again."""
+        present = self._seat
+        if present is not None and present.name == seat.name:
+            for part in ("allreduce.{}.step", "allreduce.{}.replicas"):
+                present.give_up(part, f"{type(error).__name__}: {error}")
+            if self._check is not None:
+                self._check.withdraw()
+            self._seat = present.renew()
 
     def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
         """Where a rank has a gradient that is not finite, give all ranks one: a gradient scaler then skips the step.
@@ -88,6 +133,9 @@ class DeltaReducer:
         """The movements of all ranks combined; of those that are left, where some are lost before all have it."""
         while (seat := self._enter()) is not None:
             try:
+                if self._check is not None:
+                    self._check.ask(seat)
+                    self._check.finish()
                 combined = self._combine(seat, deltas)
                 seat.commit()
             except StepRevokedError:
@@ -116,11 +164,21 @@ class DeltaReducer:
         if executor is not self._executor:
             self._executor, self._generation = executor, executor.generation
             self._seat = Seat.take(executor, self._find_set())
+            if self._check is not None:
+                self._check.begin()
         elif self._generation != executor.generation:
             self._generation = executor.generation
             self._seat = None if self._seat is None else self._seat.move()
+            if self._check is not None:
+                self._check.withdraw()
         return self._seat
 
     def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
         return seat.executor.run(operation)
+
+
+@torch.no_grad()
+def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)

@@ -31,13 +31,20 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, OperationRefusedError, StepRevokedError
+from worker_runtime.errors import (
+    ExcessBackwardError,
+    OperationRefusedError,
+    StepRevokedError,
+    SupersededError,
+    UnfinishedStepError,
+)
 from worker_runtime.executor import Executor
 from worker_runtime.handles import Handle
 from worker_runtime.mentions import Mention
 from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
+from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.seat import Seat, commit_alone
 from worker_runtime.reduction.settings import Settings
@@ -59,6 +66,7 @@ class GradientReducer:
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
         find_set: the number of the process set in the present generation.
         label: by which the ranks' reducers find each other; those of one label by the order in which they are made.
+        check: of the replicas, in some steps; None for none.
     """
 
     def __init__(
@@ -71,6 +79,7 @@ class GradientReducer:
         groups: Mapping[torch.Tensor, int] | None = None,
         find_set: Callable[[], int] = lambda: 0,
         label: str = "",
+        check: ReplicaCheck | None = None,
     ) -> None:
         self._get_executor = get_executor
         self._settings = settings or Settings()
@@ -78,6 +87,7 @@ class GradientReducer:
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
         self._find_set = find_set
         self._label = label
+        self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
         self._executor: Executor | None = None
         self._generation = 0
@@ -95,6 +105,8 @@ class GradientReducer:
         self._has_begun = False  # the step has: a backward pass has reached one of the parameters
         self._has_changed = False  # the parameters have, since the last step
         self._is_busy = False  # the step is being completed
+        self._is_reduced = False  # the step that came last was, and no other has begun
+        self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
 
@@ -113,10 +125,18 @@ class GradientReducer:
         """As they are planned at present."""
         return tuple(self._buckets)
 
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the gradients are those that `synchronize()` made: none was added to, or taken away, since then."""
+        return self._is_reduced and not any(
+            entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
+        )
+
     def synchronize(self) -> None:
         """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
 
         Raises:
+            SupersededError: a newer reducer has one of the parameters.
             HorovodInternalError: a reduction failed, or the ranks do not have the same gradients; the gradients are
                 then undefined.
         """
@@ -126,6 +146,7 @@ class GradientReducer:
                     self._reduce(seat)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
+                self._is_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_executor(), self._find_set)
@@ -176,14 +197,24 @@ class GradientReducer:
 
     @contextmanager
     def preparing(self) -> Iterator[None]:
-        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too."""
+        """While a step's gradients are made for `synchronize`: if that fails, the other ranks' step does, too.
+
+        The lock is not held meanwhile: backward may record gradients from threads of its own.
+        """
         with self._lock:
             seat = self._enter_step()
-            if seat is None:
-                yield
-            else:
-                with self._completing(seat):
-                    yield
+        try:
+            if seat is not None:
+                self._refuse_superseded()
+            yield
+        except StepRevokedError:
+            raise
+        except BaseException as error:
+            with self._lock, torch.no_grad():
+                present = self._seat
+                if seat is not None and present is not None and present.name == seat.name:  # else it is told already
+                    self._fail(present, error)
+            raise
 
     def average(self, value: torch.Tensor, note: str = "", part: str = "loss") -> torch.Tensor:
         """A value of this rank's combined with those of the others as gradients are: the loss that belongs to them.
@@ -209,9 +240,24 @@ class GradientReducer:
                     entry.passes_left = passes
             self._passes = passes
 
-    def detach(self) -> None:
-        """Leave the parameters alone from now on."""
-        self._roster.detach()
+    def supersede(self, name: str) -> None:
+        """See `Recorder`. What is under way is withdrawn.
+
+        Raises:
+            UnfinishedStepError: there are gradients under way, which would be lost.
+        """
+        with self._lock, torch.no_grad():
+            if self._superseded is None:
+                for entry in self._roster.entries:
+                    gradient = entry.parameter.grad
+                    if entry.kept is not None and gradient is entry.kept and gradient.count_nonzero():
+                        raise UnfinishedStepError(entry.name)
+                self._superseded = name
+                self._roster.detach()
+                if self._seat is not None:
+                    self._withdraw(self._seat, f"a newer optimizer has {name}")
+                self._become_cautious(0)
+                self._end_step()
 
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`.
@@ -261,6 +307,8 @@ class GradientReducer:
             self._seat = Seat.take(executor, self._find_set(), self._label)
             executor.accord.add_helper(self)
             self._end_step()
+            if self._check is not None:
+                self._check.begin()
             self._become_cautious(0)
         elif self._generation != executor.generation:
             self._generation = executor.generation
@@ -269,6 +317,8 @@ class GradientReducer:
                 bucket.take_back()
                 bucket.reset()
             self._latest = self._asked = self._survey = self._promise = None
+            if self._check is not None:
+                self._check.withdraw()
             self._become_cautious(0)
         return self._seat
 
@@ -277,13 +327,19 @@ class GradientReducer:
         was_eager = self._is_eager
         self._adapt(seat)
         with self._completing(seat):
-            self._keep_promise(seat, "")
-            self._has_changed |= self._roster.update(self._passes)
+            if self._superseded is None:
+                self._keep_promise(seat, "")
+                self._has_changed |= self._roster.update(self._passes)
+            self._refuse_superseded()
+            if self._check is not None:
+                self._check.ask(seat)
             if not was_eager:
                 self._explore(seat)
             elif self._has_changed:
                 self._extend(seat)
             self._complete(seat)
+            if self._check is not None:
+                self._check.finish()
             for bucket in self._buckets:
                 bucket.give()
             seat.commit()
@@ -296,6 +352,11 @@ class GradientReducer:
         elif survey is not None and survey.is_of_all and survey.calm > 0:
             self._become_eager(seat, survey)
 
+    def _refuse_superseded(self) -> None:
+        if self._superseded is not None:
+            self._roster.detach()
+            raise SupersededError(self._superseded)
+
     def _enter_step(self) -> Seat | None:
         """As `_enter`; where all ranks have begun anew, under another name as soon as no step is under way."""
         seat = self._enter()
@@ -305,7 +366,7 @@ class GradientReducer:
 
     def _begin(self, seat: Seat) -> None:
         """The first gradient of a step is there; once for each step, since it looks at all parameters."""
-        self._has_begun = True
+        self._has_begun, self._is_reduced = True, False
         self._adapt(seat)
 
     def _adapt(self, seat: Seat) -> None:
@@ -333,13 +394,17 @@ class GradientReducer:
         except StepRevokedError:
             raise  # nothing has failed: the step is run again
         except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
-                self._withdraw(seat, reason)
-            self._give_up(seat, reason)
+            self._fail(seat, error)
             raise
         finally:
             self._is_busy = False
+
+    def _fail(self, seat: Seat, error: BaseException) -> None:
+        """The step has failed here: the others are told."""
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
+            self._withdraw(seat, reason)
+        self._give_up(seat, reason)
 
     def _ask_ahead(self, seat: Seat, remark: str) -> bool:
         """Ask what the step would ask, if its gradients are there, without waiting; whether that is all."""
@@ -347,6 +412,8 @@ class GradientReducer:
         entries = self._roster.entries
         if self._promise is not None or not entries or not all(entry.is_ready for entry in entries):
             return True
+        if self._check is not None:
+            self._check.ask(seat)
         if not self._is_eager:
             if self._asked is None and self._survey is None:
                 self._asked = self._ask_survey(seat, is_awaited=False)
@@ -484,6 +551,9 @@ class GradientReducer:
 
     def _renew(self, seat: Seat, reason: str) -> None:
         """Begin anew under another name; who waits for something under the old one is told that it does not come."""
+        if self._check is not None:
+            seat.give_up("allreduce.{}.replicas", reason)
+            self._check.withdraw()
         for part in ("allreduce.{}.plan", *(bucket.part for bucket in self._buckets if bucket.handle is None)):
             seat.give_up(part, reason)
         if self._asked is not None:
@@ -495,7 +565,7 @@ class GradientReducer:
         """The next step begins anew."""
         self._ready.clear()
         self._latest = self._survey = self._promise = None
-        self._has_begun = False
+        self._has_begun = self._is_reduced = False
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)

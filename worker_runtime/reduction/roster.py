@@ -1,7 +1,9 @@
 """Whose gradients an optimizer needs at present: those of its parameters that require any."""
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -18,9 +20,14 @@ class Recorder(Protocol):
     def record_gradient(self, entry: Entry) -> None:
         """A backward pass has accumulated into the gradient of `entry`."""
 
+    def supersede(self, name: str) -> None:
+        """A newer recorder has taken the parameter of this name over: let go of all, and step no more."""
+
 
 class Roster:
     """The entries of an optimizer's parameters, and the hooks that tell of their gradients.
+
+    A parameter has one roster: the newest takes it over from the others.
 
     Args:
         list_parameters: those of the optimizer at present, named.
@@ -37,6 +44,7 @@ class Roster:
         self._list_parameters = list_parameters
         self._groups = groups
         self._recorder = weakref.ref(recorder)
+        self._made = time.monotonic_ns()
         self.entries: list[Entry] = []
 
     def update(self, passes: int) -> bool:
@@ -83,20 +91,35 @@ class Roster:
 
     def _enter(self, name: str, parameter: torch.Tensor, passes: int) -> Entry:
         entry = Entry(parameter, name, passes, self._groups.get(parameter))
-        hook = _make_hook(self._recorder, weakref.ref(entry))
+        hook = _Hook(self._recorder, weakref.ref(entry), self._made)
+        others: dict[int, object] = parameter._post_accumulate_grad_hooks or {}  # noqa: SLF001 - torch's only way to ask
+        for other in list(others.values()):
+            if isinstance(other, _Hook):
+                min(hook, other, key=lambda one: one.made).supersede()
         entry.hook = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return entry
 
 
-def _make_hook(
-    find_recorder: Callable[[], Recorder | None], find_entry: Callable[[], Entry | None]
-) -> Callable[[torch.Tensor], None]:
-    """A parameter's hook. It keeps nothing alive: torch holds it where the garbage collector cannot see it."""
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class _Hook:
+    """A parameter's hook. It keeps nothing alive: torch holds it where the garbage collector cannot see it.
+
+    made: when the roster was that it belongs to.
+    """
+
+    find_recorder: Callable[[], Recorder | None]
+    find_entry: Callable[[], Entry | None]
+    made: int
 
     @untraced
-    def hook(_: torch.Tensor) -> None:
-        recorder, entry = find_recorder(), find_entry()
+    def __call__(self, _: torch.Tensor) -> None:
+        """A backward pass has accumulated into the parameter's gradient."""
+        recorder, entry = self.find_recorder(), self.find_entry()
         if recorder is not None and entry is not None:
             recorder.record_gradient(entry)
 
-    return hook
+    def supersede(self) -> None:
+        """Another roster has the parameter now."""
+        recorder, entry = self.find_recorder(), self.find_entry()
+        if recorder is not None and entry is not None:
+            recorder.supersede(entry.name)

@@ -65,10 +65,10 @@ class Seat:
         return replace(self, name=name, restarts=restarts, renewals=renewals)
 
     def is_meant(self, mention: Mention) -> bool:
-        """Whether an operation is part of a step here: the survey, or a bucket."""
+        """Whether an operation is part of a step here: the survey, a bucket, or the comparison of replicas."""
         process_set, name, _ = mention
         _, mine, part = name.partition(".")[2].partition(f"{self.name}.")
-        return process_set == self.members.number and bool(mine) and part.startswith(("plan", "bucket."))
+        return process_set == self.members.number and bool(mine) and part.startswith(("plan", "bucket.", "replicas"))
 
     def give_up(self, part: str, reason: str) -> None:
         """Have the others' next operation of a kind and name refused: "allreduce.{}.plan"."""

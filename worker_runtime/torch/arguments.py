@@ -15,6 +15,11 @@ def check_tensor(title: str, tensor: object) -> None:
         WrongArgumentError: it is no tensor.
         ValueError: tensors only stand for others here; before autograd is used, which says it in its own way.
     """
+    if tensor is None:
+        raise WrongArgumentError(
+            f"{title}: a tensor was expected, not None, which p.grad is until backward() has made a gradient; call it "
+            "after that, or give torch.zeros_like(p)"
+        )
     if not isinstance(tensor, torch.Tensor):
         raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)")
     if tensor.requires_grad:

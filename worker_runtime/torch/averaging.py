@@ -18,8 +18,8 @@ class Averaging(Facade):
     """Steps with the gradients of all ranks; however they are combined, this calls it to average."""
 
     _reducer: GradientReducer
-    _is_synchronized: bool  # by the user
-    _is_unscaled: bool  # for a gradient scaler, and so synchronized
+    _is_synchronized: bool  # by the user; as long as the reducer says that the gradients are still those
+    _is_unscaled: bool  # for a gradient scaler, and so synchronized; as long as the same
     _skips_synchronize: bool
 
     @property
@@ -61,17 +61,18 @@ class Averaging(Facade):
             return self._optimizer.step(closure)
         if closure is not None:
             return self._optimizer.step(lambda: self._average_inside(closure))
-        if self._is_unscaled:
+        is_reduced = (self._is_unscaled or self._is_synchronized) and self._reducer.is_reduced
+        if self._is_unscaled and is_reduced:
             self._is_unscaled = False
             return self._optimizer.step()
-        if self._is_synchronized:
+        if self._is_synchronized and is_reduced:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after "
                 "optimizer.synchronize(): the gradients are averaged a second time",
                 stacklevel=2,
             )
         self._reducer.synchronize()
-        self._is_synchronized = False
+        self._is_synchronized = self._is_unscaled = False
         return self._optimizer.step()
 
     @untraced
@@ -102,25 +103,24 @@ class Averaging(Facade):
             HorovodInternalError: another rank steps with the gradients that this one throws away.
         """
         self._reducer.discard()
-        self._is_synchronized = self._is_unscaled = False
         self._optimizer.zero_grad(set_to_none)
 
     @untraced
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load the optimizer's state; the present step is thrown away, as by `zero_grad()`."""
         self._reducer.discard()
-        self._is_synchronized = self._is_unscaled = False
         self._optimizer.load_state_dict(state_dict)
 
     def _prepare_unscaling(self) -> None:
         """Average first, unless the user has."""
-        if self._is_synchronized or self._skips_synchronize:
+        if self._skips_synchronize or (self._is_synchronized and self._reducer.is_reduced):
             return
         self._reducer.synchronize()
-        self._is_unscaled = True  # also where the scaler then skips the step: the next unscaling averages again
+        self._is_synchronized, self._is_unscaled = False, True
 
     def _average_inside(self, closure: Closure) -> Any:  # noqa: ANN401 - what the closure returns
-        loss = closure()
+        with self._reducer.preparing():
+            loss = closure()
         self._reducer.synchronize()
         return self._reducer.average(loss) if isinstance(loss, torch.Tensor) else loss
 

@@ -45,8 +45,7 @@ class Delta(Facade):
             ValueError: the dtype of a parameter has no Adasum.
             HorovodInternalError: the operation failed; the parameters are where they were before.
         """
-        parameters = [parameter for _, parameter in self._list_parameters() if parameter.requires_grad]
-        return self._reducer.step(parameters, lambda: self._optimizer.step(closure))
+        return self._reducer.step(lambda: self._optimizer.step(closure))
 
     def synchronize(self) -> None:
         """Do nothing: gradients are never combined."""

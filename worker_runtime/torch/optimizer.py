@@ -1,8 +1,8 @@
 """The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
 import math
+import os
 import warnings
-import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -13,6 +13,7 @@ from worker_runtime.collectives.combination import read_factor
 from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
+from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
 from worker_runtime.reductions import Average, choose_reduction
 from worker_runtime.runtime import RUNTIME
 from worker_runtime.torch.averaging import Averaging, read_passes
@@ -24,7 +25,6 @@ from worker_runtime.torch.parameter_names import read_names
 
 __all__ = ["DistributedOptimizer", "unwrap"]
 
-_REDUCER = "_hvd_reducer"  # a weak reference, on the user's optimizer, to whoever averages for it
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
@@ -46,7 +46,8 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     checkpoints. Also parameters that are added or unfrozen later are averaged, and between two steps all ranks may
     change the dtype, shape or memory format of theirs (`model.double()`). All ranks must have the same parameters in
     the same order; any of them may be without a gradient on any rank, and counts as zeros there. After a step every
-    parameter's gradient is the averaged one, on all ranks the same to the last bit.
+    parameter's gradient is the averaged one, on all ranks the same to the last bit. The optimizer that is made last has
+    a parameter: the next step of another that had it before raises SupersededError, which names it.
 
     Gradients may be changed between averaging and stepping:
 
@@ -112,16 +113,19 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         "process_set": process_set,
     }
     chosen_groups = read_groups(list_parameters(plain, names), groups)
-    previous = getattr(plain, _REDUCER, lambda: None)()
-    if previous is not None:
-        previous.detach()
 
     def find_set() -> int:
         return process_set.find_number("DistributedOptimizer")
 
     own = None if compression is Compression.none else compression
+
+    def list_own() -> list[tuple[str, torch.Tensor]]:
+        return list_parameters(plain, names)
+
+    interval = read_interval(os.environ)
+    check = ReplicaCheck(list_own, interval) if interval else None
     if reduction is Reduction.ADASUM:
-        delta = DeltaReducer(lambda: RUNTIME.executor, find_set, own)
+        delta = DeltaReducer(list_own, lambda: RUNTIME.executor, find_set, own, check)
         return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
@@ -131,13 +135,13 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
         sparse_as_dense=sparse_as_dense,
     )
     reducer = GradientReducer(
-        lambda: list_parameters(plain, names),
+        list_own,
         lambda: RUNTIME.executor,
         settings,
         passes=passes,
         groups=chosen_groups,
         find_set=find_set,
+        check=check,
     )
-    setattr(plain, _REDUCER, weakref.ref(reducer))
     flags = {"_is_synchronized": False, "_is_unscaled": False, "_skips_synchronize": False}
     return make_facade(Averaging, plain, __name__, _reducer=reducer, **flags, **attributes)

@@ -7,6 +7,7 @@ import torch
 
 from tests.worker_runtime.reduction.threads import ThreadExecutor
 from worker_runtime.reduction import GradientReducer, Settings
+from worker_runtime.reduction.replicas import ReplicaCheck
 
 SMALL = (16, 16)  # bytes: each parameter of four floats has a bucket of its own
 cautious_and_eager = pytest.mark.parametrize("is_warm", [False, True], ids=["cautious", "eager"])
@@ -18,17 +19,23 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
 
 
 def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
-    """A reducer of p0, p1, ...; `passes`, `groups` and `process_set` are its own, the others are `Settings`."""
+    """A reducer of p0, p1, ...; passes, groups, process_set and interval are its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
     process_set = settings.pop("process_set", 0)
+    interval = settings.pop("interval", 0)
+
+    def list_named() -> list[tuple[str, torch.Tensor]]:
+        return [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
+
     return GradientReducer(
-        lambda: [(f"p{index}", parameter) for index, parameter in enumerate(parameters)],
+        list_named,
         lambda: executor,
         Settings(**{"bounds": SMALL, **settings}),
         passes=passes,
         groups=groups,
         find_set=lambda: process_set,
+        check=ReplicaCheck(list_named, interval) if interval else None,
     )
 
 

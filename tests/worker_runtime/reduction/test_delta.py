@@ -9,8 +9,9 @@ from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.delta import DeltaReducer
 
 
-def make_reducer(executor: ThreadExecutor) -> DeltaReducer:
-    return DeltaReducer(lambda: executor, lambda: 0)
+def make_reducer(executor: ThreadExecutor, parameters: list[torch.Tensor]) -> DeltaReducer:
+    named = [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
+    return DeltaReducer(lambda: named, lambda: executor, lambda: 0)
 
 
 def move(parameters: list[torch.Tensor], by: float) -> str:
@@ -23,7 +24,7 @@ def move(parameters: list[torch.Tensor], by: float) -> str:
 def test_parallel_steps_are_averaged(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(2)
-        result = make_reducer(executor).step(parameters, lambda: move(parameters, 2.0 * executor.rank + 1))
+        result = make_reducer(executor, parameters).step(lambda: move(parameters, 2.0 * executor.rank + 1))
         assert executor.asked == ["allreduce.optimizer.1.step"] + ["commit"] * world.is_elastic
         return result, [parameter.tolist() for parameter in parameters]
 
@@ -33,7 +34,7 @@ def test_parallel_steps_are_averaged(world: World) -> None:
 def test_alone_a_step_is_the_optimizers_own() -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(1)
-        return make_reducer(executor).step(parameters, lambda: move(parameters, 1.0)), parameters[0].tolist()
+        return make_reducer(executor, parameters).step(lambda: move(parameters, 1.0)), parameters[0].tolist()
 
     assert World(1).run(body) == [("moved", [2.0] * 4)]
 
@@ -42,15 +43,34 @@ def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(1 + executor.rank)
         with pytest.raises(HorovodInternalError, match="Mismatched"):
-            make_reducer(executor).step(parameters, lambda: move(parameters, 1.0))
+            make_reducer(executor, parameters).step(lambda: move(parameters, 1.0))
         return parameters[0].tolist()
 
     assert world.run(body) == [[1.0] * 4] * 2
 
 
+def test_a_rank_that_cannot_move_tells_the_others_and_the_next_step_is_right(world: World) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        (parameter,) = parameters = make_parameters(1)
+        reducer = make_reducer(executor, parameters)
+
+        def fail() -> None:
+            move(parameters, 5.0)
+            if executor.rank:
+                raise KeyError("half-way")
+
+        with pytest.raises(KeyError if executor.rank else HorovodInternalError, match="half-way"):
+            reducer.step(fail)
+        left = parameter.tolist()
+        reducer.step(lambda: move(parameters, 1.0))
+        return left, parameter.tolist()
+
+    assert world.run(body) == [([1.0] * 4, [2.0] * 4)] * 2
+
+
 def test_one_ranks_infinity_is_everybodys(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
-        reducer = make_reducer(executor)
+        reducer = make_reducer(executor, [])
         found = []
         for value in (1.0, 0.0, torch.inf, torch.nan):
             gradients = [torch.zeros(2).to_sparse(), torch.full((2,), value if executor.rank else 1.0)]

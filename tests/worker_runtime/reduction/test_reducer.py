@@ -22,7 +22,7 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.reduction.programs import make_metric, make_program
 from tests.worker_runtime.reduction.threads import LIMIT_SECONDS, ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, HorovodInternalError
+from worker_runtime.errors import ExcessBackwardError, HorovodInternalError, SupersededError, UnfinishedStepError
 from worker_runtime.mentions import Mention
 
 
@@ -415,3 +415,21 @@ def test_random_programs_average_what_they_should(seed: int) -> None:
     assert all(result == results[0] for result in results)
     torch.testing.assert_close(torch.tensor(results[0]), torch.tensor(program.expect()))
     assert not world.pending
+
+
+def test_a_reducer_that_comes_in_the_middle_of_anothers_step_is_refused_unless_that_was_thrown_away(
+    world: World,
+) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 2, is_warm=True)
+        backward(parameters)
+        with pytest.raises(UnfinishedStepError, match=r"^the gradient of p0 is being averaged for another"):
+            make_reducer(parameters, executor)
+        for parameter in parameters:
+            parameter.grad = None
+        newer = make_reducer(parameters, executor)
+        with pytest.raises(SupersededError, match="p0"):
+            reducer.synchronize()
+        return train(newer, parameters, executor.rank + 1.0)
+
+    assert world.run(body) == [[[1.5] * 4] * 2] * 2

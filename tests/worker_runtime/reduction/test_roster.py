@@ -64,10 +64,15 @@ class Listener:
 
     def __init__(self) -> None:
         self.heard: list[str] = []
+        self.lost: list[str] = []
 
     def record_gradient(self, entry: Entry) -> None:
         """Note it."""
         self.heard.append(entry.name)
+
+    def supersede(self, name: str) -> None:
+        """Note it."""
+        self.lost.append(name)
 
 
 def test_hooks_come_and_go_with_the_parameters_that_require_gradients() -> None:
@@ -93,6 +98,18 @@ def test_hooks_come_and_go_with_the_parameters_that_require_gradients() -> None:
     roster.detach()
     sum(parameter.sum() for parameter in parameters).backward()
     assert len(listener.heard) == 2
+
+
+def test_the_newest_roster_takes_a_parameter_over_even_if_it_comes_to_it_later() -> None:
+    (shared,) = make_parameters(1)
+    listeners = [Listener(), Listener()]
+    older, newer = (Roster(lambda: [("a", shared)], {}, listener) for listener in listeners)
+    newer.update(1)
+    older.update(1)
+    assert [listener.lost for listener in listeners] == [["a"], []]
+    newest = Listener()
+    Roster(lambda: [("a", shared)], {}, newest).update(1)
+    assert ([listener.lost[-1:] for listener in listeners], newest.lost) == ([["a"], ["a"]], [])
 
 
 def test_a_parameter_that_has_got_another_form_is_told_once() -> None:

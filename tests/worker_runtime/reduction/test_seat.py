@@ -117,7 +117,7 @@ def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_e
         assert train(reducer, parameters, 2.0) == [[2.0] * 4]
         backward(parameters)
         reducer.discard()
-        DeltaReducer(lambda: executor, lambda: 0).step(parameters, lambda: None)
+        DeltaReducer(lambda: [("p0", parameters[0])], lambda: executor, lambda: 0).step(lambda: None)
         return executor.asked
 
     assert World(1, is_elastic=is_elastic).run(body) == [["commit"] * 2 if is_elastic else []]

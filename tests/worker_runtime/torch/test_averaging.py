@@ -1,5 +1,6 @@
 """Stepping with averaged gradients: when they are averaged, when not, and what a gradient scaler sees."""
 
+import os
 from contextlib import nullcontext
 
 import pytest
@@ -107,6 +108,75 @@ def test_loading_a_state_throws_the_present_step_away(ranks: RankPool) -> None:
         return parameter.item()
 
     assert ranks.run(body) == [-6.0] * 2
+
+
+@pytest.mark.parametrize("way", ["skipped by the scaler", "dropped after synchronize"])
+def test_gradients_that_the_model_has_cleared_do_not_count_as_averaged(ranks: RankPool, way: str) -> None:
+    def body() -> object:
+        parameter, optimizer = make_optimizer()
+        scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        scaler.scale(parameter.sum() * (torch.inf if way.startswith("skipped") else 1.0)).backward()
+        if way.startswith("skipped"):
+            scaler.step(optimizer)
+        else:
+            optimizer.synchronize()
+        parameter.grad = None
+        scaler.scale((parameter * (hvd.rank() + 1)).sum()).backward()
+        if way.startswith("skipped"):
+            optimizer.step()
+        else:
+            scaler.step(optimizer)
+        return parameter.item()
+
+    assert ranks.run(body) == [-1.5] * 2
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_the_newest_optimizer_has_a_parameter_and_the_old_one_steps_no_more(ranks: RankPool, op: int) -> None:
+    def body() -> object:
+        parameter, old = make_optimizer(op=op)
+        for _ in range(3):
+            old.zero_grad()
+            parameter.sum().backward()
+            old.step()
+        new = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.5))
+        parameter.grad = None
+        (parameter * (hvd.rank() + 1)).sum().backward()
+        with pytest.raises(RuntimeError, match=r"^a newer DistributedOptimizer has allreduce.noname.0.0, and"):
+            old.step()
+        new.step()
+        seen = parameter.item()
+        again = hvd.DistributedOptimizer(old)
+        again.zero_grad()
+        parameter.sum().backward()
+        again.step()
+        return seen, parameter.item()
+
+    assert ranks.run(body) == [(-3.75, -4.75)] * 2
+
+
+def test_replicas_that_differ_are_told_with_the_first_step_and_parameter(ranks: RankPool) -> None:
+    def body(parts_at: int) -> object:
+        os.environ["HVD_CHECK_REPLICAS"] = "2"
+        parameters = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(()))]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0))
+        del os.environ["HVD_CHECK_REPLICAS"]
+        for step in range(6):
+            if step == parts_at and hvd.rank():
+                parameters[1].data.add_(1.0)
+            optimizer.zero_grad()
+            sum(parameter.sum() for parameter in parameters).backward()
+            try:
+                optimizer.step()
+            except RuntimeError as error:
+                return str(error)
+        return None
+
+    told = "the replicas have parted: allreduce.noname.0.1 is not the same on all ranks "
+    for parts_at, when in ((0, "before the first step; "), (3, "between step 2 and step 4; ")):
+        for text in ranks.run(body, parts_at):
+            assert text.startswith(told + when)
+    assert ranks.run(body, 7) == [None] * 2
 
 
 def test_programs_see_what_horovods_optimizer_shows(ranks: RankPool) -> None:

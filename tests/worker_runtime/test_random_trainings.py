@@ -1,0 +1,104 @@
+"""Random trainings by several ranks come to what one process comes to that has all their batches.
+
+Every operation is refused by all ranks in the same words, or by none; what may be refused is listed here. Hypothesis
+prints how to repeat a failure; `--hypothesis-seed` repeats a run. `make soak` plays many (HVDRUN_SOAK_TRAININGS).
+"""
+
+import os
+import re
+import shutil
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+
+from tests.worker_runtime.random_trainings.player import ELSEWHERE, SUPERSEDED, Outcome, expect, play
+from tests.worker_runtime.random_trainings.programs import (
+    BLOCKS,
+    Backward,
+    Clear,
+    Closure,
+    Operation,
+    Program,
+    Step,
+    Wrap,
+    programs,
+)
+from tests.worker_runtime.ranks import RankPool
+
+PROGRAMS = int(os.environ.get("HVDRUN_SOAK_TRAININGS", "200"))
+COMPILED = 20 if "HVDRUN_SOAK_TRAININGS" in os.environ else 1  # by inductor
+TOLERANCE = 1e-12  # relative to the largest parameter
+# What the one process says of an operation, and what the ranks say.
+EXPECTED = {
+    f"RefusedError: {SUPERSEDED}": r"SupersededError: .*",
+    f"UserError: {ELSEWHERE}": r"UserError: in the closure"
+    r"|OperationRefusedError: .* was given up on rank \d, .*UserError: in the closure",
+}
+# What all ranks may say of an operation, in the same words, that one process takes.
+REFUSED = (
+    "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
+)
+SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
+
+
+USES = (frozenset(BLOCKS),) * 2
+EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
+# What Hypothesis has found: each made the ranks part, or wait for each other.
+SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
+SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
+FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
+
+
+def find_refused(outcomes: list[Outcome]) -> list[int]:
+    """The operations that all ranks have refused in the same words, which are of a listed kind."""
+    return [
+        number
+        for number, text in outcomes[0].failures.items()
+        if any(re.fullmatch(pattern, text) for pattern in REFUSED)
+        and all(outcome.failures.get(number) == text for outcome in outcomes)
+    ]
+
+
+def compare(program: Program, expected: Outcome, outcomes: list[Outcome]) -> None:
+    """Raise AssertionError unless every rank has done what one process does."""
+    refused = find_refused(outcomes)
+    for number, operation in enumerate(program.operations):
+        wanted = expected.failures.get(number)
+        told = [outcome.failures.get(number) for outcome in outcomes]
+        where = f"operation {number}, {operation}"
+        if wanted is None:
+            assert told == [None] * program.size, f"{where} failed: {told}"
+        elif number not in refused:
+            pattern = EXPECTED.get(wanted, re.escape(wanted))
+            assert all(text and re.fullmatch(pattern, text) for text in told), f"{where} gave {told}, not {wanted!r}"
+        right = expected.parameters[number]
+        for rank, outcome in enumerate(outcomes):
+            got = outcome.parameters[number]
+            is_right = torch.allclose(got, right, rtol=0.0, atol=TOLERANCE * float(right.abs().max()), equal_nan=True)
+            assert is_right, f"{where}, rank {rank}:\ngot {got.tolist()}\nnot {right.tolist()}"
+
+
+def check(program: Program, ranks: RankPool) -> None:
+    """Play a program, and compare."""
+    outcomes = ranks.run(play, program, size=program.size, limit_seconds=300.0)  # a compiler may be at work
+    compare(program, expect(program, find_refused(outcomes)), outcomes)
+
+
+@pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine
+@settings(SETTINGS, max_examples=PROGRAMS)
+@given(program=programs())
+@example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
+@example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
+@example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
+def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
+    check(program, ranks)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(0 if COMPILED > 1 else 600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's inductor needs a compiler: apt-get install g++")
+@settings(SETTINGS, max_examples=COMPILED)
+@given(program=programs(ways=("inductor",)))
+def test_so_do_ranks_whose_model_is_compiled_by_inductor(ranks: RankPool, program: Program) -> None:
+    check(program, ranks)

@@ -1,0 +1,95 @@
+"""Comparing the ranks' parameters now and then: whether they are replicas still.
+
+Each rank makes a number of every parameter's bytes, and an optimizer's first operation of a step compares them: all
+have the same where the greatest and the least are equal. For programs whose ranks part: it says since when.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
+from worker_runtime.handles import Handle
+from worker_runtime.reduction.roster import NamedParameters
+from worker_runtime.reduction.seat import Seat
+
+CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
+# Of a checksum: it and its complement fit into int64, and are no less than a joined rank's zeros.
+_BITS = 62
+_ALL = (1 << _BITS) - 1
+
+
+class ReplicaCheck:
+    """Compares an optimizer's parameters before a step, each time that so many steps have passed.
+
+    Args:
+        list_parameters: those of the optimizer, named, in the same order on all ranks.
+        interval: how many steps.
+    """
+
+    def __init__(self, list_parameters: Callable[[], NamedParameters], interval: int) -> None:
+        self._list_parameters = list_parameters
+        self._interval = interval
+        self._steps = 0
+        self._names: Sequence[str] = ()
+        self._handle: Handle[list[torch.Tensor]] | None = None
+
+    def begin(self) -> None:
+        """The ranks begin anew, perhaps with others."""
+        self._steps = 0
+        self._handle = None
+
+    def withdraw(self) -> None:
+        """What was asked is not waited for; it is asked again."""
+        self._handle = None
+
+    def ask(self, seat: Seat) -> None:
+        """Ask whether all have the same, if that is due in this step, and was not asked yet."""
+        if self._steps % self._interval or self._handle is not None:
+            return
+        named = list(self._list_parameters())
+        self._names = [name for name, _ in named]
+        sums = [_make_checksum(parameter) for _, parameter in named]
+        values = torch.tensor([*sums, *(_ALL - each for each in sums)], dtype=torch.int64, device="cpu")
+        operation = Allreduce([values], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.replicas")
+        operation.is_of_step = True
+        self._handle = seat.executor.submit(operation, at_once=True)
+
+    def finish(self) -> None:
+        """The step ends: wait for the answer, if it was asked for.
+
+        Raises:
+            ReplicasDifferError: not all ranks have the same parameters.
+            HorovodInternalError: the comparison failed.
+        """
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            (found,) = handle.wait()
+            greatest, complements = found.view(2, -1).tolist()
+            for name, most, complement in zip(self._names, greatest, complements, strict=True):
+                if most != _ALL - complement:
+                    raise ReplicasDifferError(name, self._steps, max(0, self._steps - self._interval))
+        self._steps += 1
+
+
+def read_interval(environment: Mapping[str, str]) -> int:
+    """After how many steps the ranks' parameters are compared; 0 for never.
+
+    Raises:
+        WrongArgumentError: the variable is no such number.
+    """
+    text = environment.get(CHECK_REPLICAS, "").strip()
+    if text and not text.isdecimal():
+        raise WrongArgumentError(f"{CHECK_REPLICAS}={text!r} is no number of steps; 1 compares the replicas each step")
+    return int(text or 0)
+
+
+def _make_checksum(parameter: torch.Tensor) -> int:
+    if is_lazy(parameter):
+        return 0
+    flat = parameter.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest()) >> (64 - _BITS)
