@@ -19,10 +19,9 @@ from hvdrun.preparation import take_in
 from hvdrun.recruiter import Recruiter
 from hvdrun.route_map import RouteMap
 from hvdrun.routes import Route
-from hvdrun.transport import reach
-from hvdrun.transport.reach import reach_all
+from hvdrun.transport.reach import is_local
 from hvdrun.transport.ssh.threads import in_thread
-from hvdrun.transport.transport import MAX_AT_ONCE, Transport
+from hvdrun.transport.transport import Transport
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Begun, HostsChanged, Lost
 
@@ -35,6 +34,7 @@ _LOOKUPS = 32  # at once: a name that no server knows takes seconds
 class ElasticHosts:
     """Finds hosts, has agents started on those that are wanted, and tells the rendezvous what became of them.
 
+    reach: the transport to a host.
     notice: takes a sentence for every user, verbose: one for whoever asked for more.
     """
 
@@ -46,6 +46,7 @@ class ElasticHosts:
         briefing: Briefing,
         narrator: Narrator,
         *,
+        reach: Callable[[str, JobSpec], Transport],
         notice: Callable[[str], None],
         verbose: Callable[[str], None],
     ) -> None:
@@ -56,12 +57,11 @@ class ElasticHosts:
         self._narrator = narrator
         self._notice = notice
         self._routes = RouteMap(fleet, server, verbose)
-        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
         self._recruiter = Recruiter(
             fleet,
             self._routes,
             look=lambda: self._spec,
-            reach=self._reach,
+            reach=lambda host: reach(host, self._spec),
             begin=self._begin,
             fail=self._fail,
         )
@@ -92,9 +92,9 @@ class ElasticHosts:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def want(self, host: str) -> bool:
-        """A worker is to be started there; whether its agent takes orders, now or later."""
-        return self._recruiter.want(host)
+    def want(self, host: str) -> None:
+        """A worker is to be started there: see to it that the host has an agent that takes orders, now or later."""
+        self._recruiter.want(host)
 
     def lose(self, host: str, how: str) -> None:
         """The agent there has ended."""
@@ -117,9 +117,6 @@ class ElasticHosts:
             self._recruiter.forget(host)
             self._routes.forget(host)
             self._fleet.retire(host)
-
-    def _reach(self, host: str) -> Transport:
-        return reach_all((host,), self._spec, self._gate)[host]
 
     def _begin(self, host: str, route: Route) -> None:
         self._has_begun = True
@@ -191,7 +188,7 @@ class ElasticHosts:
 
         async def look_up(name: str) -> None:
             async with places:
-                self._is_local[name] = await in_thread(lambda: reach.is_local(name))
+                self._is_local[name] = await in_thread(lambda: is_local(name))
 
         names = [host.name for host in found.hosts if host.name not in self._is_local]
         await asyncio.gather(*map(look_up, names))

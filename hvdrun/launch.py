@@ -2,6 +2,8 @@
 
 The agents are started first, and what they need is made while they boot: gRPC is imported, the job's certificates are
 issued, the server opens.
+
+Long because all that can happen to a job at any moment (a signal, a lost host, output without a reader) meets here.
 """
 
 import asyncio
@@ -25,7 +27,7 @@ from hvdrun.rank_book import RankBook
 from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
-from hvdrun.transport.reach import reach_all
+from hvdrun.transport.reach import Transports
 from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
 from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
@@ -69,7 +71,9 @@ class Job:
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
         patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._fleet = Fleet(reach_all(hosts, spec), self._show, self._lose, self._fail, patience_seconds)
+        self._transports = Transports()
+        transports = {host: self._transports.make(host, spec) for host in hosts}
+        self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
         self._narrator = Narrator(spec, console, self._ranks)
         self._server: Server
@@ -91,6 +95,7 @@ class Job:
         started = time.monotonic()
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
             stack.push_async_callback(self._close_fleet)
+            stack.callback(self._transports.close)
             opening = asyncio.create_task(self._fleet.open())
             stack.push_async_callback(_abandon, opening)
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
@@ -154,6 +159,7 @@ class Job:
             self._server,
             briefing,
             self._narrator,
+            reach=self._transports.make,
             notice=self._console.notice,
             verbose=self._console.verbose,
         )
@@ -164,8 +170,9 @@ class Job:
             case Launch(worker):
                 self._ranks.note_launch(effect)
                 self._narrator.note_launch(effect)
-                if self._elastic is None or self._elastic.want(worker.slot.host):
-                    self._fleet.order(effect)
+                if self._elastic is not None:
+                    self._elastic.want(worker.slot.host)
+                self._fleet.order(effect)
             case Terminate():
                 self._terminate(effect)
             case Dismiss(host):

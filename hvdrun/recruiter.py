@@ -57,18 +57,12 @@ class Recruiter:
         self._changed = asyncio.Event()
         self._patience_seconds = FIRST_SECONDS
 
-    def want(self, host: str) -> bool:
-        """See to it that the host has an agent; whether there is one, or will be, that takes orders."""
+    def want(self, host: str) -> None:
+        """See to it that the host has an agent that takes orders, now or later."""
         if host in self._fleet.hosts:
-            return True
-        try:
-            transport = self._reach(host)
-        except LaunchError as error:
-            self._fail(host, error)
-            return False
-        self._fleet.add(host, transport)
+            return
+        self._fleet.add(host, self._reach(host))
         self._opening[host] = asyncio.create_task(self._open(host))
-        return True
 
     def forget(self, host: str) -> None:
         """The host is not wanted any more."""

@@ -27,6 +27,7 @@ from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint, Membership, RendezvousError
 from worker_runtime.resolver import brief_lookups
 from worker_runtime.torch_groups import ALL_RANKS, TorchGroups
+from worker_runtime.torch_log import without_warnings
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
@@ -112,15 +113,16 @@ def form(
         return None
     failure: Exception
     try:
-        return _connect(
-            membership,
-            exchange,
-            address,
-            limit,
-            operation_limit=operation_limit,
-            choice=choice,
-            cancellation=cancellation or Cancellation(),
-        )
+        with without_warnings():
+            return _connect(
+                membership,
+                exchange,
+                address,
+                limit,
+                operation_limit=operation_limit,
+                choice=choice,
+                cancellation=cancellation or Cancellation(),
+            )
     # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
     except (RendezvousError, InitializationError) as error:
         failure = error.with_traceback(None)

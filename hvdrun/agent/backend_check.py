@@ -107,7 +107,7 @@ class CheckedSpawner:
                     theirs.callback(os.close, writer)
                     nothing = os.open(os.devnull, os.O_RDONLY)
                     theirs.callback(os.close, nothing)
-                    errors = OutputFile()
+                    errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
                     ours.callback(errors.close)
                     pid = await self._start(interpreter, (nothing, writer, errors.fileno()))
                     ours.callback(self._guard.remove, pid)

@@ -34,7 +34,7 @@ class Guard:
         self._sessions: dict[int, int] = {}
         self._warn = warn
         self._starts_left = _STARTS
-        self._unread = b""  # by the guardian
+        self._unread = bytearray()  # by the guardian
         self._is_waiting = False  # until there is room in its pipe
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
@@ -107,11 +107,11 @@ class Guard:
             return
         pipe = self._process.stdin.fileno()
         try:
-            self._unread = self._unread[os.write(pipe, self._unread) :]
+            del self._unread[: os.write(pipe, self._unread)]
         except BlockingIOError:
             pass
         except BrokenPipeError:  # it was killed; the agent hears of it and calls replace()
-            self._unread = b""
+            self._unread.clear()
         if self._unread:
             asyncio.get_running_loop().add_writer(pipe, self._write)
         elif self._is_waiting:
@@ -125,6 +125,7 @@ class Guard:
             if self._is_waiting:
                 asyncio.get_running_loop().remove_writer(self._process.stdin.fileno())
             self._process.stdin.close()
-        self._unread, self._is_waiting = b"", False
+        self._unread.clear()
+        self._is_waiting = False
         self._process.returncode = 0  # the agent reaps all its children itself; Popen must not try
         self._process = None

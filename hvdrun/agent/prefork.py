@@ -75,9 +75,9 @@ class Forkserver:
                 self._socket, theirs = socket.socketpair()
                 stack.callback(theirs.close)
                 self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+                # Files: a pipe that nobody reads would hold up an import that says much.
                 self._errors = OutputFile()
-                output = OutputFile()
-                stack.callback(output.close)
+                output = stack.enter_context(contextlib.closing(OutputFile()))
                 boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
                 process = subprocess.Popen(
                     [name, "-c", boot],

@@ -64,7 +64,7 @@ class SequencerProcess:
             stdout, writing = os.pipe()
             ours.callback(os.close, stdout)
             theirs.callback(os.close, writing)
-            errors = OutputFile()
+            errors = OutputFile()  # a pipe that nobody reads would hold it up when it says much
             ours.callback(errors.close)
             process = cls(stdin, stdout, errors)
             ours.pop_all()

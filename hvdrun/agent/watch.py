@@ -9,6 +9,8 @@ because of it: there its end is told when nothing of it is left, so that they ha
 Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile, and none
 while the imports that all shall share are still made; whoever waits for its turn when its end is ordered is never
 started.
+
+Long because each order and each end may come in every state of a worker.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+from hvdrun import __version__
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
 _SIGNALS = {known.value: known for known in signal.Signals}
@@ -14,6 +15,7 @@ _MINUTE, _HOUR = 60, 3600
 # Escape sequences (colours, cursor movements, titles), then all other control characters but the tab.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
+_NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
     "(look for 'Out of memory' in dmesg, or at the container's memory limit).",
@@ -67,7 +69,7 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
     yield f"hvdrun: {_head(page)}", Tone.HEADLINE
     if page.reason and page.rank is not None:
         yield f"  {strip_controls(page.reason)}", Tone.TEXT
-    hint = _find_hint(page.returncode)
+    hint = _find_hint(page)
     if hint is not None:
         yield f"  {hint}", Tone.HINT
     if page.last_lines:
@@ -129,8 +131,14 @@ def _head(page: Page) -> str:
     return f"rank {page.rank}{where}{slot} failed first{when}{how}"
 
 
-def _find_hint(returncode: int | None) -> str | None:
-    number = None if returncode is None else _find_signal(returncode)
+def _find_hint(page: Page) -> str | None:
+    if _NO_RUNTIME in page.last_lines:
+        where = "" if page.host is None else f" on {page.host}"
+        return (
+            f"The Python that runs the script{where} has no hvdrun: install it there with  python -m pip install "
+            f"hvdrun=={__version__}  or start the script with a Python that has it."
+        )
+    number = None if page.returncode is None else _find_signal(page.returncode)
     return None if number not in _SIGNALS else _HINTS.get(_SIGNALS[number])
 
 

@@ -1,31 +1,37 @@
 """Which way leads to a host."""
 
-import asyncio
 import ipaddress
 import socket
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from hvdrun.jobspec import JobSpec
 from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.transport import Transport
 
+if TYPE_CHECKING:
+    from hvdrun.transport.ssh.reach import SshTransports
 
-def reach_all(hosts: Iterable[str], spec: JobSpec, gate: asyncio.Semaphore | None = None) -> dict[str, Transport]:
-    """The transports for the hosts of this job, by host.
 
-    gate: bounds how many log in at the same time, where these are not all hosts of the job.
+class Transports:
+    """Makes the transports of one job; belongs to one event loop."""
 
-    Raises:
-        LaunchError: what is configured for one of them cannot be understood.
-    """
-    names = tuple(hosts)
-    remote = [host for host in names if spec.is_remote(host)]
-    ways: dict[str, Transport] = {}
-    if remote:
-        from hvdrun.transport.ssh.reach import reach_remote  # noqa: PLC0415 - a job on this machine needs no paramiko
+    def __init__(self) -> None:
+        self._ssh: SshTransports | None = None
 
-        ways.update(reach_remote(remote, spec, gate))
-    return {host: ways[host] if host in ways else LocalTransport(host) for host in names}
+    def make(self, host: str, spec: JobSpec) -> Transport:
+        """The transport to a host; it is not open."""
+        if not spec.is_remote(host):
+            return LocalTransport(host)
+        if self._ssh is None:
+            from hvdrun.transport.ssh.reach import SshTransports  # noqa: PLC0415 - jobs on this machine need no paramiko
+
+            self._ssh = SshTransports()
+        return self._ssh.make(host, spec)
+
+    def close(self) -> None:
+        """End what the transports have begun and nobody waits for."""
+        if self._ssh is not None:
+            self._ssh.close()
 
 
 def is_local(host: str) -> bool:

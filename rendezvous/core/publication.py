@@ -67,8 +67,8 @@ def publish_when_complete(state: State) -> tuple[State, tuple[Effect, ...]]:
 def _may_start(state: State) -> bool:
     """Nobody is missing whom the first generation waits for.
 
-    With as many as the job starts with, it does not wait long for hosts of which nothing has been heard, which may never
-    come. Their workers are taken in later.
+    With as many as the job starts with, it does not wait long for hosts of which nothing has been heard, which may
+    never come. Their workers are taken in later.
     """
     policy, since = state.policy, state.waiting_since
     if since is None or state.waiting < policy.min_size:

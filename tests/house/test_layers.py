@@ -17,7 +17,7 @@ HOMES = {
     "cloudpickle": {"worker_runtime.objects"},
     "cryptography": {"hvdrun.transport.ssh", "rendezvous.authority"},  # reads users' keys, and makes a job's own
     "google": {"protos", "rendezvous.wire"},
-    "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server"},
+    "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server", "rendezvous.serving"},
     "mxnet": {"worker_runtime.mxnet"},
     "numpy": {"worker_runtime"},
     "paramiko": {"hvdrun.transport.ssh"},

@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from hvdrun import elastic_hosts as elastic_hosts_module
 from hvdrun.briefing import Briefing
 from hvdrun.console import Console
 from hvdrun.discovery_script import DiscoveryImpossibleError
@@ -47,7 +46,14 @@ class Office:
         narrator = Narrator(spec, cast("Console", self), RankBook(lambda: None))
         briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = ElasticHosts(
-            spec, self.fleet, cast("Server", self), briefing, narrator, notice=self.notice, verbose=lambda _: None
+            spec,
+            self.fleet,
+            cast("Server", self),
+            briefing,
+            narrator,
+            reach=self.reach,
+            notice=self.notice,
+            verbose=lambda _: None,
         )
 
     def notice(self, text: str) -> None:
@@ -69,11 +75,10 @@ class Office:
         """See `Server`."""
         return self.numbers.get(host, 1)
 
-    def reach(self, hosts: tuple[str, ...], _spec: JobSpec, _gate: asyncio.Semaphore) -> dict[str, PlayedAgent]:
-        """See `reach_all`."""
-        (host,) = hosts
+    def reach(self, host: str, _spec: JobSpec) -> PlayedAgent:
+        """See `Transports.make`."""
         self.agents.setdefault(host, []).append(Machine(failure=self.failures.get(host, "")))
-        return {host: self.agents[host][-1]}
+        return self.agents[host][-1]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what is told, or ordered, or for the end of it all."""
@@ -82,7 +87,7 @@ class Office:
     async def bring_in(self, host: str) -> Begin:
         """Want a host, and wait for what its agent is told of the job."""
         known = len(self.agents.get(host, ()))
-        assert self.hosts.want(host)
+        self.hosts.want(host)
         await self.until(lambda: len(self.agents.get(host, ())) > known and bool(self.agents[host][-1].orders))
         begin = self.agents[host][-1].orders[0]
         assert isinstance(begin, Begin)
@@ -98,13 +103,12 @@ def spec(tmp_path: Path) -> JobSpec:
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Open:
+def opened() -> Open:
     """`opened(spec)` runs an office, and raises what it ends with."""
 
     @asynccontextmanager
     async def opened(spec: JobSpec) -> AsyncIterator[Office]:
         office = Office(spec)
-        monkeypatch.setattr(elastic_hosts_module, "reach_all", office.reach)
         running = asyncio.create_task(office.hosts.run())
         running.add_done_callback(lambda _: setattr(office, "is_over", True))
         try:

@@ -1,155 +1,254 @@
-"""The user's ssh configuration and the machine's, as one: what `ssh` itself would do for a host.
+"""The user's ssh configuration and the machine's: what `ssh` itself would do for a host.
 
-paramiko reads the format; what it does not know of it, Include and trailing comments, is dealt with here. A
-section with a condition that it cannot decide (Match tagged, localnetwork, ...) does not apply.
+The first value of a keyword counts. The files are gone through a second time, under the name that the first time has
+led to, where they ask for it (Match final, CanonicalizeHostname). A section with a condition that is not known here
+(Match localnetwork, ...) does not apply.
 """
 
-import glob
-import re
-import shlex
-import subprocess
-from collections.abc import Iterator, Mapping
+import ipaddress
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import paramiko
-from paramiko.ssh_exception import CouldNotCanonicalize
-
+from hvdrun.transport.ssh.config_file import Statement, read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError
+from hvdrun.transport.ssh.match_commands import MatchCommands
+from hvdrun.transport.ssh.patterns import fits_any
+from hvdrun.transport.ssh.tokens import expand_tokens, make_tokens, name_local_user
 
+DEFAULT_PORT = 22
+LAST_PORT = 65_535
 _SYSTEM = Path("/etc/ssh/ssh_config")
-_MAX_DEPTH = 16  # of files that include files; the same as OpenSSH's
-_COMMENT = re.compile(r"\s+#.*$")
-_KEYWORD = re.compile(r"\s*(?P<keyword>\w+)\s*(?:=|\s)\s*(?P<value>.*?)\s*$")
-_LONE_CRITERIA = frozenset({"all", "canonical", "final"})
-_CRITERIA = frozenset({"host", "originalhost", "user", "localuser", "exec"})
-_MATCH_SECONDS = 10.0
-_NEVER = "Host !*"
-_FREE_TEXT = frozenset({"proxycommand", "match", "localcommand", "remotecommand", "knownhostscommand"})
+_LISTS = frozenset({"identityfile", "certificatefile"})  # each line adds one
+_WORDS = frozenset({"userknownhostsfile", "globalknownhostsfile", "canonicaldomains"})  # a line has several
+_SINGLE = frozenset({
+    "addressfamily", "canonicalizefallbacklocal", "canonicalizehostname", "canonicalizemaxdots", "connecttimeout",
+    "hashknownhosts", "hostkeyalias", "hostname", "identitiesonly", "identityagent", "port", "revokedhostkeys",
+    "stricthostkeychecking", "tag", "user",
+})  # fmt: skip
 
+_CONDITIONS = frozenset({"exec", "host", "localuser", "originalhost", "tagged", "user"})
 
-class _Sections(paramiko.SSHConfig):
-    """paramiko's reader, but for `Match exec`: there it would feed hvdrun's own standard input to the command."""
-
-    def _does_match(
-        self,
-        match_list: list[dict[str, Any]],
-        target_hostname: str,
-        canonical: bool,  # noqa: FBT001 - paramiko's signature
-        final: bool,  # noqa: FBT001 - the same
-        options: paramiko.SSHConfigDict,
-    ) -> bool:
-        commands = [criterion for criterion in match_list if criterion["type"] == "exec"]
-        others = [criterion for criterion in match_list if criterion["type"] != "exec"]
-        judge: Any = super()  # paramiko's stubs leave out what is private
-        if not match_list or (others and not judge._does_match(others, target_hostname, canonical, final, options)):  # noqa: SLF001 - ours by inheritance
-            return False
-        return all(
-            _succeeds(judge._tokenize(options, target_hostname, "match-exec", criterion["param"]))  # noqa: SLF001 - the same
-            != criterion["negate"]
-            for criterion in commands
-        )
+Settings = Mapping[str, tuple[str, ...]]
 
 
 class SshConfig:
-    """Answers what is configured for a host; read once, asked for many.
+    """Answers what is configured for a host; read once, asked for many, from any thread.
 
     home: the user's home directory. names: the hosts that have a section of their own.
+    commands: runs the commands of `Match exec`.
     """
 
-    def __init__(self, text: str, home: Path) -> None:
+    def __init__(self, files: Sequence[Sequence[Statement]], home: Path, commands: MatchCommands | None = None) -> None:
         self.home = home
-        self.names = _find_names(text)
-        self._text = text
-        self._parsed: dict[tuple[str | None, int | None], _Sections] = {}
+        self.names = frozenset(name for file in files for name in _list_names(file))
+        self._files = files
+        self._commands = commands or MatchCommands()
 
     @classmethod
-    def read(cls, home: Path, system: Path = _SYSTEM) -> "SshConfig":
-        """Read the files of the user and of the machine; what is not there says nothing."""
+    def read(cls, home: Path, system: Path = _SYSTEM, commands: MatchCommands | None = None) -> "SshConfig":
+        """Read the files of the user and of the machine; what is not there says nothing.
+
+        Raises:
+            ValueError: a line of theirs cannot be understood.
+        """
         user = home / ".ssh" / "config"
-        lines = [*_read_lines(user, user.parent, home, 0), "Host *", *_read_lines(system, system.parent, home, 0)]
-        return cls("\n".join(lines), home)
+        return cls([read_file(file, file.parent, home) for file in (user, system)], home, commands)
 
-    def lookup(self, host: str, user: str | None = None, port: int | None = None) -> Mapping[str, str | list[str]]:
-        """What is configured for a host: keywords in small letters -> values, a list for identityfile.
+    def lookup(self, host: str, user: str | None = None, port: int | None = None) -> Settings:
+        """What is configured for a host: keywords in small letters -> their words; `hostname` is always there.
 
-        The given user and port win over what is configured, in commands that have %r and %p too.
+        The given user and port win over what is configured, in the conditions of sections too.
 
         Raises:
             BadSshConfigError: it cannot be understood.
         """
         try:
-            found = self._parse(user, port).lookup(host)
-        except (paramiko.ConfigParseError, CouldNotCanonicalize, KeyError, ValueError) as error:
-            raise BadSshConfigError(host, str(error).strip() or type(error).__name__) from error
-        return dict(found)
-
-    def _parse(self, user: str | None, port: int | None) -> _Sections:
-        """The configuration behind a first section: the first value that is found for a keyword counts."""
-        if (user, port) not in self._parsed:
-            given = ["Host *"]
-            given += [f"User {user}"] if user is not None else []
-            given += [f"Port {port}"] if port is not None else []
-            text = "\n".join([*given, "Host *", self._text])
-            self._parsed[user, port] = _Sections.from_text(text)
-        return self._parsed[user, port]
+            return _Reading(self.home, self._commands, host, user, port).run(self._files)
+        except ValueError as error:
+            raise BadSshConfigError(host, str(error)) from error
 
 
-def _read_lines(file: Path, folder: Path, home: Path, depth: int) -> Iterator[str]:
-    """The lines of a configuration file, with those of the files that it includes in their place.
+class _Reading:
+    """One host's way through the files."""
 
-    Relative names of included files are meant from `folder`.
-    """
+    def __init__(self, home: Path, commands: MatchCommands, host: str, user: str | None, port: int | None) -> None:
+        self._home = home
+        self._commands = commands
+        self._original = host
+        self._name = host  # which sections are for
+        self._is_final = False
+        self._wants_final = False
+        self._values: dict[str, tuple[str, ...]] = {}
+        if user is not None:
+            self._values["user"] = (user,)
+        if port is not None:
+            self._values["port"] = (str(port),)
+
+    def run(self, files: Sequence[Sequence[Statement]]) -> Settings:
+        for statements in files:
+            self._apply(statements, is_active=True)
+        self._name = self._canonicalize(self._find_address())
+        self._values["hostname"] = (self._name,)
+        if self._wants_final or self._says("canonicalizehostname") in {"yes", "true", "always"}:
+            self._is_final = True
+            for statements in files:
+                self._apply(statements, is_active=True)
+        return self._values
+
+    def _apply(self, statements: Iterable[Statement], *, is_active: bool) -> None:
+        """Take what is in the sections for this host; where the inclusion of a file is not, nothing of it is."""
+        can_match = is_active
+        for statement in statements:
+            match statement.keyword:
+                case "host":
+                    is_active = can_match and fits_any(self._name, statement.words)
+                case "match":
+                    is_active = can_match and self._meets(statement)
+                case "include":
+                    for included in statement.included:
+                        self._apply(included, is_active=is_active)
+                case _ if is_active:
+                    self._take(statement)
+
+    def _take(self, statement: Statement) -> None:
+        keyword, values = statement.keyword, self._values
+        if keyword == "proxycommand":
+            if "proxyjump" not in values or values["proxyjump"] == ("none",):
+                values.setdefault(keyword, (statement.rest,))
+            return
+        if keyword == "proxyjump":
+            if "proxycommand" not in values:
+                values.setdefault(keyword, (statement.rest.partition("#")[0].strip(),))
+            return
+        if keyword not in _LISTS | _WORDS | _SINGLE:
+            return
+        words = tuple(statement.words)
+        if not words or "" in words:
+            raise ValueError(f"{statement.where}: an argument of {keyword} is missing")
+        if len(words) > 1 and keyword not in _WORDS:
+            raise ValueError(f"{statement.where}: {keyword} has more than one argument")
+        if keyword == "port":
+            _check_port(words[0], statement.where)
+        if keyword in _LISTS:
+            before = values.get(keyword, ())
+            values[keyword] = before if words[0] in before else before + words
+        else:
+            values.setdefault(keyword, words)
+
+    def _meets(self, statement: Statement) -> bool:
+        """The conditions of a Match line are met; commands run only where those before them are.
+
+        Raises:
+            ValueError: the line cannot be understood.
+        """
+        words = statement.words
+        if not words:
+            raise ValueError(f"{statement.where}: Match has no condition")
+        is_met = True
+        while words:
+            name, equals, value = words.pop(0).partition("=")
+            is_negated = name.startswith("!")
+            name = name.removeprefix("!").lower()
+            if name == "all":
+                return is_met and not is_negated
+            if name in {"canonical", "final"}:
+                self._wants_final |= name == "final"
+                is_met &= self._is_final != is_negated
+                continue
+            if name not in _CONDITIONS:
+                return False
+            argument = value if equals else "".join(words[:1])
+            if not argument:
+                raise ValueError(f"{statement.where}: the condition {name} has no argument")
+            del words[: 0 if equals else 1]
+            is_met = is_met and self._judge(name, argument) != is_negated
+        return is_met
+
+    def _judge(self, name: str, argument: str) -> bool:
+        user = self._says("user") or name_local_user()
+        match name:
+            case "host":
+                return fits_any(self._find_address().lower(), argument.lower().split(","))
+            case "originalhost":
+                return fits_any(self._original.lower(), argument.lower().split(","))
+            case "user":
+                return fits_any(user, argument.split(","))
+            case "localuser":
+                return fits_any(name_local_user(), argument.split(","))
+            case "tagged":
+                return fits_any(self._says("tag") or "", argument.split(","))
+            case _:
+                port = int(self._says("port") or DEFAULT_PORT)
+                alias, address = self._says("hostkeyalias"), self._find_address()
+                tokens = make_tokens(
+                    self._original, address=address, port=port, user=user, alias=alias or address, home=self._home
+                )
+                return self._commands.succeeds(self._original, expand_tokens(argument, tokens))
+
+    def _says(self, keyword: str) -> str | None:
+        return self._values[keyword][0] if keyword in self._values else None
+
+    def _find_address(self) -> str:
+        configured = self._says("hostname")
+        if configured is None or self._is_final:
+            return configured or self._name
+        return expand_tokens(configured, {"%": "%", "h": self._name})
+
+    def _canonicalize(self, address: str) -> str:
+        """The name that ssh goes on with: an address as it is usually written, and a name with its domain if asked.
+
+        Raises:
+            ValueError: no domain has the name, and there is to be one.
+        """
+        literal = _read_address(address)
+        if literal is not None:
+            return literal
+        address = address.lower()
+        wanted = self._says("canonicalizehostname")
+        is_direct = all((self._says(way) or "none") == "none" for way in ("proxycommand", "proxyjump"))
+        if wanted not in {"yes", "true", "always"} or not (is_direct or wanted == "always"):
+            return address
+        if address.endswith("."):
+            candidates = [address]
+        elif address.count(".") > int(self._says("canonicalizemaxdots") or 1):
+            return address
+        else:
+            domains = self._values.get("canonicaldomains", ())
+            candidates = [f"{address}.{domain}." for domain in domains if domain.lower() != "none"]
+        for candidate in candidates:
+            if _resolves(candidate):
+                return candidate.removesuffix(".")
+        if self._says("canonicalizefallbacklocal") in {"no", "false"}:
+            raise ValueError(f"no CanonicalDomains has {address!r}, and CanonicalizeFallbackLocal is no")
+        return address
+
+
+def _check_port(text: str, where: str) -> None:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= LAST_PORT):
+        raise ValueError(f"{where}: Port {text!r} is no port")
+
+
+def _read_address(text: str) -> str | None:
+    """The usual form of an IP address; None where the text is a name."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return
-    section = "Host *"
-    for line in text.split("\n"):
-        match = _KEYWORD.match(line)
-        keyword = match["keyword"].lower() if match else ""
-        if match is None or keyword != "include":
-            text = line if keyword in _FREE_TEXT else _COMMENT.sub("", line)
-            if match is not None and keyword == "match" and not _is_decidable(match["value"]):
-                text = _NEVER
-            section = text if keyword in {"host", "match"} else section
-            yield text
-            continue
-        for pattern in _COMMENT.sub("", match["value"]).replace('"', "").split():
-            path = re.sub(r"^~(?=/)", str(home), pattern)
-            found = sorted(glob.glob(str(folder / path))) if depth < _MAX_DEPTH else []  # noqa: PTH207 - may be absolute
-            for name in found:
-                yield from _read_lines(Path(name), folder, home, depth + 1)
-        yield section  # what follows belongs to the section that the inclusion stands in
+        found = socket.getaddrinfo(text, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None
+    address = str(found[0][4][0])
+    return text if "%" in text else str(ipaddress.ip_address(address.partition("%")[0]))
 
 
-def _succeeds(command: str) -> bool:
+def _resolves(name: str) -> bool:
     try:
-        run = subprocess.run(
-            ["/bin/sh", "-c", command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=_MATCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        return bool(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    except (OSError, UnicodeError):
         return False
-    return run.returncode == 0
 
 
-def _is_decidable(criteria: str) -> bool:
-    """All criteria are known to paramiko, which takes one that it does not know as met."""
-    words = shlex.split(criteria.replace("=", " "))
-    names = []
-    while words:
-        names.append(words.pop(0).lower().removeprefix("!"))
-        if names[-1] not in _LONE_CRITERIA:
-            del words[:1]
-    return set(names) <= _CRITERIA | _LONE_CRITERIA
-
-
-def _find_names(text: str) -> frozenset[str]:
-    sections = (match for line in text.split("\n") if (match := _KEYWORD.match(line)))
-    names = (name for match in sections if match["keyword"].lower() == "host" for name in match["value"].split())
-    return frozenset(name for name in names if not set(name) & set("*?!"))
+def _list_names(statements: Iterable[Statement]) -> Iterable[str]:
+    for statement in statements:
+        for included in statement.included:
+            yield from _list_names(included)
+        if statement.keyword == "host":
+            yield from (name for name in statement.words if not set(name) & set("*?!"))

@@ -158,7 +158,7 @@ async def _connect(target: Target, deadline: float, limit_seconds: float) -> soc
 
 async def _look_up(target: Target, limit_seconds: float) -> Sequence[Address]:
     work = functools.partial(
-        socket.getaddrinfo, target.address, target.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        socket.getaddrinfo, target.address, target.port, target.family, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )
     try:
         async with asyncio.timeout(limit_seconds):

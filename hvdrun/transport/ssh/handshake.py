@@ -10,19 +10,33 @@ from typing import Any
 import paramiko
 from paramiko.ssh_exception import IncompatiblePeer
 
-from hvdrun.transport.ssh.failures import NotSshError, SshError, TimedOutError
-from hvdrun.transport.ssh.known_hosts import KnownHost, add_known, find_known, fingerprint
+from hvdrun.transport.ssh.failures import NotSshError, TimedOutError
+from hvdrun.transport.ssh.host_key import HostKey
 from hvdrun.transport.ssh.login import Login
-from hvdrun.transport.ssh.login_failures import HostKeyChangedError, HostKeyRevokedError, HostKeyUnknownError
 from hvdrun.transport.ssh.target import Target
 
 _KEEPALIVE_SECONDS = 10  # with dial's limit for what is not acknowledged, a dead peer is noticed within half a minute
 _ALMOST = 0.9  # of a limit: paramiko looks at its clock now and then, and does not say that a limit was the reason
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")  # how a key of kind ssh-rsa may sign
 
 
 class DroppedError(Exception):
     """The server ended the connection before the login, as sshd does beyond its MaxStartups: worth another try."""
+
+
+class Client(paramiko.Transport):
+    """paramiko's, which by itself asks for certificates only after all plain keys.
+
+    host_key_kinds: the kinds of host keys to ask for, the best first.
+    """
+
+    def __init__(self, connected: Any) -> None:  # noqa: ANN401 - a socket, or paramiko's likeness of one
+        super().__init__(connected)
+        self.host_key_kinds: tuple[str, ...] = tuple(self.get_security_options().key_types)
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """See paramiko."""
+        return self.host_key_kinds
 
 
 def shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: float) -> paramiko.Transport:  # noqa: ANN401 - a socket, or paramiko's likeness of one
@@ -36,14 +50,14 @@ def shake_hands(connected: Any, target: Target, deadline: float, limit_seconds: 
     """
     silence_paramiko()
     try:
-        client = paramiko.Transport(connected)
+        client = Client(connected)
     except (paramiko.SSHException, OSError, EOFError) as error:
         raise DroppedError(str(error)) from error
     try:
-        known = find_known(target.known_hosts, target.known_as)
-        _prefer_known_kinds(client, known)
+        host_key = HostKey(target)
+        client.host_key_kinds = host_key.order_kinds(client.host_key_kinds)
         _negotiate(client, target, deadline, limit_seconds)
-        _verify(client, target, known)
+        host_key.verify(client.get_remote_server_key())
         client.auth_timeout = max(deadline - time.monotonic(), 1.0)
         Login(client, target).run()
     except BaseException:
@@ -58,14 +72,6 @@ def silence_paramiko() -> None:
     logger = logging.getLogger("paramiko")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
-
-
-def _prefer_known_kinds(client: paramiko.Transport, known: KnownHost) -> None:
-    """Ask for a key of a known kind first: a server has several, and one that nobody noted proves nothing."""
-    options = client.get_security_options()
-    kinds = [kind for key in known.keys for kind in (_RSA if key.kind == "ssh-rsa" else (key.kind,))]
-    first = [kind for kind in dict.fromkeys(kinds) if kind in options.key_types]
-    options.key_types = (*first, *(kind for kind in options.key_types if kind not in first))
 
 
 def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limit_seconds: float) -> None:
@@ -90,35 +96,3 @@ def _negotiate(client: paramiko.Transport, target: Target, deadline: float, limi
 
 def _describe_drop(client: paramiko.Transport) -> str:
     return "it closed the connection at once" if not client.remote_version else "it closed the connection midway"
-
-
-def _verify(client: paramiko.Transport, target: Target, known: KnownHost) -> None:
-    """Make sure that this is the host that it was before."""
-    key = client.get_remote_server_key()
-    kind, blob = key.get_name(), key.asbytes()
-    shown = fingerprint(blob)
-    for entry in known.revoked:
-        if entry.blob == blob:
-            raise HostKeyRevokedError(target.host, kind, shown, entry.file, entry.line)
-    if any(entry.blob == blob for entry in known.keys):
-        return
-    if known.keys:
-        same_kind = [entry for entry in known.keys if entry.kind == kind] or known.keys
-        entry = same_kind[0]
-        raise HostKeyChangedError(target.host, target.known_as, kind, shown, file=entry.file, line=entry.line)
-    if not target.accept_new:
-        raise HostKeyUnknownError(target.host, target.known_as, kind, shown)
-    if target.known_hosts:
-        _remember(target, kind, blob)
-
-
-def _remember(target: Target, kind: str, blob: bytes) -> None:
-    file = target.known_hosts[0]
-    try:
-        add_known(file, target.known_as, kind, blob, hashed=target.hash_known_hosts)
-    except OSError as error:
-        raise SshError(
-            target.host,
-            f"the key of the host {target.host!r} cannot be added to {file}: {error.strerror or error}; log in once "
-            "with ssh, or let UserKnownHostsFile name a file that can be written.",
-        ) from error

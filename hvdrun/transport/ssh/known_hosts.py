@@ -13,12 +13,14 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from pathlib import Path
+
+from hvdrun.transport.ssh.patterns import fits_any
 
 _DEFAULT_PORT = 22
 _FIELDS = 3  # names, kind of key, key
 _HASHED_FIELDS = 4  # an empty one, 1, salt, hash
+_REVOCATION_LIST = b"SSHKRL\n\0"
 
 
 class Marker(StrEnum):
@@ -43,21 +45,20 @@ class KnownKey:
         """The line speaks of this host."""
         if self.names.startswith("|"):
             return _matches_hash(self.names, name)
-        patterns = self.names.lower().split(",")
-        if any(fnmatchcase(name, _escape(pattern[1:])) for pattern in patterns if pattern.startswith("!")):
-            return False
-        return any(fnmatchcase(name, _escape(pattern)) for pattern in patterns)
+        return fits_any(name, self.names.lower().split(","))
 
 
 @dataclass(frozen=True, slots=True)
 class KnownHost:
     """What the files know of one host.
 
-    keys: those that it may show. revoked: those that nobody may show.
+    keys: those that it may show. authorities: those that may certify it. revoked: those that nobody may show, nor
+    certify with.
     """
 
     name: str
     keys: tuple[KnownKey, ...]
+    authorities: tuple[KnownKey, ...]
     revoked: tuple[KnownKey, ...]
 
 
@@ -68,10 +69,27 @@ def name_host(address: str, port: int) -> str:
 
 def find_known(files: Iterable[Path], name: str) -> KnownHost:
     """What these files know of a host; files that are not there know nothing."""
-    lines = [key for file in files for key in _read(file)]
-    keys = tuple(key for key in lines if key.marker is None and key.is_for(name))
-    revoked = tuple(key for key in lines if key.marker is Marker.REVOKED and key.is_for(name))
-    return KnownHost(name, keys, revoked)
+    lines = [key for file in files for key in _read(file) if key.is_for(name)]
+
+    def choose(marker: Marker | None) -> tuple[KnownKey, ...]:
+        return tuple(key for key in lines if key.marker is marker)
+
+    return KnownHost(name, choose(None), choose(Marker.AUTHORITY), choose(Marker.REVOKED))
+
+
+def read_revoked(file: Path) -> tuple[KnownKey, ...]:
+    """The keys of a file that lists revoked ones alone, one a line.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such list.
+    """
+    data = file.read_bytes()
+    if data.startswith(_REVOCATION_LIST):
+        raise ValueError("it is a key revocation list in binary form")
+    lines = (line.split("#")[0].strip() for line in data.decode(errors="replace").split("\n"))
+    keys = [_parse(file, f"{Marker.REVOKED} * {line}", number) for number, line in enumerate(lines, start=1) if line]
+    return tuple(key for found in keys for key in found)
 
 
 def list_names(files: Iterable[Path]) -> set[str]:
@@ -111,8 +129,8 @@ def _read(file: Path) -> Sequence[KnownKey]:
     return tuple(_parse(file, text))
 
 
-def _parse(file: Path, text: str) -> Iterator[KnownKey]:
-    for number, line in enumerate(text.split("\n"), start=1):
+def _parse(file: Path, text: str, first: int = 1) -> Iterator[KnownKey]:
+    for number, line in enumerate(text.split("\n"), start=first):
         fields = line.split()
         if not fields or fields[0].startswith("#"):
             continue
@@ -145,8 +163,3 @@ def _matches_hash(hashed: str, name: str) -> bool:
 def _hash(name: str, salt: bytes) -> str:
     digest = hmac.digest(salt, name.encode(), "sha1")
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
-
-
-def _escape(pattern: str) -> str:
-    """Only * and ? are special here; the brackets around an address with a port are not."""
-    return pattern.replace("[", "[[]")

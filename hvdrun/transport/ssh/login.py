@@ -3,15 +3,17 @@
 Never with a password: hundreds of hosts cannot each ask for one.
 """
 
+import copy
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import paramiko
-from paramiko.agent import AgentSSH
+from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import PublicBlob
 
+from hvdrun.transport.ssh.certificate import SUFFIX, BadCertificateError, read_subject
 from hvdrun.transport.ssh.login_failures import AuthenticationFailedError
 from hvdrun.transport.ssh.target import Target
 
@@ -35,6 +37,14 @@ class SshAgent(AgentSSH):
     def close(self) -> None:
         """Leave the agent."""
         self._socket.close()
+
+
+class AgentCertificate(AgentKey):
+    """A certificate that the ssh agent holds, with its key; paramiko's own class offers the plain key in its place."""
+
+    def asbytes(self) -> bytes:
+        """See paramiko."""
+        return self.blob
 
 
 class Login:
@@ -63,7 +73,11 @@ class Login:
             self._try_all(self._list_keys(()))
             return
         with closing(agent):
-            self._try_all(self._list_keys(agent.get_keys()))
+            held = [
+                AgentCertificate(agent, key.blob, key.comment) if key.get_name().endswith(SUFFIX) else key
+                for key in agent.get_keys()
+            ]
+            self._try_all(self._list_keys(held))
 
     def _needs_no_key(self) -> bool:
         """The server lets everybody in; else what it allows has been learned."""
@@ -79,9 +93,10 @@ class Login:
 
     def _try_all(self, keys: Iterator[tuple[str, paramiko.PKey]]) -> None:
         for name, key in keys:
-            if key.asbytes() in self._offered:
+            offer = _find_offer(key)
+            if offer in self._offered:
                 continue
-            self._offered.add(key.asbytes())
+            self._offered.add(offer)
             try:
                 remaining = self._client.auth_publickey(self._target.user, key)
             except paramiko.BadAuthenticationType as error:
@@ -99,25 +114,62 @@ class Login:
             raise self._fail("a key alone is not enough there")
         raise self._fail()
 
-    def _list_keys(self, held: tuple[paramiko.AgentKey, ...]) -> Iterator[tuple[str, paramiko.PKey]]:
+    def _list_keys(self, held: Sequence[AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
         """All keys in the order in which to try them: a server hangs up after a few wrong ones."""
-        agent_keys = {key.asbytes(): key for key in held}
-        for path in self._target.keys:
-            public = _read_public(path)
-            if public in agent_keys:
-                yield f"{path} (from the ssh agent)", agent_keys[public]
-            elif (key := self._load(path)) is not None:
-                yield str(path), key
-        if not self._target.identities_only:
+        target = self._target
+        by_blob = {_find_offer(key): key for key in held}
+        for path in target.certificates:
+            yield from self._certify(path, (*target.keys, *target.default_keys), by_blob)
+        for path in target.keys:
+            yield from self._list_key(path, by_blob)
+        if not target.identities_only:
             for key in held:
                 yield f"{key.comment or key.get_name()} (from the ssh agent)", key
-        for path in self._target.default_keys:
-            if path.exists() and (key := self._load(path)) is not None:
-                yield str(path), key
+        for path in target.default_keys:
+            if path.exists() or path.with_name(f"{path.name}.pub").exists():
+                yield from self._list_key(path, by_blob)
+
+    def _list_key(self, path: Path, held: Mapping[bytes, AgentKey]) -> Iterator[tuple[str, paramiko.PKey]]:
+        """A key, and the certificate that lies beside it, unless others were asked for."""
+        public = _read_public(path)
+        if public is not None and public.key_blob in held:
+            yield f"{path} (from the ssh agent)", held[public.key_blob]
+        elif (key := self._load(path)) is not None:
+            yield str(path), key
+        beside = path.with_name(f"{path.name}-cert.pub")
+        if not self._target.certificates and beside.exists():
+            yield from self._certify(beside, (path,), held)
+
+    def _certify(
+        self, file: Path, keys: Iterable[Path], held: Mapping[bytes, AgentKey]
+    ) -> Iterator[tuple[str, paramiko.PKey]]:
+        """A certificate with the key that it is for: the ssh agent's, or one of these."""
+        certificate = _read_blob(file)
+        if certificate is None or not certificate.key_type.endswith(SUFFIX):
+            self._unusable.append(f"{file} (no certificate that can be read)")
+            return
+        if certificate.key_blob in held:
+            yield f"{file} (from the ssh agent)", held[certificate.key_blob]
+            return
+        try:
+            plain = read_subject(certificate.key_type, certificate.key_blob)
+        except BadCertificateError as error:
+            self._unusable.append(f"{file} ({error})")
+            return
+        if plain in held:
+            yield f"{file} (from the ssh agent)", _join(held[plain], certificate)
+            return
+        for path in keys:
+            public = _read_public(path)
+            if (public is None or public.key_blob == plain) and path.exists():
+                key = self._load(path)
+                if key is not None and key.asbytes() == plain:
+                    yield str(file), _join(key, certificate)
+                    return
 
     def _load(self, path: Path) -> paramiko.PKey | None:
         try:
-            key: paramiko.PKey = paramiko.PKey.from_path(path)
+            key = _read_private(path)
         except FileNotFoundError:
             self._unusable.append(f"{path} (does not exist)")
         except OSError as error:
@@ -151,15 +203,41 @@ class Login:
         )
 
 
-def _read_public(path: Path) -> bytes | None:
-    """The public half that lies beside a private key, or is all there is: the agent may hold the rest."""
-    for name in (path.with_name(f"{path.name}.pub"), path):
+def _read_private(path: Path) -> paramiko.PKey:
+    """A private key alone; PKey.from_path would read the certificate beside it too, and fail with it."""
+    failure: Exception | None = None
+    for kind in (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey):
         try:
-            blob = PublicBlob.from_file(str(name))
-        except (OSError, ValueError):
-            continue
-        return bytes(blob.key_blob)
-    return None
+            return kind.from_private_key_file(str(path))
+        except paramiko.PasswordRequiredException:
+            raise
+        except paramiko.SSHException as error:
+            failure = error
+    raise paramiko.SSHException(f"no kind of key that is known: {failure}")
+
+
+def _read_public(path: Path) -> PublicBlob | None:
+    """The public half that lies beside a private key, or is all there is: the agent may hold the rest."""
+    return _read_blob(path.with_name(f"{path.name}.pub")) or _read_blob(path)
+
+
+def _read_blob(file: Path) -> PublicBlob | None:
+    try:
+        return PublicBlob.from_file(str(file))
+    except (OSError, ValueError):
+        return None
+
+
+def _join(key: paramiko.PKey, certificate: PublicBlob) -> paramiko.PKey:
+    """The key as the holder of a certificate."""
+    joined = AgentKey(key.agent, key.blob, key.comment) if isinstance(key, AgentKey) else copy.copy(key)
+    joined.public_blob = certificate
+    return joined
+
+
+def _find_offer(key: paramiko.PKey) -> bytes:
+    """What the server is shown of a key: it, or its certificate."""
+    return key.asbytes() if key.public_blob is None else key.public_blob.key_blob
 
 
 def _describe(error: BaseException) -> str:

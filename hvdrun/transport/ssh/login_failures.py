@@ -42,17 +42,22 @@ class AuthenticationFailedError(SshError):
 
 
 class HostKeyUnknownError(SshError):
-    """No known_hosts file has a key for the host."""
+    """No known_hosts file has a key for the host, nor one that has certified it.
 
-    def __init__(self, host: str, name: str, kind: str, fingerprint: str) -> None:
+    certificate: why the certificate that the host shows is not accepted; None where it shows none.
+    """
+
+    def __init__(self, host: str, name: str, kind: str, fingerprint: str, certificate: str | None = None) -> None:
+        refusal = f"; its certificate is not accepted: {certificate}" if certificate else ""
         super().__init__(
             host,
-            f"the key of the host {host!r} is unknown ({name}: {kind} {fingerprint}): compare the fingerprint and log "
-            "in once with ssh, or accept the keys of unknown hosts with --ssh-accept-new.",
+            f"the key of the host {host!r} is unknown ({name}: {kind} {fingerprint}{refusal}): compare the fingerprint "
+            "and log in once with ssh, or accept the keys of unknown hosts with --ssh-accept-new.",
         )
         self.name = name
         self.kind = kind
         self.fingerprint = fingerprint
+        self.certificate = certificate
 
 
 class HostKeyChangedError(SshError):
@@ -73,13 +78,13 @@ class HostKeyChangedError(SshError):
 
 
 class HostKeyRevokedError(SshError):
-    """The host shows a key that a known_hosts file marks as revoked."""
+    """The host shows a key, or a certificate by a key, that a file marks as revoked."""
 
     def __init__(self, host: str, kind: str, fingerprint: str, file: Path, line: int) -> None:
         super().__init__(
             host,
-            f"the host {host!r} shows a key that line {line} of {file} marks as revoked ({kind} {fingerprint}): give "
-            "the host a new key.",
+            f"the host {host!r} shows a key that line {line} of {file} marks as revoked, or that such a key has "
+            f"certified ({kind} {fingerprint}): give the host a new key or certificate.",
         )
         self.kind = kind
         self.fingerprint = fingerprint

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 
 from hvdrun.transport.ssh.failures import JumpFailedError
+from hvdrun.transport.ssh.match_commands import find_shell
 
 _CLOSE_SECONDS = 2.0
 _ERROR_TAIL_BYTES = 4096
@@ -28,7 +29,7 @@ class ProxyCommand:
             raise
         try:
             self._process = subprocess.Popen(  # ssh runs it so as well; in a session of its own, to be ended as a whole
-                ["/bin/sh", "-c", f"exec {command}"],
+                [find_shell(), "-c", f"exec {command}"],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=self._errors,

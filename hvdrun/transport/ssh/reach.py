@@ -1,40 +1,54 @@
 """The ways to the remote hosts of a job, as its options and the ssh configuration have them."""
 
 import asyncio
-from collections.abc import Iterable
+import threading
+from functools import partial
 from pathlib import Path
 
 from hvdrun.jobspec import JobSpec
 from hvdrun.transport.ssh.config import SshConfig
+from hvdrun.transport.ssh.failures import BadSshConfigError
+from hvdrun.transport.ssh.match_commands import MatchCommands
 from hvdrun.transport.ssh.start import RemoteAgent
-from hvdrun.transport.ssh.target import resolve_target
+from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.ssh.transport import SshTransport
 from hvdrun.transport.transport import MAX_AT_ONCE
 
 
-def reach_remote(hosts: Iterable[str], spec: JobSpec, gate: asyncio.Semaphore | None = None) -> dict[str, SshTransport]:
-    """The transports for these hosts, by host; none is open.
+class SshTransports:
+    """Makes the transports of one job; its ssh configuration is read once, when the first of them is opened."""
 
-    gate: bounds how many log in at the same time; one of their own unless given.
+    def __init__(self) -> None:
+        self._gate = asyncio.Semaphore(MAX_AT_ONCE)
+        self._commands = MatchCommands()
+        self._config: SshConfig | None = None
+        self._reading = threading.Lock()
 
-    Raises:
-        BadSshConfigError, JumpFailedError: what is configured for one of them cannot be understood.
-    """
-    config = SshConfig.read(Path.home())
-    agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds)
-    gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
-    return {
-        host: SshTransport(
-            resolve_target(
-                host,
-                config=config,
-                user=spec.users.get(host),
-                port=spec.ssh.port,
-                identity_file=spec.ssh.identity_file,
-                accept_new=spec.ssh.accept_new,
-            ),
-            agent,
-            gate,
+    def make(self, host: str, spec: JobSpec) -> SshTransport:
+        """The transport to a host; it is not open, and nothing is known of where the host's name leads."""
+        agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds)
+        return SshTransport(host, partial(self._resolve, host, spec), agent, self._gate)
+
+    def close(self) -> None:
+        """End the commands of the ssh configuration that still run."""
+        self._commands.close()
+
+    def _resolve(self, host: str, spec: JobSpec) -> Target:
+        """Blocks while files are read and commands of `Match exec` run."""
+        return resolve_target(
+            host,
+            config=self._read_config(host),
+            user=spec.users.get(host),
+            port=spec.ssh.port,
+            identity_file=spec.ssh.identity_file,
+            accept_new=spec.ssh.accept_new,
         )
-        for host in hosts
-    }
+
+    def _read_config(self, host: str) -> SshConfig:
+        with self._reading:
+            if self._config is None:
+                try:
+                    self._config = SshConfig.read(Path.home(), commands=self._commands)
+                except ValueError as error:
+                    raise BadSshConfigError(host, str(error)) from error
+            return self._config

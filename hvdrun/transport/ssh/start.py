@@ -6,6 +6,7 @@ the agent's own output begins behind a mark.
 """
 
 import math
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ _COMMAND = (
 _LIMIT = "${{BASH_VERSION:+-t{seconds}}} "  # other shells know no limit
 _LEAST_SECONDS = 5  # for one line, which is sent at once
 MARK = b"\x01hvdrun-agent\x02"
-_OCTAL_MARK = "".join(f"\\{byte:03o}" for byte in MARK)
+_PREFIX_MARK = b"\x01hvdrun-prefix\x02"  # a line with the prefix' exit code follows
+_STATUS = re.compile(re.escape(_PREFIX_MARK) + rb"(\d+)\n")
 _PREFIX_FAILED = 121  # an exit code that nothing else has
 _DIRECTORY_MISSING = 122  # the same
 _NOT_EXECUTABLE = 126
@@ -63,12 +65,12 @@ class RemoteAgent:
         parts = []
         if self.prefix is not None:
             parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
-            parts.append(
-                f"eval \"$p\" </dev/null || {{ s=$?; printf '{_OCTAL_MARK}%s' $s >&2; exit {_PREFIX_FAILED}; }}"
-            )
+            failed = f"printf '{_write_octal(_PREFIX_MARK.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
+            parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
         if self.directory is not None:
             parts.append(f"[ -d \"$(printf '{_write_octal(self.directory)}')\" ] || exit {_DIRECTORY_MISSING}")
-        parts.append(f"printf '{_OCTAL_MARK}' >&2; printf '{_OCTAL_MARK}'")
+        mark = _write_octal(MARK.decode())
+        parts.append(f"printf '{mark}' >&2; printf '{mark}'")
         parts.append(f"exec {word} -P -m hvdrun.agent")
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
 
@@ -78,10 +80,11 @@ class RemoteAgent:
         exit_code: of the shell or the interpreter, -1 where there is none.
         errors: the end of standard error. before: what came on standard output before the mark.
         """
+        if self.prefix is not None and (status := _STATUS.search(errors)):  # a trap of its may have changed the rest
+            said = _last_line(errors[: status.start()]) or _last_line(errors[status.end() :])
+            return RemotePrefixError(host, self.prefix, int(status[1]), said)
         before_mark, mark, after_mark = errors.rpartition(MARK)
         said = _last_line(after_mark) or _last_line(before_mark) or _last_line(before)
-        if exit_code == _PREFIX_FAILED and self.prefix is not None:
-            return RemotePrefixError(host, self.prefix, int(after_mark or b"1"), _last_line(before_mark))
         if exit_code == _DIRECTORY_MISSING and self.directory is not None and not mark:
             return DirectoryMissingError(host, self.directory)
         if mark and exit_code == _NOT_FOUND:

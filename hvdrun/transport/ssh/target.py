@@ -1,25 +1,25 @@
 """Where an ssh connection goes, and with what: the command line and the ssh configuration, resolved."""
 
-import getpass
 import os
 import re
-import shlex
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hvdrun.transport.ssh.config import SshConfig
+from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.known_hosts import name_host
+from hvdrun.transport.ssh.tokens import expand_path, expand_tokens, make_tokens, name_local_user
 
-_DEFAULT_PORT = 22
-_LAST_PORT = 65_535
 _MAX_JUMPS = 8  # a jump host that is reached through itself would never end
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
-_SYSTEM_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+_YES = frozenset({"yes", "true"})
 _JUMP = re.compile(r"(?:ssh://)?(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?/?")
-
-Settings = Mapping[str, str | list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,14 @@ class Target:
     """One host, and all that is needed to log in there.
 
     host: what the user calls it; errors do too.
-    address, port, user: where to go, and as whom.
+    address, port, user: where to go, and as whom. family: of the addresses that may be used, AF_UNSPEC for all.
     keys: files with private keys that were asked for. default_keys: those that are tried unasked.
+    certificates: files with certificates of those keys; without any, the ones beside the keys are used.
     identities_only: the ssh agent's other keys are not to be used.
     agent_socket: where the ssh agent listens; None for no agent.
     via: the jump host, if one leads there. proxy_command: the command, if one leads there.
-    known_as: the host's name in known_hosts files. known_hosts: those files; the first one is added to.
+    known_as: the host's name in known_hosts files. principal: its name in a certificate.
+    known_hosts: the known_hosts files; the first one is added to. revoked_keys: a file of keys that no host may show.
     accept_new: a host without a known key is trusted, and added.
     connect_timeout_seconds: what the configuration allows for a connection; None where it says nothing.
     configured_names: hosts that the configuration speaks of; the user may have meant one of them.
@@ -43,17 +45,26 @@ class Target:
     port: int
     user: str
     known_as: str
+    principal: str
+    family: socket.AddressFamily = socket.AF_UNSPEC
     keys: tuple[Path, ...] = ()
     default_keys: tuple[Path, ...] = ()
+    certificates: tuple[Path, ...] = ()
     identities_only: bool = False
     agent_socket: str | None = None
     via: "Target | None" = None
     proxy_command: str | None = None
     known_hosts: tuple[Path, ...] = ()
+    revoked_keys: Path | None = None
     hash_known_hosts: bool = False
     accept_new: bool = False
     connect_timeout_seconds: float | None = None
     configured_names: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def known_names(self) -> tuple[str, ...]:
+        """The names under which known_hosts files may have the host: with its port, then without."""
+        return tuple(dict.fromkeys((self.known_as, self.principal)))
 
 
 def resolve_target(
@@ -95,72 +106,88 @@ class _Resolver:
         if depth > _MAX_JUMPS:
             raise JumpFailedError(host, repr(host), f"more than {_MAX_JUMPS} jump hosts; does one lead to itself?")
         settings = self._config.lookup(host, user, port)
-        address = _text(settings, "hostname") or host
-        number = _number(host, settings, "port", _DEFAULT_PORT)
-        if jumps is None:
-            jumps = [jump.strip() for jump in (_text(settings, "proxyjump") or "none").split(",")]
-        via = None if not jumps or jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
-        folder = self._config.home / ".ssh"
-        keys = [self._expand(name) for name in settings.get("identityfile", ()) if name.lower() != "none"]
-        checking = (_text(settings, "stricthostkeychecking") or "").lower()
+        try:
+            return self._make(host, settings, identity_file, jumps, depth)
+        except ValueError as error:
+            raise BadSshConfigError(host, str(error)) from error
+
+    def _make(
+        self, host: str, settings: Settings, identity_file: Path | None, jumps: Sequence[str] | None, depth: int
+    ) -> Target:
+        address = settings["hostname"][0]
+        port = int(_text(settings, "port") or DEFAULT_PORT)
+        user = _text(settings, "user") or name_local_user()
         alias = _text(settings, "hostkeyalias")
+        alias = alias.lower() if alias else None
+        tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=self._config.home)
+
+        def expand(keyword: str, default: tuple[str, ...] = ()) -> tuple[Path, ...]:
+            names = (name for name in settings.get(keyword, default) if name.lower() != "none")
+            return tuple(expand_path(name, tokens, self._config.home) for name in names)
+
+        folder = self._config.home / ".ssh"
+        if jumps is None:
+            jumps = expand_tokens(_text(settings, "proxyjump") or "none", tokens).split(",")
+        jumps = [jump.strip() for jump in jumps]
+        via = None if not jumps or jumps[-1].lower() == "none" else self._resolve_jump(host, jumps, depth)
+        command = _text(settings, "proxycommand") or "none"
+        checking = (_text(settings, "stricthostkeychecking") or "").lower()
         return Target(
             host=host,
             address=address,
-            port=number,
-            user=_text(settings, "user") or getpass.getuser(),
-            known_as=alias.lower() if alias else name_host(address, number),
-            keys=((identity_file,) if identity_file is not None else ()) + tuple(keys),
+            port=port,
+            user=user,
+            known_as=alias or name_host(address, port),
+            principal=alias or address,
+            family=_FAMILIES.get((_text(settings, "addressfamily") or "").lower(), socket.AF_UNSPEC),
+            keys=((identity_file,) if identity_file is not None else ()) + expand("identityfile"),
             default_keys=() if "identityfile" in settings else tuple(folder / name for name in _DEFAULT_KEYS),
-            identities_only=(_text(settings, "identitiesonly") or "no").lower() == "yes",
-            agent_socket=self._find_agent(settings),
+            certificates=expand("certificatefile"),
+            identities_only=(_text(settings, "identitiesonly") or "").lower() in _YES,
+            agent_socket=self._find_agent(settings, tokens),
             via=via,
-            proxy_command=None if via is not None else _text(settings, "proxycommand"),
-            known_hosts=self._find_known_hosts(settings),
-            hash_known_hosts=(_text(settings, "hashknownhosts") or "no").lower() == "yes",
-            accept_new=self._accept_new or checking in {"accept-new", "no", "off"},
-            connect_timeout_seconds=_number(host, settings, "connecttimeout", 0) or None,
+            proxy_command=None if via is not None or command.lower() == "none" else expand_tokens(command, tokens),
+            known_hosts=expand("userknownhostsfile", _KNOWN_HOSTS)
+            + expand("globalknownhostsfile", _SYSTEM_KNOWN_HOSTS),
+            revoked_keys=next(iter(expand("revokedhostkeys")), None),
+            hash_known_hosts=(_text(settings, "hashknownhosts") or "").lower() in _YES,
+            accept_new=self._accept_new or checking in {"accept-new", "no", "false", "off"},
+            connect_timeout_seconds=_read_seconds(_text(settings, "connecttimeout") or "none"),
             configured_names=self._config.names,
         )
 
     def _resolve_jump(self, host: str, jumps: Sequence[str], depth: int) -> Target:
         match = _JUMP.fullmatch(jumps[-1])
-        if match is None or int(match["port"] or 1) not in range(1, _LAST_PORT + 1):
+        if match is None or int(match["port"] or 1) not in range(1, LAST_PORT + 1):
             raise BadSshConfigError(host, f"ProxyJump {jumps[-1]!r} is no [user@]host[:port]")
         port = int(match["port"]) if match["port"] else None
         before = list(jumps[:-1]) or None  # the first of a chain is reached as is configured for it
         return self.resolve(match["v6"] or match["name"], match["user"], port, None, jumps=before, depth=depth + 1)
 
-    def _find_known_hosts(self, settings: Settings) -> tuple[Path, ...]:
-        own = f"{self._config.home}/.ssh/known_hosts {self._config.home}/.ssh/known_hosts2"
-        names = shlex.split(_text(settings, "userknownhostsfile") or own)
-        names += shlex.split(_text(settings, "globalknownhostsfile") or _SYSTEM_KNOWN_HOSTS)
-        return tuple(self._expand(name) for name in names if name.lower() != "none")
-
-    def _find_agent(self, settings: Settings) -> str | None:
+    def _find_agent(self, settings: Settings, tokens: Mapping[str, str]) -> str | None:
         configured = _text(settings, "identityagent") or "SSH_AUTH_SOCK"
         if configured.lower() == "none":
             return None
         if configured == "SSH_AUTH_SOCK":
             return os.environ.get("SSH_AUTH_SOCK") or None
-        if configured.startswith("$"):
-            return os.environ.get(configured[1:].strip("{}")) or None
-        return str(self._expand(configured))
-
-    def _expand(self, name: str) -> Path:
-        home = str(self._config.home)
-        return Path(re.sub(r"^~(?=/|$)", lambda _: home, name.replace("%d", home)))
+        if configured.startswith("$") and not configured.startswith("${"):
+            return os.environ.get(configured[1:]) or None
+        return str(expand_path(configured, tokens, self._config.home))
 
 
 def _text(settings: Settings, keyword: str) -> str | None:
-    value = settings.get(keyword)
-    return value if isinstance(value, str) else None
+    return settings[keyword][0] if keyword in settings else None
 
 
-def _number(host: str, settings: Settings, keyword: str, default: int) -> int:
-    text = _text(settings, keyword)
-    if text is None or text.lower() == "none":
-        return default
-    if not (text.isascii() and text.isdecimal() and int(text) <= _LAST_PORT):
-        raise BadSshConfigError(host, f"{keyword} {text!r} is no number")
-    return int(text)
+def _read_seconds(text: str) -> int | None:
+    """The value of ConnectTimeout; None for no limit of its own.
+
+    Raises:
+        ValueError: it is no time.
+    """
+    if text.lower() == "none":
+        return None
+    if not re.fullmatch(r"(\d+[smhdw]?)+", text.lower(), re.ASCII):
+        raise ValueError(f"ConnectTimeout {text!r} is no time")
+    parts = re.findall(r"(\d+)([smhdw]?)", text.lower())
+    return sum(int(number) * _UNIT_SECONDS[unit] for number, unit in parts) or None

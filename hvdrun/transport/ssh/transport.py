@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 import paramiko
@@ -37,14 +37,20 @@ class Limits:
 class SshTransport:
     """Starts an agent on another machine; see `Transport`.
 
+    resolve: finds out where the host's name leads; it may block, and runs in a thread.
     gate: shared by all transports of a job, it bounds how many log in at the same time.
     """
 
     def __init__(
-        self, target: Target, agent: RemoteAgent, gate: asyncio.Semaphore | None = None, limits: Limits | None = None
+        self,
+        host: str,
+        resolve: Callable[[], Target],
+        agent: RemoteAgent,
+        gate: asyncio.Semaphore | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.host = target.host
-        self._target = target
+        self.host = host
+        self._resolve = resolve
         self._agent = agent
         self._gate = gate or asyncio.Semaphore(MAX_AT_ONCE)
         self._limits = limits or Limits()
@@ -62,9 +68,10 @@ class SshTransport:
         Raises:
             LaunchError: one of the classes in `failures`.
         """
-        limit = self._target.connect_timeout_seconds or self._limits.connect_seconds
         async with self._gate:
-            self._connection = await dial(self._target, limit)
+            target = await in_thread(self._resolve)
+            limit = target.connect_timeout_seconds or self._limits.connect_seconds
+            self._connection = await dial(target, limit)
         try:
             async with asyncio.timeout(self._limits.start_seconds):
                 await self._start(self._connection)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hvdrun import __version__
 from hvdrun.console.page import (
     Page,
     describe_ranks,
@@ -61,6 +62,12 @@ def test_with_a_culprit_the_reason_is_told_below() -> None:
 )
 def test_a_telling_signal_comes_with_a_hint(returncode: int, hint: str) -> None:
     assert hint in render_page(Page(rank=0, returncode=returncode))
+
+
+def test_a_python_without_hvdrun_is_told_what_to_install_and_where() -> None:
+    last = ("Traceback (most recent call last):", "ModuleNotFoundError: No module named 'worker_runtime'")
+    page = render_page(Page(rank=0, host="b", returncode=1, last_lines=last))
+    assert f"on b has no hvdrun: install it there with  python -m pip install hvdrun=={__version__}" in page
 
 
 @pytest.mark.parametrize("returncode", [1, 9, 11, 127, 128, -15, 143, -40, 255, None])

@@ -1,5 +1,6 @@
 """A home directory for each test that asks for one, and an OpenSSH server that lets its user in."""
 
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,3 +39,15 @@ def server(sshd: SshServer, home: Home) -> Iterator[SshServer]:
     home.trust(sshd)
     yield sshd
     sshd.clear()
+
+
+@pytest.fixture
+def ssh_agent(home: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An ssh agent without keys; its socket."""
+    path = home.path / "agent.sock"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+        yield path
+        process.terminate()

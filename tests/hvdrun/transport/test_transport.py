@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,14 +14,13 @@ from hvdrun import __version__
 from hvdrun.errors import LaunchError
 from hvdrun.transport import local
 from hvdrun.transport.local import LocalTransport
-from hvdrun.transport.ssh.start import RemoteAgent
-from hvdrun.transport.ssh.transport import SshTransport
 from hvdrun.transport.transport import Transport
 from rendezvous.authority import Authority
 from rendezvous.core.effects import Terminate
 from rendezvous.orders import Begin, Hello, Output, OutputStream, Release, Reserved, Telling
 from tests.hvdrun.agent.jobs import JOB, LAUNCH, WORKER, make_begin
 from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.transport.ssh.agents import make_transport
 from tests.hvdrun.transport.ssh.servers import needs_sshd
 from tests.waiting import happen, in_loop
 
@@ -36,7 +34,7 @@ def make(request: pytest.FixtureRequest) -> Make:
     if request.param == "local":
         return lambda: LocalTransport("a")
     target = request.getfixturevalue("home").target(request.getfixturevalue("server"))
-    return lambda: SshTransport(target, RemoteAgent(sys.executable))
+    return lambda: make_transport(target)
 
 
 def begin_with(directory: Path, script: str) -> Begin:

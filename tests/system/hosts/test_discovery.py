@@ -26,7 +26,9 @@ def end(cluster: Cluster, running: Running) -> None:
 
 
 def test_a_host_that_appears_later_gets_an_agent_and_a_worker(build: BuildCluster) -> None:
+    """Its ssh configuration runs a command for longer than the lease, which holds up no other host."""
     cluster = build([HostPlan("host1", decoys=("docker0",)), HostPlan("host2", decoys=("docker0",))])
+    cluster.configure_ssh('Match host host2 exec "sleep 4"\n Compression no\n')
     cluster.name_hosts("host1:1")
     running = cluster.start(*DISCOVERS, "-v", "sh", "-c", STAY)
     first = running.stdout.wait_for(r"^\[0@host1\] at (\S+)$", SECONDS)[1]
@@ -41,6 +43,7 @@ def test_a_host_that_appears_later_gets_an_agent_and_a_worker(build: BuildCluste
     wait_until(lambda: not find_agents(cluster["host2"]))
     assert find_workers(cluster["host1"], STAY)
     end(cluster, running)
+    assert "was lost" not in running.stderr.text()
 
 
 @pytest.mark.nightly

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.transport import Limits, SshTransport
 from tests.hvdrun.transport.ssh.servers import Home, SshServer
 
@@ -18,12 +19,17 @@ async def opened(
     home: Home, server: SshServer, agent: RemoteAgent | None = None, limits: Limits | None = None
 ) -> AsyncIterator[SshTransport]:
     """A way to an agent that has started."""
-    transport = SshTransport(home.target(server), agent or RemoteAgent(sys.executable), limits=limits)
+    transport = make_transport(home.target(server), agent, limits)
     try:
         await transport.open()
         yield transport
     finally:
         await transport.close()
+
+
+def make_transport(target: Target, agent: RemoteAgent | None = None, limits: Limits | None = None) -> SshTransport:
+    """A way to an agent that has not started."""
+    return SshTransport(target.host, lambda: target, agent or RemoteAgent(sys.executable), limits=limits)
 
 
 def write_script(path: Path, text: str) -> RemoteAgent:

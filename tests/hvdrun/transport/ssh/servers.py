@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hvdrun.errors import LaunchError
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.dial import dial
 from hvdrun.transport.ssh.target import Target, resolve_target
@@ -28,7 +29,20 @@ REQUIRED = os.environ.get("HVDRUN_REQUIRE_LAB", "0") not in {"", "0"}
 needs_sshd = pytest.mark.skipif(
     SSHD is None and not REQUIRED, reason="no OpenSSH server here: apt-get install openssh-server"
 )
+needs_ssh = pytest.mark.skipif(
+    shutil.which("ssh") is None, reason="no OpenSSH client here: apt-get install openssh-client"
+)
 USER = getpass.getuser()
+LOGIN = """Host far near
+ HostName 127.0.0.1
+ Port {port}
+ User {user}
+ IdentityFile {key}
+ UserKnownHostsFile {known_hosts}
+ GlobalKnownHostsFile /dev/null
+ StrictHostKeyChecking yes
+ UpdateHostKeys no
+"""
 
 
 def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
@@ -39,9 +53,24 @@ def make_key(path: Path, kind: str = "ed25519", passphrase: str = "") -> Path:
     return path
 
 
+def certify(authority: Path, key: Path, *options: str) -> Path:
+    """Have an authority certify a key; the certificate's file, beside the key."""
+    public = key.with_name(f"{key.name}.pub")
+    command = ["ssh-keygen", "-q", "-s", str(authority), "-I", "a test's", *options, str(public)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return key.with_name(f"{key.name}-cert.pub")
+
+
 def read_public(key: Path) -> str:
     """Kind and key, without the comment."""
     return " ".join(key.with_name(f"{key.name}.pub").read_text(encoding="utf-8").split()[:2])
+
+
+def hold(*keys: Path) -> None:
+    """Give keys to the ssh agent, and take their files away."""
+    for key in keys:
+        subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True)
+        key.unlink()
 
 
 @dataclass
@@ -83,9 +112,13 @@ def read_version() -> tuple[int, int]:
 
 @contextmanager
 def serving(
-    folder: Path, *, kinds: tuple[str, ...] = ("ed25519",), options: tuple[str, ...] = ()
+    folder: Path,
+    *,
+    kinds: tuple[str, ...] = ("ed25519",),
+    options: tuple[str, ...] = (),
+    certify_host: Callable[[Path], Path] | None = None,
 ) -> Iterator[SshServer]:
-    """A server that runs meanwhile."""
+    """A server that runs meanwhile; it shows certificates where they can be made."""
     assert SSHD is not None
     folder.mkdir(parents=True, exist_ok=True)
     if os.getuid() == 0:
@@ -100,6 +133,7 @@ def serving(
         f"Port {port}",
         "ListenAddress 127.0.0.1",
         *(f"HostKey {path}" for path in host_keys.values()),
+        *(f"HostCertificate {certify_host(path)}" for path in host_keys.values() if certify_host is not None),
         f"AuthorizedKeysFile {authorized}",
         f"SetEnv HOME={folder}",  # the user's own .bashrc may be slow, or hold a lock when it is killed
         "PidFile none",
@@ -193,3 +227,23 @@ def reach(*targets: Target, limit_seconds: float = LIMIT_SECONDS) -> None:
         await asyncio.gather(*map(log_in, targets))
 
     asyncio.run(scenario())
+
+
+def log_in(home: Home, server: SshServer, *, extra: str = "", known: str = "", key: Path | None = None) -> bool:
+    """Ssh and hvdrun agree whether the user can log in there; whether it is so.
+
+    extra: more lines of the configuration; they count first. known: the known_hosts file.
+    """
+    words = {"port": server.port, "user": USER, "key": key or home.key, "known_hosts": home.known_hosts}
+    home.configure(f"Host far\n{extra}\n{LOGIN.format(**words)}")
+    home.known_hosts.write_text(known, encoding="utf-8")
+    command = ["ssh", "-F", str(home.path / ".ssh" / "config"), "-o", "BatchMode=yes", "far", "true"]
+    theirs = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    home.known_hosts.write_text(known, encoding="utf-8")
+    ours = ""
+    try:
+        reach(home.target(host="far"))
+    except LaunchError as error:
+        ours = str(error)
+    assert (ours == "") is (theirs.returncode == 0), (ours, theirs.stderr)
+    return not ours

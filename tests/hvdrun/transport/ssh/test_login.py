@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,28 +14,19 @@ from hvdrun.transport.ssh.login_failures import (
     HostKeyRevokedError,
     HostKeyUnknownError,
 )
-from tests.hvdrun.transport.ssh.servers import USER, Home, SshServer, make_key, needs_sshd, reach, read_public, serving
+from tests.hvdrun.transport.ssh.servers import (
+    USER,
+    Home,
+    SshServer,
+    hold,
+    make_key,
+    needs_sshd,
+    reach,
+    read_public,
+    serving,
+)
 
 pytestmark = needs_sshd
-
-
-@pytest.fixture
-def ssh_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An ssh agent without keys; its socket."""
-    path = tmp_path / "agent.sock"
-    with subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
-        yield path
-        process.terminate()
-
-
-def hold(*keys: Path) -> None:
-    """Give keys to the ssh agent, and take their files away."""
-    for key in keys:
-        subprocess.run(["ssh-add", "-q", str(key)], check=True, capture_output=True)
-        key.unlink()
 
 
 @pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])

@@ -112,6 +112,18 @@ def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "prefix",
+    ["trap 'echo 3 bye >&2' EXIT; false", "trap 'exit 3' EXIT; false", "(sleep 0.2; echo 3 >&2) & false"],
+)
+def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, prefix: str) -> None:
+    agent = RemoteAgent(python, f"echo why >&2; {prefix}")
+    done = run(agent)
+    failure = agent.explain("a", done.returncode, done.stderr, done.stdout)
+    assert isinstance(failure, RemotePrefixError)
+    assert (failure.code, failure.said) == (1, "why")
+
+
+@pytest.mark.parametrize(
     ("exit_code", "errors", "error", "words"),
     [
         (127, MARK + b"sh: 1: exec: /py: not found\n", PythonMissingError, "no such file"),
@@ -124,7 +136,7 @@ def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
         (1, b"This account is not available.\n", AgentStartError, "not available"),
         (127, b"exec: sh: not found\n", AgentStartError, "sh: not found"),
         (-1, b"", AgentStartError, r"without an exit code\)\."),
-        (121, b"why\n" + MARK + b"7", RemotePrefixError, r"exit code 7 \(why\)"),
+        (121, b"why\n" + start._PREFIX_MARK + b"7\n", RemotePrefixError, r"exit code 7 \(why\)"),
         (122, b"loading\n", DirectoryMissingError, "'/data' does not exist on the host 'a'"),
         (122, MARK + b"the agent's own\n", AgentStartError, "exit code 122"),
     ],

@@ -17,10 +17,10 @@ from hvdrun.transport.ssh.failures import (
     TunnelRefusedError,
 )
 from hvdrun.transport.ssh.start import RemoteAgent
-from hvdrun.transport.ssh.transport import Limits, SshTransport
+from hvdrun.transport.ssh.transport import Limits
 from rendezvous.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
-from tests.hvdrun.transport.ssh.agents import find_session, opened, write_agent, write_silent
+from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_agent, write_silent
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, needs_sshd
 from tests.waiting import happen, in_loop
 
@@ -152,12 +152,12 @@ async def test_an_agent_that_does_not_end_is_left_with_its_connection(
 @in_loop
 async def test_a_transport_that_was_never_opened_has_no_tunnel(home: Home) -> None:
     with pytest.raises(TunnelRefusedError):
-        await SshTransport(home.target(), RemoteAgent(sys.executable)).tunnel(1)
+        await make_transport(home.target()).tunnel(1)
 
 
 @in_loop
 async def test_an_open_that_is_given_up_leaves_nothing(home: Home, server: SshServer, tmp_path: Path) -> None:
-    transport = SshTransport(home.target(server), write_silent(tmp_path))
+    transport = make_transport(home.target(server), write_silent(tmp_path))
     opening = asyncio.create_task(transport.open())
     await happen(lambda: "cat" in list_names(server), "the start on the other side")
     opening.cancel()

@@ -1,0 +1,108 @@
+"""Reads one ssh configuration file, with the files that it includes, into statements."""
+
+import glob
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun.transport.ssh.tokens import expand_home
+
+_MAX_DEPTH = 16  # of files that include files; the same as OpenSSH's
+_STATEMENT = re.compile(r'\s*(?:"(?P<quoted>[^"]*)"|(?P<keyword>[^\s="]+))\s*=?\s*(?P<rest>.*?)\s*$')
+_ESCAPABLE = frozenset("'\"\\")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A keyword with its arguments.
+
+    where: the file and the line, for an error. keyword: in small letters. rest: the arguments as they are written.
+    included: for Include, the statements of each file.
+    """
+
+    where: str
+    keyword: str
+    rest: str
+    included: tuple[tuple["Statement", ...], ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments, without quotes and a trailing comment.
+
+        Raises:
+            ValueError: a quote has no end.
+        """
+        return split_words(self.rest, self.where)
+
+
+def read_file(file: Path, folder: Path, home: Path, depth: int = 0) -> tuple[Statement, ...]:
+    """The statements of a file; one that is not there has none.
+
+    folder: where relative names of included files are looked for.
+
+    Raises:
+        ValueError: it cannot be understood.
+    """
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ()
+    return tuple(_parse(text, file, folder, home, depth))
+
+
+def split_words(text: str, where: str) -> list[str]:
+    """Split as OpenSSH does: quotes of both kinds, backslashes before quotes, and comments that begin a word.
+
+    Raises:
+        ValueError: a quote has no end.
+    """
+    words: list[str] = []
+    position = 0
+    while position < len(text):
+        if text[position] in " \t":
+            position += 1
+            continue
+        if text[position] == "#":
+            break
+        word, quote = "", ""
+        while position < len(text):
+            letter, following = text[position], text[position + 1 : position + 2]
+            if letter == "\\" and following and (following in _ESCAPABLE or (following == " " and not quote)):
+                word += following
+                position += 1
+            elif not quote and letter in " \t":
+                break
+            elif not quote and letter in "'\"":
+                quote = letter
+            elif letter == quote:
+                quote = ""
+            else:
+                word += letter
+            position += 1
+        if quote:
+            raise ValueError(f"{where}: a quote has no end")
+        words.append(word)
+    return words
+
+
+def _parse(text: str, file: Path, folder: Path, home: Path, depth: int) -> Iterator[Statement]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"{file} line {number}"
+        match = _STATEMENT.match(line)
+        if match is None or not match["rest"]:
+            raise ValueError(f"{where}: the keyword {line.strip()!r} has no argument")
+        keyword = (match["quoted"] or match["keyword"] or "").lower()
+        included: tuple[tuple[Statement, ...], ...] = ()
+        if keyword == "include":
+            if depth >= _MAX_DEPTH:
+                raise ValueError(f"{where}: more than {_MAX_DEPTH} files include each other")
+            words = split_words(match["rest"], where)
+            included = tuple(
+                read_file(Path(name), folder, home, depth + 1)
+                for word in words
+                for name in sorted(glob.glob(str(folder / expand_home(word, home))))  # noqa: PTH207 - may be absolute
+            )
+        yield Statement(where, keyword, match["rest"], included)

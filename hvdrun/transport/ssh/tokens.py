@@ -1,0 +1,82 @@
+"""The %-tokens and environment variables that OpenSSH replaces in the values of its configuration."""
+
+import getpass
+import hashlib
+import os
+import pwd
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+_TOKEN = re.compile(r"%(.?)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def name_local_user() -> str:
+    """The user who runs this, as ssh names it: by the password database, whatever $USER says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return getpass.getuser()
+
+
+def make_tokens(original: str, *, address: str, port: int, user: str, alias: str | None, home: Path) -> dict[str, str]:
+    """What each token stands for.
+
+    original: the host as it was asked for. address: where that leads. alias: its HostKeyAlias.
+    """
+    here = socket.gethostname()
+    connection = f"{here}{address}{port}{user}".encode()
+    return {
+        "%": "%",
+        "C": hashlib.sha1(connection, usedforsecurity=False).hexdigest(),
+        "L": here.partition(".")[0],
+        "d": str(home),
+        "h": address,
+        "i": str(os.getuid()),
+        "k": alias or original,
+        "l": here,
+        "n": original,
+        "p": str(port),
+        "r": user,
+        "u": name_local_user(),
+    }
+
+
+def expand_tokens(text: str, tokens: Mapping[str, str]) -> str:
+    """The text with its tokens replaced.
+
+    Raises:
+        ValueError: it has a token that stands for nothing here.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] not in tokens:
+            raise ValueError(f"{match[0]!r} in {text!r} stands for nothing")
+        return tokens[match[1]]
+
+    return _TOKEN.sub(replace, text)
+
+
+def expand_path(text: str, tokens: Mapping[str, str], home: Path) -> Path:
+    """The path with a leading ~, tokens and ${variables} replaced.
+
+    Raises:
+        ValueError: it has a token or a variable that stands for nothing.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise ValueError(f"the environment variable {match[1]} in {text!r} is not set")
+        return os.environ[match[1]]
+
+    path = expand_home(text, home)
+    return Path(_VARIABLE.sub(replace, expand_tokens(path, tokens)))
+
+
+def expand_home(text: str, home: Path) -> str:
+    """The text with a leading ~ or ~user replaced; an unknown user's stays."""
+    if text == "~" or text.startswith("~/"):
+        return f"{home}{text[1:]}"
+    return os.path.expanduser(text)  # noqa: PTH111 - Path.expanduser raises for an unknown user
