@@ -127,10 +127,19 @@ class GradientReducer:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the gradients are those that `synchronize()` made: none was added to, or taken away, since then."""
+        """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
         return self._is_reduced and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
         )
+
+    def are_all_reduced(self) -> bool:
+        """Whether those of all ranks are, which all must ask: a backward pass may have touched them on one alone.
+
+        Raises:
+            HorovodInternalError: the ranks could not be asked.
+        """
+        others = torch.tensor([not self.is_reduced], dtype=torch.float32, device="cpu")
+        return self._seat is None or not self.average(others, part="others").item()
 
     def synchronize(self) -> None:
         """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
