@@ -106,6 +106,7 @@ class GradientReducer:
         self._has_changed = False  # the parameters have, since the last step
         self._is_busy = False  # the step is being completed
         self._is_reduced = False  # the step that came last was, and no other has begun
+        self._has_reduced = False  # some step, with the present executor
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
@@ -138,8 +139,10 @@ class GradientReducer:
         Raises:
             HorovodInternalError: the ranks could not be asked.
         """
+        if not self._has_reduced:
+            return False  # ranks that have just come would not ask
         others = torch.tensor([not self.is_reduced], dtype=torch.float32, device="cpu")
-        return self._seat is None or not self.average(others, part="others").item()
+        return not self.average(others, part="others").item()
 
     def synchronize(self) -> None:
         """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
@@ -155,7 +158,7 @@ class GradientReducer:
                     self._reduce(seat)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
-                self._is_reduced = True
+                self._is_reduced = self._has_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_executor(), self._find_set)
@@ -315,6 +318,7 @@ class GradientReducer:
             self._executor, self._generation = executor, executor.generation
             self._seat = Seat.take(executor, self._find_set(), self._label)
             executor.accord.add_helper(self)
+            self._has_reduced = False
             self._end_step()
             if self._check is not None:
                 self._check.begin()
