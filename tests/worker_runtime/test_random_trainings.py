@@ -40,12 +40,11 @@ REFUSED = (
     "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
 )
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
-
-
 USES = (frozenset(BLOCKS),) * 2
 EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
 # What Hypothesis has found: each made the ranks part, or wait for each other.
 SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
+ON_ONE_RANK = (Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), True), Step(0, "scaler"))  # noqa: FBT003 - the same
 SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
 FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
 
@@ -89,6 +88,7 @@ def check(program: Program, ranks: RankPool) -> None:
 @settings(SETTINGS, max_examples=PROGRAMS)
 @given(program=programs())
 @example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
+@example(program=Program(2, 1, clears_by_model=False, operations=ON_ONE_RANK))
 @example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
 @example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:

@@ -106,6 +106,7 @@ class GradientReducer:
         self._has_changed = False  # the parameters have, since the last step
         self._is_busy = False  # the step is being completed
         self._is_reduced = False  # the step that came last was, and no other has begun
+        self._has_reduced = False  # some step, with the present executor
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
@@ -127,10 +128,21 @@ class GradientReducer:
 
     @property
     def is_reduced(self) -> bool:
-        """Whether the gradients are those that `synchronize()` made: none was added to, or taken away, since then."""
+        """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
         return self._is_reduced and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
         )
+
+    def are_all_reduced(self) -> bool:
+        """Whether those of all ranks are, which all must ask: a backward pass may have touched them on one alone.
+
+        Raises:
+            HorovodInternalError: the ranks could not be asked.
+        """
+        if not self._has_reduced:
+            return False  # ranks that have just come would not ask
+        others = torch.tensor([not self.is_reduced], dtype=torch.float32, device="cpu")
+        return not self.average(others, part="others").item()
 
     def synchronize(self) -> None:
         """Wait until every parameter's gradient is the reduced one. Alone in its set, a rank has them already.
@@ -146,7 +158,7 @@ class GradientReducer:
                     self._reduce(seat)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
-                self._is_reduced = True
+                self._is_reduced = self._has_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_executor(), self._find_set)
@@ -306,6 +318,7 @@ class GradientReducer:
             self._executor, self._generation = executor, executor.generation
             self._seat = Seat.take(executor, self._find_set(), self._label)
             executor.accord.add_helper(self)
+            self._has_reduced = False
             self._end_step()
             if self._check is not None:
                 self._check.begin()

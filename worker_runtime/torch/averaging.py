@@ -18,7 +18,7 @@ class Averaging(Facade):
     """Steps with the gradients of all ranks; however they are combined, this calls it to average."""
 
     _reducer: GradientReducer
-    _is_synchronized: bool  # by the user; as long as the reducer says that the gradients are still those
+    _is_synchronized: bool  # by the user; as long as the gradients are still those, which the reducer knows
     _is_unscaled: bool  # for a gradient scaler, and so synchronized; as long as the same
     _skips_synchronize: bool
 
@@ -61,11 +61,10 @@ class Averaging(Facade):
             return self._optimizer.step(closure)
         if closure is not None:
             return self._optimizer.step(lambda: self._average_inside(closure))
-        is_reduced = (self._is_unscaled or self._is_synchronized) and self._reducer.is_reduced
-        if self._is_unscaled and is_reduced:
+        if self._is_unscaled and self._reducer.are_all_reduced():
             self._is_unscaled = False
             return self._optimizer.step()
-        if self._is_synchronized and is_reduced:
+        if self._is_synchronized and self._reducer.is_reduced:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after "
                 "optimizer.synchronize(): the gradients are averaged a second time",
@@ -113,7 +112,7 @@ class Averaging(Facade):
 
     def _prepare_unscaling(self) -> None:
         """Average first, unless the user has."""
-        if self._skips_synchronize or (self._is_synchronized and self._reducer.is_reduced):
+        if self._skips_synchronize or (self._is_synchronized and self._reducer.are_all_reduced()):
             return
         self._reducer.synchronize()
         self._is_synchronized, self._is_unscaled = False, True

@@ -143,9 +143,8 @@ class Player:
                 self._perform(operation)
             except (UserError, RuntimeError, ValueError, AssertionError) as error:
                 self._outcome.failures[number] = f"{type(error).__name__}: {error}"
-                if not isinstance(operation, Backward):  # else the optimizers have not heard of it
-                    for wrapped in self._wraps:
-                        wrapped.begin()
+                if isinstance(operation, Step | Closure):  # of other failures its optimizer has not heard
+                    self._find(operation.optimizer).begin()
                 self._clear()
             parameters = [self.model[name].detach().reshape(-1) for name in PARAMETERS]
             self._outcome.parameters.append(torch.cat(parameters).clone())
@@ -335,11 +334,11 @@ class Player:
 
     def _step_with_closure(self, operation: Closure) -> None:
         wrapped = self._find(operation.optimizer)
+        self._clear()
         if not self._is_distributed:
             self._refuse_superseded(wrapped)
             if operation.fails_on:
                 raise UserError(ELSEWHERE)
-        self._clear()
 
         def closure() -> torch.Tensor:
             self._may_come(operation.uses)
