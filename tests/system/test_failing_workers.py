@@ -188,15 +188,7 @@ pathlib.Path("on").touch()
 
 @pytest.mark.parametrize(
     ("failure", "code", "options"),
-    rest_nightly(
-        [
-            ("raise ValueError('its own')", 1, []),
-            ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"]),
-            ("sys.exit(3)", 3, ["--no-prefork"]),
-            ("raise ValueError('its own')", 1, ["--min-np", "1"]),
-        ],
-        first=2,
-    ),
+    [("raise ValueError('its own')", 1, []), ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"])],
 )
 def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long_its_exit_hooks_take(
     hvdrun: Launcher, failure: str, code: int, options: list[str]
