@@ -17,7 +17,7 @@ state is broadcast (sync) and that in which the program begins to read its data 
 children anew), and how many steps were made twice. Within the pause there is a step, and a commit, which saves the
 state: what each of the two takes when nothing happens (one step, commit) is not standing still. torchrun
 (--max-restarts) ends all workers and starts them anew: for it, only the return to full size can be told. Horovod is not
-measured here: on one host it cannot go on.
+measured here: on one host it cannot go on. Long because each way to fail, and each figure, is told on its own line.
 """
 
 import argparse

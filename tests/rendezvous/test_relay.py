@@ -1,4 +1,7 @@
-"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said."""
+"""Relays between workers and server: what breaks on the way loses nothing, and what cannot be mended is said.
+
+Long because each call that a relay passes on can break in its own way.
+"""
 
 import asyncio
 import os
