@@ -19,7 +19,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from rendezvous.core.model import limit_silence
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
@@ -39,6 +38,7 @@ from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
 from worker_runtime.handles import Handle, are_running
 from worker_runtime.link import Link
+from worker_runtime.membership import limit_silence
 from worker_runtime.mentions import Mention
 from worker_runtime.names import Names
 from worker_runtime.operation import Members, Operation
