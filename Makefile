@@ -17,7 +17,7 @@ endif
 # Which part of `make nightly` runs: make nightly SHARD=1/3.
 SHARD ?= 1/1
 
-.PHONY: help demo test lint nightly soak bench protos clean setup check-python
+.PHONY: help demo test lint nightly soak gpu bench protos clean setup check-python
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
 	@echo "              trainings and a Gluon training on four ranks"
+	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
 	@echo "make bench    measure, beside torchrun, DDP, gloo, MXNet alone, and Horovod where it is installed"
 	@echo "make protos   generate the code of protos/*.proto again"
 	@echo "make clean    remove .venv, caches and built files"
@@ -59,6 +60,9 @@ soak: setup
 	  tests/system/test_recovery.py tests/system/test_many_generations.py tests/system/test_horovod_training.py \
 	  --timeout=3600
 	HVDRUN_SOAK_WORKERS=4 $(BIN)/pytest tests/worker_runtime/mxnet/test_trainer.py --timeout=3600
+
+gpu: setup
+	@$(BIN)/python tests/house/gpu.py
 
 bench: setup
 	$(BIN)/python benchmarks/launch.py

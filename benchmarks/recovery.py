@@ -2,8 +2,9 @@
 
     .venv/bin/python benchmarks/recovery.py --runs 10
 
-In each run a job trains, and one worker is killed with SIGKILL at a random moment. All workers write down when each of
-their steps has ended, and ours also when each part of a recovery does. So it is told, in seconds from the kill:
+In each run a job trains, and at a random moment one worker is killed with SIGKILL, or fails by itself after its next
+step: by an exception, `sys.exit(3)` or `os._exit(3)`. All workers write down when each of their steps has ended, and
+ours also when each part of a recovery does. So it is told, in seconds from the kill or failure:
 
 - shrink: until the slowest survivor has ended its next step; of it, until it has heard of the loss (detect), until the
   next generation is published with its verdict (agree), until its members are connected (rebuild), and the rest (step);
@@ -61,12 +62,13 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A job, and who is killed in it.
+    """A job, and who is lost in it.
 
     size: how many workers.
     victim: its rank.
     width: of the hidden layer.
     children: processes that load data for each worker.
+    fate: how the victim ends: "kill" by SIGKILL, else by itself; one of `recovery_worker.FATES`.
     is_peer: it runs under torchrun.
     """
 
@@ -75,11 +77,15 @@ class Case:
     victim: int = 1
     width: int = 90
     children: int = 0
+    fate: str = "kill"
     is_peer: bool = False
 
 
 CASES = {
     "small": Case("10,000 parameters, rank 1"),
+    "exception": Case("the same, an exception", fate="exception"),
+    "exit": Case("the same, `sys.exit(3)`", fate="exit"),
+    "_exit": Case("the same, `os._exit(3)`", fate="_exit"),
     "rank-0": Case("the same, rank 0", victim=0),
     "three": Case("the same, one of three", size=3),
     "children": Case("the same, two DataLoader children", children=2),
@@ -129,17 +135,30 @@ def run_once(case: Case, chance: random.Random, warm_seconds: float) -> Figures 
             raise RuntimeError(f"{case.title}: the workers have not trained within {START_SECONDS:g} s")
         victim = next(note["pid"] for note in notes if note["what"] == "step" and note["rank"] == case.victim)
         time.sleep(warm_seconds + chance.uniform(0.0, MOMENT_SECONDS))
-        killed = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
+        killed = end(case, watcher, victim)
         back = watcher.wait(lambda notes: have_stepped(notes, case.size, killed, SETTLED_STEPS), LIMIT_SECONDS)
         return None if back is None else measure(case, back, victim, killed)
+
+
+def end(case: Case, watcher: Watcher, victim: int) -> float:
+    """Kill the victim, or have it fail; when it did."""
+    if case.fate == "kill":
+        killed = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        return killed
+    os.kill(victim, signal.SIGUSR1)
+    notes = watcher.wait(lambda notes: min_at(notes, victim, 0.0, "fails") is not None, LIMIT_SECONDS)
+    if notes is None:
+        raise RuntimeError(f"{case.title}: the worker has not failed within {LIMIT_SECONDS:g} s")
+    return min_at(notes, victim, 0.0, "fails") or 0.0
 
 
 @contextmanager
 def start(case: Case, folder: Path) -> Iterator[None]:
     """Within it, the job runs; its workers write into the folder."""
     python = Path(sys.executable)
-    arguments = [str(SCRIPT), "ddp" if case.is_peer else "ours", str(folder), str(case.width), str(case.children)]
+    way = "ddp" if case.is_peer else "ours"
+    arguments = [str(SCRIPT), way, str(folder), str(case.width), str(case.children), case.fate]
     if case.is_peer:
         launch = ["-m", "torch.distributed.run", "--standalone", "--max-restarts", "3", "--nproc-per-node"]
         command = [str(python), *launch, str(case.size), *arguments]
@@ -226,7 +245,7 @@ def find_p90(values: Sequence[float]) -> float:
 
 def render(results: Mapping[str, Sequence[Figures | None]]) -> str:
     """The table: medians in milliseconds, with the 90th percentile behind them."""
-    lines = [f"| killed | {' | '.join((*PARTS, *ORDINARY))} | steps lost | not back |"]
+    lines = [f"| lost | {' | '.join((*PARTS, *ORDINARY))} | steps lost | not back |"]
     lines.append("|---" * lines[0].count(" | ") + "|---|")
     for name, runs in results.items():
         good = [run for run in runs if run is not None]
@@ -277,7 +296,7 @@ def main() -> None:
         for name, runs in results.items():
             print(f"run {number + 1} of {arguments.runs}: {name}    ", file=sys.stderr, end="\r", flush=True)
             runs.append(run_once(CASES[name], chance, arguments.warm))
-    print(f"\n{machine}\n\n### kill -9 of a worker: ms, median (p90) of {arguments.runs} runs\n\n{render(results)}\n")
+    print(f"\n{machine}\n\n### loss of a worker: ms, median (p90) of {arguments.runs} runs\n\n{render(results)}\n")
     print("\n".join(judge(results)), flush=True)
     if arguments.json is not None:
         figures = [{**asdict(CASES[name]), "name": name, "runs": runs} for name, runs in results.items()]

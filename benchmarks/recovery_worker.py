@@ -1,16 +1,18 @@
 """What the benchmark of recovery trains: steps without end, and when each has ended; started by `recovery.py`.
 
-Its arguments: ours or ddp, the folder for the notes, the width, the number of children.
+Its arguments: ours or ddp, the folder for the notes, the width, the number of children, how it fails on SIGUSR1.
 """
 
 import json
 import logging
 import os
+import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
+from types import FrameType
+from typing import NoReturn, TextIO
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,37 @@ from torch.utils.data import DataLoader, IterableDataset
 
 COMMIT_EVERY = 10
 INPUTS, OUTPUTS, BATCH = 100, 10, 8
+
+
+def raise_error() -> NoReturn:
+    """Fail as most programs do."""
+    raise ValueError("of the program's own")
+
+
+FATES: dict[str, Callable[[], NoReturn]] = {
+    "exception": raise_error,
+    "exit": lambda: sys.exit(3),
+    "_exit": lambda: os._exit(3),
+}
+
+
+class Failure:
+    """Fails when it is asked for after a SIGUSR1 has come."""
+
+    def __init__(self, notes: "Notes", fate: str) -> None:
+        self._notes = notes
+        self._fate = fate
+        self._is_due = False
+        signal.signal(signal.SIGUSR1, self._note)
+
+    def happen(self) -> None:
+        """The step has ended."""
+        if self._is_due:
+            self._notes.note("fails")
+            FATES[self._fate]()
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_due = True
 
 
 class Noise(IterableDataset[torch.Tensor]):
@@ -56,7 +89,7 @@ def make_batches(children: int) -> Iterator[torch.Tensor]:
     return iter(DataLoader(Noise(), batch_size=BATCH, num_workers=children))
 
 
-def train_ours(notes: Notes, width: int, children: int) -> None:
+def train_ours(notes: Notes, width: int, children: int, failure: Failure) -> None:
     """As an elastic function."""
     import worker_runtime.torch as hvd  # noqa: PLC0415 - the peer needs none of it
 
@@ -83,13 +116,14 @@ def train_ours(notes: Notes, width: int, children: int) -> None:
             if state.step % COMMIT_EVERY == 0:
                 state.commit()
                 notes.note("committed")
+            failure.happen()
             batch = next(batches)
 
     notes.note("ready")
     train(hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0))
 
 
-def train_ddp(notes: Notes, width: int, children: int) -> None:
+def train_ddp(notes: Notes, width: int, children: int, failure: Failure) -> None:
     """As a plain script under torchrun, which begins anew after each loss."""
     dist.init_process_group("gloo")
     model = nn.parallel.DistributedDataParallel(build_network(width))
@@ -102,17 +136,18 @@ def train_ddp(notes: Notes, width: int, children: int) -> None:
         optimizer.step()
         step += 1
         notes.note("step", step=step, size=dist.get_world_size(), rank=dist.get_rank())
+        failure.happen()
 
 
 def main() -> None:
     """Train until somebody ends this process."""
-    way, folder, width, children = sys.argv[1:]
+    way, folder, width, children, fate = sys.argv[1:]
     torch.set_num_threads(1)
     with Path(folder, f"{os.getpid()}.notes").open("w", buffering=1, encoding="utf-8") as file:
         notes = Notes(file)
         notes.note("started")
         train = {"ours": train_ours, "ddp": train_ddp}[way]
-        train(notes, int(width), int(children))
+        train(notes, int(width), int(children), Failure(notes, fate))
 
 
 if __name__ == "__main__":

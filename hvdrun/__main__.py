@@ -1,11 +1,19 @@
-"""`hvdrun`, and `python -m hvdrun`."""
+"""`hvdrun`, and `python -m hvdrun`. Pythons that are too old for hvdrun must be able to read this file."""
 
 import signal
 import sys
 
+from hvdrun.requirements import find_obstacle
+
+_CANNOT_LAUNCH = 125
+
 
 def main() -> int:
     """Run hvdrun and return its exit code; a Ctrl-C while it is still being imported ends it without a traceback."""
+    obstacle = find_obstacle(sys.version_info[:3], sys.platform, sys.executable)
+    if obstacle:
+        sys.stderr.write("hvdrun: " + obstacle + "\n")
+        return _CANNOT_LAUNCH
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - see above

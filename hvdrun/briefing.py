@@ -78,6 +78,7 @@ class Briefing:
             prefork=spec.prefork,
             bind_to=spec.bind_to,
             inherits=spec.is_remote(host),
+            grace_seconds=spec.grace_seconds,
         )
 
     def _choose_environment(self, host: str) -> dict[bytes, bytes]:

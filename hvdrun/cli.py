@@ -5,6 +5,7 @@ imported only for a job that will run: --help and a mistyped flag answer at once
 """
 
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -66,9 +67,16 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         complain(*error.lines, with_time=with_time)
         return error.exit_code
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
         return confess(error, with_traceback=asks_for("verbose", words), with_time=with_time)
+
+
+def end_by_interrupt() -> int:
+    """Die of SIGINT, so that a shell ends its loop as well; the exit code where that cannot be, as in process 1."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
+    return INTERRUPTED
 
 
 def read_spec(words: Sequence[str]) -> JobSpec:

@@ -14,21 +14,18 @@ from hvdrun.fleet import Fleet
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import JobSpec
 from hvdrun.lookout import Lookout
+from hvdrun.lookups import Lookups
 from hvdrun.narrator import Narrator
 from hvdrun.preparation import take_in
 from hvdrun.recruiter import Recruiter
 from hvdrun.route_map import RouteMap
 from hvdrun.routes import Route
-from hvdrun.transport.reach import is_local
-from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.transport import Transport
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Begun, HostsChanged, Lost
 
 if TYPE_CHECKING:
     from rendezvous.server import Server
-
-_LOOKUPS = 32  # at once: a name that no server knows takes seconds
 
 
 class ElasticHosts:
@@ -56,7 +53,8 @@ class ElasticHosts:
         self._briefing = briefing
         self._narrator = narrator
         self._notice = notice
-        self._routes = RouteMap(fleet, server, verbose)
+        self._lookups = Lookups()
+        self._routes = RouteMap(fleet, server, verbose, coming=lambda: self._lookups.pending)
         self._recruiter = Recruiter(
             fleet,
             self._routes,
@@ -66,7 +64,6 @@ class ElasticHosts:
             fail=self._fail,
         )
         self._found: asyncio.Queue[HostList] = asyncio.Queue()
-        self._is_local: dict[str, bool] = {}  # the names that were looked up
         self._has_begun = False  # some host has been told of the job
         self._failures: dict[str, LaunchError] = {}  # while none has
         self._impossible: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -164,34 +161,37 @@ class ElasticHosts:
     async def _take_in_found(self) -> None:
         """Tell the rendezvous of each new answer of the script, unless something is wrong with it.
 
+        Nobody waits long for names that no server knows: the other hosts are told without them.
+
         Raises:
             HvdrunError: something is, before the job has begun anywhere.
         """
+        try:
+            while True:
+                found = await self._found.get()
+                is_news = True
+                while is_news or (self._lookups.pending and self._found.empty()):
+                    known = await self._lookups.find_known(found)
+                    try:
+                        self._take_in(known, found if is_news else None)
+                    except HvdrunError as error:
+                        if not self._has_begun:
+                            raise
+                        self._notice(f"what the script names now is not taken: {error}")
+                        break
+                    is_news = False
+        finally:
+            await self._lookups.close()
+
+    def _take_in(self, known: HostList, news: HostList | None) -> None:
+        """Tell the rendezvous of these hosts, and the user of all that the script names, where that is news."""
         around = Surroundings(self._spec.directory, os.environ.get("PATH"), sys.executable)
-        while True:
-            found = await self._found.get()
-            await self._look_up(found)
-            try:
-                self._spec = take_in(self._spec, found, around, self._is_local.__getitem__)
-            except HvdrunError as error:
-                if not self._has_begun:
-                    raise
-                self._notice(f"what the script names now is not taken: {error}")
-                continue
-            self._briefing.update(self._spec)
-            self._narrator.note_hosts(self._spec.hosts)
+        former, self._spec = self._spec, take_in(self._spec, known, around, self._lookups.is_local)
+        self._briefing.update(self._spec)
+        if news is not None:
+            self._narrator.note_hosts(news.hosts)
+        if news is not None or self._spec.hosts != former.hosts:
             self._server.tell(HostsChanged(self._spec.hosts))
-
-    async def _look_up(self, found: HostList) -> None:
-        """Find out which of the hosts are this machine, beside the loop; each name once."""
-        places = asyncio.Semaphore(_LOOKUPS)
-
-        async def look_up(name: str) -> None:
-            async with places:
-                self._is_local[name] = await in_thread(lambda: is_local(name))
-
-        names = [host.name for host in found.hosts if host.name not in self._is_local]
-        await asyncio.gather(*map(look_up, names))
 
 
 def _collect(failures: dict[str, LaunchError]) -> LaunchError:

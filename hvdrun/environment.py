@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from hvdrun.forwarding import ALWAYS, OWN_PREFIX
 
 THREADS = b"OMP_NUM_THREADS"
-_DEFAULTS = {b"PYTHONUNBUFFERED": b"1"}
+_DEFAULTS = {b"PYTHONUNBUFFERED": b"1", b"PYTHONFAULTHANDLER": b"1"}
 
 
 def choose_environment(

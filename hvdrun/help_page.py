@@ -25,6 +25,7 @@ EXIT_CODES = (
     ("124", "the job did not start in time"),
     ("125", "hvdrun itself could not launch"),
     ("126, 127", "the command is not executable, was not found"),
-    ("129, 130, 143", "ended by SIGHUP, SIGINT (Ctrl-C), SIGTERM"),
+    ("129, 143", "ended by SIGHUP, SIGTERM"),
+    ("130", "ended by SIGINT (Ctrl-C), of which hvdrun itself dies"),
     ("141", "whoever read the output has gone, as with | head"),
 )

@@ -1,17 +1,70 @@
 """Sentences about hosts that come, go, are closed, or cannot be used: values in, text without a full stop out."""
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from rendezvous.core.blame import Blame
 from rendezvous.core.model import Host
 from rendezvous.core.outcome import describe_reset_limit
 from rendezvous.core.state import State
 
+TOLD_EACH = 5  # losses of one kind, in this time:
+COUNT_SECONDS = 60.0  # then the sum of the further ones is told
 
-def describe_closed(state: State, before: Blame, lost: Collection[str]) -> Iterator[str]:
+
+class LossCounter:
+    """Of many losses that differ only in the host the first are told one by one, the others counted for a while."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._kinds: dict[str, _Kind] = {}
+        self.counted: set[str] = set()  # the hosts whose last loss was only counted
+
+    def note(self, host: str, sentence: str) -> bool:
+        """A host was lost, and why; whether that is to be told by itself."""
+        now = self._clock()
+        kind = self._kinds.setdefault(re.sub(rf"(?<![\w.-]){re.escape(host)}\b", "", sentence), _Kind(now))
+        if not kind.counted and now - kind.since >= COUNT_SECONDS:
+            kind.told, kind.since = 0, now
+        kind.told += 1
+        if kind.told <= TOLD_EACH:
+            self.counted.discard(host)
+            return True
+        self.counted.add(host)
+        kind.counted += 1
+        kind.last = sentence
+        return False
+
+    def sum_up(self, *, is_last: bool = False) -> Iterator[str]:
+        """What was counted since it was told last, if that is some time ago, or nothing will follow."""
+        now = self._clock()
+        for kind in self._kinds.values():
+            if kind.counted and (is_last or now - kind.since >= COUNT_SECONDS):
+                losses = "once more" if kind.counted == 1 else f"{kind.counted} times more"
+                yield f"this has happened {losses}, the last time: {kind.last}"
+                kind.counted, kind.since = 0, now
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Losses that differ only in the host.
+
+    since: when the first of them was told, or last their number; told: how many were considered since then, or since
+        there were too many; counted: how many were not told by themselves, and last: the last of these.
+    """
+
+    since: float
+    told: int = 0
+    counted: int = 0
+    last: str = ""
+
+
+def describe_closed(state: State, before: Blame, lost: Collection[str], counted: Collection[str]) -> Iterator[str]:
     """The slots and hosts in which no worker is started for a while from now on, a sentence each.
 
-    before: what was held against them when this was told last; lost: the hosts that were lost.
+    before: what was held against them when this was told last; lost: the hosts that were lost; counted: those of them
+    of which nothing is told.
     """
     recovery = state.policy.recovery
     for slot, blame in state.blame.slots.items():
@@ -21,7 +74,7 @@ def describe_closed(state: State, before: Blame, lost: Collection[str]) -> Itera
             why = f"{failures} of workers that had trained no steps, or a command that cannot be started, close a slot"
             yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s (--slot-cooldown): {why}"
     for host, closing in state.blame.hosts.items():
-        if closing != before.hosts.get(host):
+        if closing != before.hosts.get(host) and host not in counted:
             why = "it was lost" if host in lost else "workers have failed in half of its slots or more"
             limit = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
             yield f"the host {host} is left alone for {limit}: {why}"

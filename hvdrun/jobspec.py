@@ -72,7 +72,7 @@ class JobSpec:
     start_timeout_seconds: how long the job may take until all workers have joined.
     lease_seconds: how long an agent may be silent before its host is lost.
     launcher_timeout_seconds: how long hvdrun may be silent before a host gives it up; the lease, where that is longer.
-    grace_seconds: between SIGTERM and SIGKILL; 0 kills at once.
+    grace_seconds: between SIGTERM or SIGINT and SIGKILL; 0 kills at once.
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.

@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
@@ -51,12 +52,16 @@ def launch(spec: JobSpec, console: Console) -> int:
 
     Raises:
         LaunchError: hvdrun could not do its part.
+        KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
     """
 
-    async def run() -> int:
+    async def run() -> Outcome:
         return await Job(spec, console).run()
 
-    return asyncio.run(run())
+    outcome = asyncio.run(run())
+    if outcome.is_interrupt:
+        raise KeyboardInterrupt
+    return outcome.exit_code
 
 
 class Job:
@@ -89,8 +94,8 @@ class Job:
         self._hurry = asyncio.Event()
         self._start_line = console.make_start_line(lambda: measure_start(self._server.state), _limit_start(spec))
 
-    async def run(self) -> int:
-        """Run the job; its exit code."""
+    async def run(self) -> Outcome:
+        """Run the job; how it has ended."""
         self._narrator.start()
         started = time.monotonic()
         async with AsyncExitStack() as signals, AsyncExitStack() as stack:  # signals are answered to the very end
@@ -115,7 +120,7 @@ class Job:
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
         lost = self._output.find_exit_code()
-        return outcome.exit_code or lost
+        return replace(outcome, exit_code=outcome.exit_code or lost)
 
     def _open_stdin(self, stack: AsyncExitStack) -> StdinReader | None:
         rank = self._spec.stdin_rank
@@ -250,6 +255,8 @@ class Job:
             self._hurry.set()
         if self._is_closing:
             return
+        if self._stops == 1 and stop(code, reason).is_interrupt:
+            self._narrator.note_interrupt(len(self._server.state.alive()))
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))

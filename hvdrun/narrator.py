@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_ranks, describe_returncode
-from hvdrun.host_news import describe_changes, describe_closed, describe_limit
+from hvdrun.host_news import LossCounter, describe_changes, describe_closed, describe_limit
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.blame import Blame
@@ -50,6 +50,7 @@ class Narrator:
         self._trouble = ""  # of which a member of it has told first
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
         self._errors: set[str] = set()  # why commands cannot be started, as far as told
+        self._repeated = LossCounter(clock)
         self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
         self._blame = Blame()  # what was spoken of
         self._limited: tuple[object, ...] = ()  # the hosts, and the generation, of which was told what the limit leaves
@@ -58,6 +59,13 @@ class Narrator:
     def start(self) -> None:
         """The job begins now."""
         self._started = self._clock()
+
+    def note_interrupt(self, workers: int) -> None:
+        """Ctrl-C was pressed, and so many workers are to be ended."""
+        self._console.hush_interrupts()
+        if workers:
+            who, them = ("1 worker", "it") if workers == 1 else (f"{workers} workers", "them")
+            self._console.notice(f"stopping {who}; Ctrl-C again stops {them} immediately.")
 
     def decide(self) -> None:
         """From now on it is only a matter of time until the job ends."""
@@ -76,7 +84,8 @@ class Narrator:
         self._lost.discard(worker.slot.host)
         if worker.incarnation > self._incarnations.get(worker.slot, 1):
             self._incarnations[worker.slot] = worker.incarnation
-            self._console.notice(f"the worker in the slot {worker.slot} is started again.")
+            if worker.slot.host not in self._repeated.counted:
+                self._console.notice(f"the worker in the slot {worker.slot} is started again.")
 
     def note_given_up(self, terminate: Terminate) -> None:
         """A worker is ended, and counts as lost."""
@@ -121,7 +130,7 @@ class Narrator:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
         self._tell_held(state.outcome)
         if self._is_elastic and state.outcome is None and state.blame is not self._blame:
-            for sentence in describe_closed(state, self._blame, self._lost):
+            for sentence in describe_closed(state, self._blame, self._lost, self._repeated.counted):
                 self._console.notice(f"{sentence}.")
             self._blame = state.blame
         generation = state.generation
@@ -146,7 +155,7 @@ class Narrator:
         if outcome.cause is Cause.WORKER_FAILED and outcome.worker is not None and outcome.rank is not None:
             self._show_page(outcome, outcome.worker, outcome.rank)
             return
-        if outcome.cause is Cause.SUCCEEDED:
+        if outcome.cause is Cause.SUCCEEDED or outcome.is_interrupt:
             return
         place = ""
         if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:
@@ -190,7 +199,8 @@ class Narrator:
     def _lose_host(self, host: str, sentence: str) -> None:
         self._lost.add(host)
         self._losses.append(sentence.rstrip("."))
-        self._held.append(sentence.rstrip("."))
+        if self._repeated.note(host, sentence.rstrip(".")):
+            self._held.append(sentence.rstrip("."))
 
     def _tell_held(self, outcome: Outcome | None = None) -> None:
         """Tell of hosts that were lost, but for what the page about this outcome tells."""
@@ -198,6 +208,8 @@ class Narrator:
         for sentence in held:
             if outcome is None or not _tells(outcome, sentence):
                 self._console.notice(f"{sentence}.")
+        for sentence in self._repeated.sum_up(is_last=outcome is not None):
+            self._console.notice(f"{sentence}.")
 
     def _lose(self, sentence: str) -> None:
         self._losses.append(sentence)

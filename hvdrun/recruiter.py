@@ -5,6 +5,7 @@ are there are brought in together. What fails is told as the loss of that host.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -16,8 +17,8 @@ from hvdrun.route_map import Answer
 from hvdrun.routes import Route, check_version
 from hvdrun.transport.transport import Transport
 
-FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all will be needed
-GATHER_SECONDS = 1.0  # the same later: hosts that come together are surveyed together
+FIRST_SECONDS = 10.0  # how long the first hosts that are there wait for the others, since all may be needed
+GATHER_SECONDS = 1.0  # the same later, or when they are enough: hosts that come together are surveyed together
 
 
 class Ways(Protocol):
@@ -110,10 +111,18 @@ class Recruiter:
 
     async def _gather(self) -> None:
         """Wait for those who are on their way, but not for long."""
-        deadline = time.monotonic() + self._patience_seconds
-        while self._opening and (left := deadline - time.monotonic()) > 0:
+        began = time.monotonic()
+        while self._opening:
+            patience_seconds = min(self._patience_seconds, GATHER_SECONDS if self._is_enough() else math.inf)
+            if (left := began + patience_seconds - time.monotonic()) <= 0:
+                break
             await asyncio.wait(self._opening.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.sleep(0)
+
+    def _is_enough(self) -> bool:
+        """The job can start with those that are ready."""
+        spec = self._look()
+        return sum(host.slots for host in spec.hosts if host.name in self._ready) >= spec.size
 
     async def _bring_in(self) -> None:
         batch, self._ready = self._ready, []

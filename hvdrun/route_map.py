@@ -7,7 +7,7 @@ machine, by names that mean nothing elsewhere, stays on the loopback interface, 
 
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from hvdrun.errors import HostLostError, LaunchError
@@ -41,12 +41,22 @@ class RouteMap:
 
     server: the rendezvous.
     tell: takes sentences for whoever asked hvdrun to be verbose.
+    coming: the hosts that are named, and of which the job does not know yet whether they are this machine.
     """
 
-    def __init__(self, fleet: Fleet, server: Doors, tell: Callable[[str], None], *, loopback: bool = False) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        server: Doors,
+        tell: Callable[[str], None],
+        *,
+        coming: Callable[[], Collection[str]] = tuple,
+        loopback: bool = False,
+    ) -> None:
         self._fleet = fleet
         self._server = server
         self._tell = tell
+        self._coming = coming
         self._loopback = loopback  # its addresses take part in surveys: for tests
         self._doors: dict[str, Endpoint] = {}  # by the launcher's address
         self._settled: dict[str, str] = {}  # the hosts in use, and where the others reach them
@@ -68,7 +78,7 @@ class RouteMap:
             newcomers: hosts with an agent that has not been told of the job.
         """
         if not self._settled:
-            self._is_inside = _can_stay_inside(spec)
+            self._is_inside = _can_stay_inside(spec) and all(map(_means_itself, self._coming()))
         if self._is_inside:
             return {host: await self._admit_inside(spec, host) for host in newcomers}
         restriction = Restriction(spec.interfaces) if spec.interfaces else None

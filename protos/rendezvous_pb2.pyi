@@ -405,6 +405,45 @@ class DeclareReply(_message.Message):
 Global___DeclareReply: _TypeAlias = DeclareReply  # noqa: Y015
 
 @_typing.final
+class FailRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    RETURNCODE_FIELD_NUMBER: _builtins.int
+    returncode: _builtins.int
+    """as in Ended; not 0"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        returncode: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["returncode", b"returncode", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailRequest: _TypeAlias = FailRequest  # noqa: Y015
+
+@_typing.final
+class FailReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FailReply: _TypeAlias = FailReply  # noqa: Y015
+
+@_typing.final
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -823,7 +862,7 @@ Global___AgentReport: _TypeAlias = AgentReport  # noqa: Y015
 
 @_typing.final
 class Ended(_message.Message):
-    """How a worker ended, told after its whole session has been ended."""
+    """How a worker ended, told after its whole session has been ended, or when it has said that it fails."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1050,6 +1089,7 @@ class Begin(_message.Message):
     MASTER_FIELD_NUMBER: _builtins.int
     BIND_TO_FIELD_NUMBER: _builtins.int
     INHERITS_FIELD_NUMBER: _builtins.int
+    GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     INTERFACE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     """the job's identity: random, not secret"""
@@ -1079,6 +1119,8 @@ class Begin(_message.Message):
     """what each worker is bound to: none, core, socket or numa"""
     inherits: _builtins.bool
     """the environment lies over the agent's own, which a login on this host made"""
+    grace_seconds: _builtins.float
+    """how long a worker that has failed may take to end"""
     interface: _builtins.bytes
     """the name, here, of the network interface that has `address`; empty when there is none to name"""
     @_builtins.property
@@ -1112,11 +1154,12 @@ class Begin(_message.Message):
         master: Global___Endpoint | None = ...,
         bind_to: _builtins.str = ...,
         inherits: _builtins.bool = ...,
+        grace_seconds: _builtins.float = ...,
         interface: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "master", b"master", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank", "address", b"address", "authority", b"authority", "bind_to", b"bind_to", "certificate", b"certificate", "command", b"command", "directory", b"directory", "environment", b"environment", "grace_seconds", b"grace_seconds", "host", b"host", "inherits", b"inherits", "interface", b"interface", "job", b"job", "lease_seconds", b"lease_seconds", "master", b"master", "patience_seconds", b"patience_seconds", "prefork", b"prefork", "private_key", b"private_key", "server", b"server", "start_timeout_seconds", b"start_timeout_seconds", "stdin_rank", b"stdin_rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stdin_rank: _TypeAlias = _typing.Literal["stdin_rank"]  # noqa: Y015
     _WhichOneofArgType__stdin_rank: _TypeAlias = _typing.Literal["_stdin_rank", b"_stdin_rank"]  # noqa: Y015
@@ -1186,9 +1229,12 @@ class Terminate(_message.Message):
     WORKER_FIELD_NUMBER: _builtins.int
     GRACE_SECONDS_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
     grace_seconds: _builtins.float
-    """between SIGTERM and SIGKILL; 0 kills at once"""
+    """between the signal and SIGKILL; 0 kills at once"""
     reason: _builtins.str
+    signal: _builtins.int
+    """which comes first; SIGINT (2) is followed by SIGTERM (15) at half of the grace"""
     @_builtins.property
     def worker(self) -> Global___WorkerId: ...
     def __init__(
@@ -1197,10 +1243,11 @@ class Terminate(_message.Message):
         worker: Global___WorkerId | None = ...,
         grace_seconds: _builtins.float = ...,
         reason: _builtins.str = ...,
+        signal: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_seconds", b"grace_seconds", "reason", b"reason", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_seconds", b"grace_seconds", "reason", b"reason", "signal", b"signal", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

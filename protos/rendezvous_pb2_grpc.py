@@ -54,6 +54,11 @@ class RendezvousStub(object):
                 request_serializer=protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.DeclareReply.FromString,
                 _registered_method=True)
+        self.Fail = channel.unary_unary(
+                '/hvdrun.rendezvous.v1.Rendezvous/Fail',
+                request_serializer=protos_dot_rendezvous__pb2.FailRequest.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.FailReply.FromString,
+                _registered_method=True)
         self.Report = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Report',
                 request_serializer=protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
@@ -93,6 +98,14 @@ class RendezvousServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Fail(self, request, context):
+        """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
+        the end at once, and kills a worker that takes longer than the grace.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Report(self, request, context):
         """An agent says which workers it has; also its sign of life.
         """
@@ -122,6 +135,11 @@ def add_RendezvousServicer_to_server(servicer, server):
                     servicer.Declare,
                     request_deserializer=protos_dot_rendezvous__pb2.DeclareRequest.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.DeclareReply.SerializeToString,
+            ),
+            'Fail': grpc.unary_unary_rpc_method_handler(
+                    servicer.Fail,
+                    request_deserializer=protos_dot_rendezvous__pb2.FailRequest.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.FailReply.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
@@ -237,6 +255,33 @@ class Rendezvous(object):
             '/hvdrun.rendezvous.v1.Rendezvous/Declare',
             protos_dot_rendezvous__pb2.DeclareRequest.SerializeToString,
             protos_dot_rendezvous__pb2.DeclareReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fail(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/Fail',
+            protos_dot_rendezvous__pb2.FailRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.FailReply.FromString,
             options,
             channel_credentials,
             insecure,

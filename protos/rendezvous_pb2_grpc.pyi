@@ -50,6 +50,10 @@ class RendezvousStub:
     """Rank 0 of a generation says where its torch store listens."""
     Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
+    Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]
+    """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
+    the end at once, and kills a worker that takes longer than the grace.
+    """
     Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]
     """An agent says which workers it has; also its sign of life."""
 
@@ -66,6 +70,10 @@ class RendezvousAsyncStub(RendezvousStub):
     """Rank 0 of a generation says where its torch store listens."""
     Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
+    Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]  # type: ignore[assignment]
+    """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
+    the end at once, and kills a worker that takes longer than the grace.
+    """
     Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]  # type: ignore[assignment]
     """An agent says which workers it has; also its sign of life."""
 
@@ -103,6 +111,16 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.DeclareReply, _abc.Awaitable[_rendezvous_pb2.DeclareReply]]:
         """A worker has state that it can begin again with: from now on a lost member is replaced."""
+
+    @_abc_1.abstractmethod
+    def Fail(
+        self,
+        request: _rendezvous_pb2.FailRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rendezvous_pb2.FailReply, _abc.Awaitable[_rendezvous_pb2.FailReply]]:
+        """A worker has failed, and its process will end with this code: its exit hooks run. For its agent alone, which tells
+        the end at once, and kills a worker that takes longer than the grace.
+        """
 
     @_abc_1.abstractmethod
     def Report(

@@ -29,6 +29,7 @@ class Begin:
     bind_to: what each worker is bound to: none, core, socket or numa.
     inherits: the environment lies over the agent's own, which a login on this host made.
     interface: the name, on this host, of the network interface that has `address`; empty when there is none to name.
+    grace_seconds: how long a worker that has failed may take to end.
     """
 
     job: str
@@ -48,6 +49,7 @@ class Begin:
     bind_to: str = "none"
     interface: str = ""
     inherits: bool = False
+    grace_seconds: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

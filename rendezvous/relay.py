@@ -18,6 +18,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import serving, wire
 from rendezvous.client import AgentClient, name_socket
+from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
 from rendezvous.notices import Board, Notice, Published, Refused
 
@@ -38,12 +39,22 @@ class Sequencing(Protocol):
 
 
 class Relay(pb_grpc.RendezvousServicer):
-    """Serves the workers of one host."""
+    """Serves the workers of one host.
 
-    def __init__(self, host: str, client: AgentClient, sequencing: Sequencing) -> None:
+    note_failure: is told of each worker that says how it will end, with the code.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        client: AgentClient,
+        sequencing: Sequencing,
+        note_failure: Callable[[Worker, int], None] = lambda _worker, _returncode: None,
+    ) -> None:
         self._host = host
         self._client = client
         self._sequencing = sequencing
+        self._note_failure = note_failure
         self._board = Board()
         self._server = grpc.aio.server()
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
@@ -103,14 +114,16 @@ class Relay(pb_grpc.RendezvousServicer):
         async with _faults_told(context):
             return await self._client.declare(request)
 
+    async def Fail(
+        self, request: pb.FailRequest, context: grpc.aio.ServicerContext[pb.FailRequest, pb.FailReply]
+    ) -> pb.FailReply:
+        self._note_failure(await self._decode_own(request.worker, context), request.returncode)
+        return pb.FailReply()
+
     async def Watch(
         self, request: pb.WatchRequest, context: grpc.aio.ServicerContext[pb.WatchRequest, pb.Notice]
     ) -> AsyncIterator[pb.Notice]:
-        async with _faults_told(context):
-            worker = wire.decode_worker(request.worker)
-        if worker.slot.host != self._host:
-            reason = f"worker {worker} is not on host {self._host}"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        worker = await self._decode_own(request.worker, context)
         async with contextlib.aclosing(self._board.follow()) as notices:
             async for notice in notices:
                 if not (isinstance(notice, Refused) and notice.worker != worker):
@@ -120,6 +133,15 @@ class Relay(pb_grpc.RendezvousServicer):
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, and to the server")
+
+    async def _decode_own(self, message: pb.WorkerId, context: grpc.aio.ServicerContext[Any, Any]) -> Worker:
+        """The worker that a call names, which must be one of this host."""
+        async with _faults_told(context):
+            worker = wire.decode_worker(message)
+        if worker.slot.host != self._host:
+            reason = f"worker {worker} is not on host {self._host}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        return worker
 
 
 @contextlib.asynccontextmanager

@@ -232,6 +232,11 @@ class _Servicer(pb_grpc.RendezvousServicer):
             self._server.tell(Declared(wire.decode_worker(request.worker), request.is_blank))
         return pb.DeclareReply()
 
+    async def Fail(
+        self, request: pb.FailRequest, context: grpc.aio.ServicerContext[pb.FailRequest, pb.FailReply]
+    ) -> pb.FailReply:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only a worker fails, and tells its agent")
+
     async def Report(
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:

@@ -19,11 +19,12 @@ from worker_runtime import bundles
 from worker_runtime.accord import Accord
 from worker_runtime.background import Background
 from worker_runtime.core.questions import Release
+from worker_runtime.farewell import Farewell
 from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
-from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_goodbye, encode_number
+from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
 
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
@@ -177,7 +178,8 @@ class Driver:
         while not self._is_closed and (left := deadline - time.monotonic()) > 0:
             if self._driving.acquire(timeout=left):
                 try:
-                    self._hear(left)
+                    if not self._is_closed:  # another thread has heard it, and nothing follows
+                        self._hear(left)
                 finally:
                     self._driving.release()
                     self._wake_waiters()
@@ -195,20 +197,19 @@ class Driver:
                 self._link.flush()
         self.await_end(limit_seconds)
 
-    def leave(self, find_reason: Callable[[], str] = lambda: "", kind: Frame = Frame.LEAVE, how: str = "") -> None:
+    def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
         """Say goodbye and end the connection and the thread; what is pending stays unanswered.
 
         Args:
-            find_reason: tells, at the last moment, why others cannot go on; empty when they can.
+            find_farewell: tells, at the last moment, what the others are told.
             kind: END or EXIT where the process ends, and the others shall hear of it only then: who has failed ends
                 before them.
-            how: the process ends, for the others: "ended (exit code 0)".
         """
         with self._sending:
             self._is_closed = True
         if self._background is not None:
             self._background.close()
-        self.quit(find_reason, kind, how)
+        self.quit(find_farewell, kind)
         if kind is Frame.LEAVE:
             self._link.shut_down()  # wakes who still hears
         else:
@@ -219,13 +220,13 @@ class Driver:
             self._driving.release()
         self._pending.clear()
 
-    def quit(self, find_reason: Callable[[], str], kind: Frame = Frame.LEAVE, how: str = "") -> None:
+    def quit(self, find_farewell: Callable[[], Farewell], kind: Frame = Frame.LEAVE) -> None:
         """Say goodbye, unless that was done, and nothing any more; see `leave`, which has to follow."""
         with self._sending, contextlib.suppress(OSError):  # it may have gone before
             self._is_closed = True
             if not self._has_left:
                 self._has_left = True
-                self._link.tell(kind, encode_goodbye(find_reason(), how))
+                self._link.tell(kind, find_farewell().encode())
                 self._link.flush()
 
     def abandon(self) -> None:

@@ -34,6 +34,7 @@ from worker_runtime.errors import (
     ShutDownError,
     UnsendableError,
 )
+from worker_runtime.farewell import Farewell
 from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
 from worker_runtime.handles import Handle, are_running
@@ -251,7 +252,7 @@ class Executor:
         if address:
             attempt.give_up(
                 f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
-                f"{self.silence_seconds:g} s"
+                f"{self.silence_seconds:.3g} s"
             )
 
     def await_answer(self, handle: Handle[Any]) -> None:
@@ -293,7 +294,7 @@ class Executor:
         if attempt.failure is None:
             if attempt.driver is not None:
                 # who has no connection to this rank, or one that gloo forgets, hears of it too
-                attempt.driver.quit(lambda: f"{handle.title} failed there: {cause}")
+                attempt.driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
             attempt.give_up(cause)
         return OperationFailedError(handle.title, self.rank, cause)
 
@@ -310,9 +311,8 @@ class Executor:
             aborted = f"it {how or 'called shutdown()'} while operations were under way"
             attempt.is_closed = True
             attempt.driver.leave(
-                lambda: aborted if are_running([*self._in_flight.values()]) else "",
+                lambda: Farewell(aborted if are_running([*self._in_flight.values()]) else "", how),
                 self.last_goodbye if is_end else Frame.LEAVE,
-                how,
             )
         handles, self._in_flight = list(self._in_flight.values()), {}
         if are_running(handles):

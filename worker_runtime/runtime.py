@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
@@ -18,6 +18,7 @@ from worker_runtime.backends.features import Features
 from worker_runtime.environment import read_is_elastic, read_numbers
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
+from worker_runtime.failure_notice import FailureNotice, Telling
 from worker_runtime.group import form
 from worker_runtime.meeting import Meeting, join_world, meet
 from worker_runtime.member_mark import check_mark, remove_mark, set_mark
@@ -35,17 +36,15 @@ from worker_runtime.membership import (
 from worker_runtime.multiprocessing_folder import place_below
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.recovery import FollowingClient, Recovery
+from worker_runtime.tracebacks import shorten_tracebacks
 from worker_runtime.worlds import World, find_world
 
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-
-# How long the members of a world that another launcher made wait for each other; torch's own default is as long.
-WORLD_LIMIT = timedelta(minutes=5)
-# How long a failed operation waits to hear that it failed because a peer has ended well.
-DEPARTED_LIMIT_SECONDS = 2.0
+WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's world to meet; torch's default is as long
+DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
 
 
-class Client(FollowingClient, Protocol):
+class Client(FollowingClient, Telling, Protocol):
     """What the runtime needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
@@ -76,6 +75,7 @@ class Runtime:
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
         self._is_forked = False  # from the process that has joined
+        self._failure_notice = FailureNotice(connect)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
@@ -112,8 +112,10 @@ class Runtime:
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
+            self._failure_notice.prepare(bootstrap)
             if not self._is_registered:
                 self._is_registered = True
+                shorten_tracebacks()
                 atexit.register(self._end)
                 os.register_at_fork(after_in_child=self._abandon)
 
@@ -236,13 +238,11 @@ class Runtime:
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
         """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
-        client = self._connect(bootstrap)
-        try:
-            rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
-        except RendezvousError:
-            return None
-        finally:
-            client.close()
+        with closing(self._connect(bootstrap)) as client:
+            try:
+                rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
+            except RendezvousError:
+                return None
         return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
 
     def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Executor]:
@@ -269,9 +269,8 @@ class Runtime:
 
     def _note_assignment(self, assignment: Assignment) -> None:
         """The program goes on with other numbers."""
-        world = self._world
-        if world is not None:
-            world.assignment = assignment
+        if self._world is not None:
+            self._world.assignment = assignment
 
     def _note_offer(self, offer: ResizeOffered) -> None:
         """Hosts have come or gone."""
@@ -286,6 +285,7 @@ class Runtime:
     def _abandon(self) -> None:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._failure_notice.prepare(None)
         if self._recovery is not None:
             self._recovery.abandon()
             self._recovery = None

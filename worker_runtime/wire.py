@@ -6,6 +6,8 @@ type, and so many bytes. Questions are frequent and small, so a signature is sen
 
 A frame of ASK holds any number of questions, one after the other; each connection counts its questions from 0, and a
 frame of RELEASES calls them by that number, those of a burst at once by the first one's. Integers are little-endian.
+
+Long because what is encoded and how it is decoded are to be read side by side.
 """
 
 import hashlib
@@ -48,7 +50,7 @@ class Frame(IntEnum):
     SIGNATURE = 1  # a number, and the signature it calls
     ASK = 2  # questions
     BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
-    LEAVE = 4  # goodbye: see `encode_goodbye`
+    LEAVE = 4  # goodbye: a farewell
     END = 5  # the same, from the end of this connection on, which is that of the process
     EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
     DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
@@ -294,17 +296,6 @@ def decode_number(body: memoryview) -> int:
     if len(body) != _NUMBER.size:
         raise ProtocolError("a question's number was expected")
     return int(_NUMBER.unpack(body)[0])
-
-
-def encode_goodbye(reason: str, how: str = "") -> bytes:
-    """The body of a LEAVE, END or EXIT: why the others cannot go on ("" where they can), and how the process ends."""
-    return (f"{reason}\0{how}" if how else reason).encode()
-
-
-def decode_goodbye(body: bytes) -> tuple[str, str]:
-    """The same."""
-    reason, _, how = body.decode(errors="replace").partition("\0")
-    return reason, how
 
 
 def encode_blocked(number: int, *, is_blocked: bool) -> bytes:

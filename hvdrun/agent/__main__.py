@@ -1,4 +1,7 @@
-"""`python -m hvdrun.agent`: started by a launcher, which speaks on standard input and listens on standard output."""
+"""`python -m hvdrun.agent`: started by a launcher, which speaks on standard input and listens on standard output.
+
+Pythons that are too old for hvdrun must be able to read this file.
+"""
 
 import asyncio
 import os
@@ -6,11 +9,17 @@ import signal
 import sys
 from contextlib import suppress
 
-from hvdrun.search_path import prefer_own_packages
+from hvdrun.requirements import find_obstacle
 
 
 def main() -> int:
     """Serve one job; 0 when the launcher has released the agent."""
+    obstacle = find_obstacle(sys.version_info[:3], sys.platform, sys.executable)
+    if obstacle:
+        sys.stderr.write(obstacle + "\n")
+        return 1
+    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
+
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve  # noqa: PLC0415 - only now they are surely ours
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
@@ -24,15 +33,14 @@ def main() -> int:
     output = os.dup(1)
     os.dup2(2, 1)
     os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
-    ending: str
     try:
-        ending = asyncio.run(serve(0, output))
+        ending = str(asyncio.run(serve(0, output)))
     except (RendezvousError, HvdrunError) as error:
         ending = str(error)
-    if ending is Ending.RELEASED:
+    if ending == Ending.RELEASED:
         return 0
     with suppress(OSError):  # the launcher, if it is there, puts this into its own sentence about this agent's end
-        sys.stderr.write(f"{ending}\n")
+        sys.stderr.write(ending + "\n")
     return 1
 
 

@@ -21,6 +21,7 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -129,6 +130,7 @@ class Agent:
             feed=self._input,
             guard=self._guard,
             outlives_losses=elastic,
+            grace_seconds=begin.grace_seconds,
             claim=self._sequencing.note_end,
         )
         watched = (self._watch, self._sequencing, spawner) if elastic else (self._sequencing,)
@@ -150,9 +152,10 @@ class Agent:
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             ending: Ending = done.pop().result()
             if ending is Ending.RELEASED:
+                await self._unless_left(orders, attending, self._watch.await_failed())
                 await self._sequencing.close()
                 await self._watch.close()
-                await self._flush(orders, attending)
+                await self._unless_left(orders, attending, self._output.close())
         finally:
             # Before the workers are killed: their ends are this agent's doing, and not to be reported as theirs.
             for part in parts:
@@ -213,14 +216,15 @@ class Agent:
         if self._watch.running():
             self._output.tell(Alert(text))
 
-    async def _flush(self, orders: Orders, attending: asyncio.Task[NoReturn]) -> None:
-        """Let the launcher take what output is left, for as long as it is there: the lease goes on."""
-        flushing = asyncio.create_task(self._output.close())
-        gone = asyncio.create_task(orders.skip())
-        await asyncio.wait({flushing, gone, attending}, return_when=asyncio.FIRST_COMPLETED)
-        flushing.cancel()
-        gone.cancel()
-        await asyncio.gather(flushing, gone, return_exceptions=True)
+    async def _unless_left(
+        self, orders: Orders, attending: asyncio.Task[NoReturn], waiting: Coroutine[Any, Any, None]
+    ) -> None:
+        """Wait for what is left (failed workers, output to be taken) while the launcher is there: the lease goes on."""
+        parts = {asyncio.create_task(waiting), asyncio.create_task(orders.skip())}
+        await asyncio.wait({*parts, attending}, return_when=asyncio.FIRST_COMPLETED)
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
 
 
 async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:

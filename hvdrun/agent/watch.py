@@ -5,6 +5,8 @@ worker ends, in whatever way, its whole session is ended: a forked child of a de
 files and the memory of its GPU. In a job that goes on without it the end is told at once, since its peers wait for no
 more than that, and nobody is started in its slot before nothing of it is left. In others its peers will be ended
 because of it: there its end is told when nothing of it is left, so that they have heard of it by their connections.
+A worker that says itself that it fails has its end told then in every job: Python may take seconds to end after that,
+for which it has the grace.
 
 Of thousands of workers only a few are started at a time, so that orders are obeyed and ends seen meanwhile, and none
 while the imports that all shall share are still made; whoever waits for its turn when its end is ordered is never
@@ -20,13 +22,13 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NoReturn
 
 from hvdrun.agent import processes
 from hvdrun.agent.capacity import Capacity
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
+from hvdrun.agent.live_worker import LiveWorker
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.processes import Process
 from hvdrun.agent.spawn import Spawned, Spawner
@@ -36,7 +38,7 @@ from hvdrun.supervision import supervise
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import OutputStream
+from rendezvous.orders import Alert, OutputStream
 
 STARTS_AT_ONCE = 16
 NOT_STARTED = "it was not started any more"
@@ -44,21 +46,11 @@ _PAUSE_SECONDS = 0.002
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(slots=True)
-class _Live:
-    """A worker that has not ended."""
-
-    worker: Worker
-    pid: int
-    kill_at: float | None = None
-    error: str | None = None  # why it was put down, if it was
-    timer: asyncio.TimerHandle | None = field(default=None)
-
-
 class Watch:
     """Starts, watches and ends the workers of one host; belongs to one event loop.
 
     outlives_losses: the job goes on without a worker that fails.
+    grace_seconds: for a worker that fails to end.
     claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
         says whether it was somebody's.
     failure: takes an error of the agent's own, which ends it.
@@ -74,6 +66,7 @@ class Watch:
         feed: InputFeed,
         guard: Guard,
         outlives_losses: bool = False,
+        grace_seconds: float = 0.0,
         claim: Callable[[int, int], bool] = lambda _pid, _status: False,
     ) -> None:
         self._job = job
@@ -83,10 +76,12 @@ class Watch:
         self._feed = feed
         self._guard = guard
         self._outlives_losses = outlives_losses
+        self._grace_seconds = grace_seconds
         self._claim = claim
-        self._live: dict[int, _Live] = {}
-        self._pids: dict[Worker, int] = {}  # of the living
-        self._ending: dict[Slot, Worker] = {}  # that were reaped, and of which something may be left
+        self._live: dict[int, LiveWorker] = {}
+        self._pids: dict[Worker, int] = {}  # of the living that have not said that they fail
+        self._ending: dict[Slot, Worker] = {}  # that fail or were reaped, and of which something may be left
+        self._told: set[Worker] = set()  # of these, those whose ends were told
         self._ordered: set[Worker] = set()  # all whose start was ever ordered
         self._capacity = Capacity()
         self._queue: OrderedDict[Worker, Launch] = OrderedDict()  # that wait for their turn to be started
@@ -100,6 +95,7 @@ class Watch:
         self._is_prepared = False
         self._is_short = False  # of what so many workers need
         self._closing = False
+        self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
 
     def open(self) -> None:
@@ -110,7 +106,7 @@ class Watch:
 
     def running(self) -> tuple[Worker, ...]:
         """The workers whose start was ordered and whose end is not known yet."""
-        untold = () if self._outlives_losses else self._ending.values()
+        untold = (worker for worker in self._ending.values() if worker not in self._told)
         return (*self._queue, *self._starting, *self._pids, *untold)
 
     def ended(self) -> tuple[Exited, ...]:
@@ -141,7 +137,7 @@ class Watch:
             self.changed.set()
 
     def terminate(self, order: Terminate) -> None:
-        """SIGTERM for the worker's process group, SIGKILL for all of it after the grace; the earliest order counts."""
+        """A signal for the worker's process group, SIGKILL for all of it after the grace; the earliest order counts."""
         worker = order.worker
         if worker in self._queue:
             del self._queue[worker]
@@ -149,7 +145,22 @@ class Watch:
         elif worker in self._starting:
             self._early_orders[worker] = order
         elif worker in self._pids:
-            self._terminate(self._live[self._pids[worker]], order.grace_seconds)
+            self._live[self._pids[worker]].terminate(order.grace_seconds, order.signal)
+
+    def note_failure(self, worker: Worker, returncode: int) -> None:
+        """A worker says that it will end with this code: tell it now, and leave the process the grace to do so."""
+        pid = self._pids.pop(worker, None)
+        if pid is None:
+            return  # its end is known already
+        self._ending[worker.slot] = worker
+        self._tell_end(worker, returncode)
+        self._live[pid].kill_after(self._grace_seconds)
+
+    async def await_failed(self) -> None:
+        """Return when no worker lives that has said that it fails."""
+        while any(live.worker in self._told for live in self._live.values()):
+            self._reaped.clear()
+            await self._reaped.wait()
 
     def list_living(self) -> tuple[tuple[int, str], ...]:
         """The workers that have been started and not been seen to end; see `hvdrun.agent.standstill.Owner`."""
@@ -160,7 +171,7 @@ class Watch:
         live = self._live.get(pid)
         if live is not None:
             live.error = error
-            self._terminate(live, 0.0)
+            live.terminate(0.0)
 
     async def close(self) -> None:
         """Kill every worker that is left, and return when all are gone, orphans included."""
@@ -171,7 +182,7 @@ class Watch:
             start.cancel()
         await asyncio.gather(*starts, return_exceptions=True)
         for live in tuple(self._live.values()):
-            self._terminate(live, 0.0)
+            live.terminate(0.0)
         await self._spawner.close()
         await self._clear_away()
         await self._sweeper.finish()
@@ -219,7 +230,7 @@ class Watch:
 
     def _take(self, worker: Worker, spawned: Spawned) -> None:
         """A worker lives, or has lived: its end may have come before the news of its birth."""
-        live = self._live[spawned.pid] = _Live(worker, spawned.pid)
+        live = self._live[spawned.pid] = LiveWorker(worker, spawned.pid, self._sweeper.kill)
         self._pids[worker] = spawned.pid
         self._guard.add(spawned.pid)
         self._output.add(worker, OutputStream.STDOUT, spawned.stdout)
@@ -227,21 +238,8 @@ class Watch:
         if spawned.pid in self._unclaimed:
             self._note_end(spawned.pid, self._unclaimed.pop(spawned.pid))
         elif worker in self._early_orders:
-            self._terminate(live, self._early_orders.pop(worker).grace_seconds)
-
-    def _terminate(self, live: _Live, grace_seconds: float) -> None:
-        kill_at = time.monotonic() + grace_seconds
-        if live.kill_at is None and grace_seconds > 0:
-            try:
-                os.killpg(live.pid, signal.SIGTERM)
-            except ProcessLookupError:  # just forked, it does not lead a group yet
-                os.kill(live.pid, signal.SIGTERM)
-        if live.kill_at is not None and live.kill_at <= kill_at:
-            return
-        live.kill_at = kill_at
-        if live.timer is not None:
-            live.timer.cancel()
-        live.timer = asyncio.get_running_loop().call_later(grace_seconds, self._sweeper.kill, live.worker, live.pid)
+            early = self._early_orders.pop(worker)
+            live.terminate(early.grace_seconds, early.signal)
 
     def _reap(self) -> None:
         """Take in every child that has ended: workers, the guardian, orphans that came to us."""
@@ -264,22 +262,31 @@ class Watch:
         """A worker was reaped: end what is left of it, and tell its end, before or after."""
         live = self._live.pop(pid)
         worker = live.worker
-        del self._pids[worker]
+        self._pids.pop(worker, None)
         self._ending[worker.slot] = worker
-        if live.timer is not None:
-            live.timer.cancel()
+        self._reaped.set()
+        live.forget()
         returncode = os.waitstatus_to_exitcode(status)
+        if worker in self._told and returncode == -signal.SIGKILL and not self._closing:
+            grace = f"{self._grace_seconds:g} s (--grace)"
+            self._output.tell(Alert(f"the worker {worker}, which has failed, was killed: it had not ended in {grace}."))
         if self._outlives_losses:
-            self._end(worker, returncode, live.error)
+            self._tell_end(worker, returncode, live.error)
 
         def free() -> None:
             self._guard.remove(pid)
+            self._tell_end(worker, returncode, live.error)
+            self._told.discard(worker)
             del self._ending[worker.slot]
-            if not self._outlives_losses:
-                self._end(worker, returncode, live.error)
             self._start_next()
 
         self._sweeper.clear(worker, pid, free)
+
+    def _tell_end(self, worker: Worker, returncode: int, error: str | None = None) -> None:
+        """Tell the end of a worker in whose slot nobody is started yet; once."""
+        if worker not in self._told:
+            self._told.add(worker)
+            self._end(worker, returncode, error)
 
     def _end(self, worker: Worker, returncode: int, error: str | None = None, *, cannot_start: bool = False) -> None:
         self._ended[worker] = Exited(worker, returncode, error, cannot_start)

@@ -54,6 +54,11 @@ class Console:
         if self._is_verbose:
             self.notice(text)
 
+    def hush_interrupts(self) -> None:
+        """Leave the tracebacks of KeyboardInterrupt out from now on; not with -v."""
+        if not self._is_verbose:
+            self._marker.hush_interrupts()
+
     def page(self, page: Page) -> None:
         """Say why the job failed, on stderr."""
         if not self._shows_colour(self._errors):

@@ -4,21 +4,20 @@ On a terminal a line that has begun (a prompt, a row of dots) is shown soon, tho
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from itertools import count, islice
+from itertools import count
 from typing import NamedTuple
 
+from hvdrun.console.interrupts import InterruptFilter
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
 from hvdrun.console.marks import Marks
 from hvdrun.console.status import StatusLine
+from hvdrun.console.tail import Tail
 from hvdrun.console.writer import Writer
 from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream
 
-TAIL_LINES = 10
-_TAIL_LINE_BYTES = 2000  # more of one line is not read on the page
 PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
 _ERASE_LINE = b"\x1b[K"
 
@@ -28,11 +27,6 @@ DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.
 class _Source(NamedTuple):
     worker: Worker
     stream: OutputStream
-
-
-class _Line(NamedTuple):
-    number: int
-    text: bytes
 
 
 def _read_local_clock() -> datetime:
@@ -67,12 +61,18 @@ class OutputMarker:
         self._clock = clock
         self._max_line_bytes = max_line_bytes
         self._splitters: dict[_Source, LineSplitter] = {}
-        self._tails: dict[_Source, deque[_Line]] = {}
+        self._tails: dict[_Source, Tail] = {}
         self._ranks: dict[Worker, int] = {}  # of those with a splitter, the last that was told
         self._bar: _Source | None = None  # whose progress bar the cursor stands on
         self._begun: dict[_Source, int] = {}  # how much of an unfinished line is shown
         self._open: _Source | None = None  # behind whose unfinished line the cursor stands
         self._numbers = count()
+        self._filters: dict[_Source, InterruptFilter] = {}
+        self._hushes_interrupts = False
+
+    def hush_interrupts(self) -> None:
+        """From now on tracebacks of KeyboardInterrupt on standard error are left out."""
+        self._hushes_interrupts = True
 
     def feed(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> bytes:
         """Take the next bytes of a worker's stream; return the lines that are now complete, marked."""
@@ -81,7 +81,7 @@ class OutputMarker:
         splitter = self._splitters.get(source)
         if splitter is None:
             splitter = self._splitters[source] = LineSplitter(self._max_line_bytes)
-        return self._mark(source, splitter.feed(data))
+        return self._mark(source, self._hush(source, splitter.feed(data)))
 
     def waits(self, worker: Worker, stream: OutputStream) -> bool:
         """A line has begun that `flush` would show."""
@@ -105,7 +105,11 @@ class OutputMarker:
         """A worker's stream has ended: return its last line where it was not complete, marked, a newline added."""
         source = _Source(worker, stream)
         splitter = self._splitters.pop(source, None)
-        return b"" if splitter is None else self._mark(source, splitter.finish())
+        if splitter is None:
+            return b""
+        lines = self._hush(source, splitter.finish())
+        held = self._filters.pop(source, None)
+        return self._mark(source, lines if held is None else [*lines, *held.finish()])
 
     def list_unfinished(self) -> tuple[Worker, ...]:
         """The workers that have written and were not finished, in the order of their ranks."""
@@ -135,14 +139,21 @@ class OutputMarker:
         return _ERASE_LINE if leaves_bar else b"\n" if leaves_line else b""
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
-        """A worker's last lines, at most TAIL_LINES of each of its streams, in the order in which they came."""
-        lines = [line for stream in OutputStream for line in self._tails.get(_Source(worker, stream), ())]
-        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in sorted(lines))
+        """A worker's last lines of both of its streams, in the order in which they came; see `Tail`."""
+        tails = [tail for stream in OutputStream if (tail := self._tails.get(_Source(worker, stream))) is not None]
+        lines = sorted((line for tail in tails for line in tail.list_lines()), key=lambda line: line.number)
+        return tuple(line.text.decode(errors="replace").rstrip("\r\n") for line in lines)
+
+    def _hush(self, source: _Source, lines: list[bytes]) -> list[bytes]:
+        if not self._hushes_interrupts or source.stream is not OutputStream.STDERR:
+            return lines
+        shown = int(source in self._begun)  # of the first line the beginning is shown already
+        return [*lines[:shown], *self._filters.setdefault(source, InterruptFilter()).feed(lines[shown:])]
 
     def _mark(self, source: _Source, lines: list[bytes]) -> bytes:
         if not lines:
             return b""
-        self._remember(source, lines)
+        self._tails.setdefault(source, Tail(self._numbers)).add(lines)
         return self._show(source, *lines, begun=self._begun.pop(source, 0))
 
     def _show(self, source: _Source, *lines: bytes, begun: int = 0) -> bytes:
@@ -155,19 +166,6 @@ class OutputMarker:
             self._bar = source if lines[-1].endswith(b"\r") else None
             self._open = None if lines[-1].endswith((b"\r", b"\n")) else source
         return before + lead + mark.join(lines)[begun:]
-
-    def _remember(self, source: _Source, lines: list[bytes]) -> None:
-        """Keep the last lines; of a progress bar only its last form.
-
-        Of a flood of lines only the last are looked at: it is the event loop that waits meanwhile.
-        """
-        tail = self._tails.setdefault(source, deque(maxlen=TAIL_LINES))
-        if tail and tail[-1].text.endswith(b"\r"):
-            tail.pop()
-        lasting = (line for line in reversed(lines[:-1]) if not line.endswith(b"\r"))
-        for line in reversed([lines[-1], *islice(lasting, TAIL_LINES - 1)]):
-            kept = line if len(line) <= _TAIL_LINE_BYTES else line[:_TAIL_LINE_BYTES] + line[-1:]
-            tail.append(_Line(next(self._numbers), kept))
 
 
 class OutputPrinter:

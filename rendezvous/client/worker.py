@@ -34,6 +34,7 @@ from rendezvous.notices import (
     StoreOpened,
 )
 
+_FAIL_SECONDS = 1.0  # for a call of one who ends, which its agent sees in any case
 _MARGIN_SECONDS = 30.0  # what a worker waits beyond the start timeout, which the server watches over
 
 
@@ -106,6 +107,17 @@ class WorkerClient:
         request = pb.DeclareRequest(worker=wire.encode_worker(self._worker), is_blank=is_blank)
         deadline = time.monotonic() + self._patience_seconds
         self._call(lambda seconds: self._stub.Declare(request, timeout=seconds, wait_for_ready=True), deadline)
+
+    def fail(self, returncode: int) -> None:
+        """Say that this process will end with this code, as waitpid tells it; the agent tells the others at once.
+
+        Raises:
+            CallRefusedError: the agent does not know this worker.
+            UnreachableError: nobody answered in time.
+        """
+        request = pb.FailRequest(worker=wire.encode_worker(self._worker), returncode=returncode)
+        deadline = time.monotonic() + _FAIL_SECONDS
+        self._call(lambda seconds: self._stub.Fail(request, timeout=min(seconds, _FAIL_SECONDS)), deadline)
 
     def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
         """Every interruption, offer and departure that holds now, then each new one, until the client is closed.

@@ -1,22 +1,33 @@
 """Draining: the outcome is decided, and the workers that are left are being ended."""
 
+from collections.abc import Container
 from dataclasses import replace
 
 from rendezvous.core.effects import Effect, Finish, Refuse, Terminate
 from rendezvous.core.events import Event, Exited, Joined, Lost, Reported, Stopped, Ticked
 from rendezvous.core.leases import silent_hosts
-from rendezvous.core.outcome import Outcome
+from rendezvous.core.model import Worker
+from rendezvous.core.outcome import SIGABRT, SIGINT, SIGTERM, Outcome
 from rendezvous.core.state import Phase, Standing, State
 
 
-def enter(state: State, outcome: Outcome, *, at_once: bool = False) -> tuple[State, tuple[Effect, ...]]:
-    """Decide the outcome and end whoever is left; with nobody left, finish."""
+def enter(
+    state: State, outcome: Outcome, *, at_once: bool = False, stuck: Container[Worker] = ()
+) -> tuple[State, tuple[Effect, ...]]:
+    """Decide the outcome and end whoever is left; with nobody left, finish.
+
+    stuck: those that have not come to where the others wait: a Python that gets SIGABRT shows where it is.
+    """
     grace_seconds = 0.0 if at_once else state.policy.grace_seconds
     deadline = state.now + grace_seconds + state.policy.lease_seconds
     if state.deadline is not None and state.phase is Phase.DRAINING:
         deadline = min(deadline, state.deadline)
     state = replace(state, phase=Phase.DRAINING, outcome=outcome, deadline=deadline)
-    effects = tuple(Terminate(record.worker, grace_seconds, outcome.reason) for record in state.alive())
+    usual = SIGINT if outcome.is_interrupt else SIGTERM
+    effects = tuple(
+        Terminate(worker, grace_seconds, outcome.reason, signal=SIGABRT if worker in stuck else usual)
+        for worker in (record.worker for record in state.alive())
+    )
     return (state, effects) if effects else finish(state, outcome)
 
 
@@ -38,7 +49,8 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _finish_when_empty(state.with_host_ended(host), outcome)
         case Reported(_, running):
             grace_seconds = max(0.0, deadline - state.policy.lease_seconds - state.now)
-            return state, tuple(Terminate(worker, grace_seconds, outcome.reason) for worker in running)
+            usual = SIGINT if outcome.is_interrupt else SIGTERM  # of which no worker gets a second one
+            return state, tuple(Terminate(worker, grace_seconds, outcome.reason, signal=usual) for worker in running)
         case Joined(worker):
             return state, (Refuse(worker, f"the job is ending: {outcome.reason}"),)
         case Stopped(at_once=True):

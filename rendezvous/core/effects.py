@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Worker
-from rendezvous.core.outcome import Outcome
+from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Verdict
 
 
@@ -22,15 +22,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """End this worker and its process tree: SIGTERM, then SIGKILL after the grace; no grace kills at once.
+    """End this worker and its process tree: a signal, then SIGKILL after the grace; no grace kills at once.
 
     is_loss: it is given up, which is news; else what has led to it was told already.
+    signal: which comes first; SIGINT is followed by SIGTERM at half of the grace.
     """
 
     worker: Worker
     grace_seconds: float
     reason: str
     is_loss: bool = False
+    signal: int = SIGTERM
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class StoreOpened:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker has ended, with its whole process tree.
+    """A worker has ended, with its whole process tree, or has failed and said with what code it will end.
 
     returncode: as waitpid tells it: the exit code, or -n for signal n.
     error: why, in one sentence, where the code does not tell.

@@ -10,6 +10,7 @@ stands still meanwhile, so what is measured with it need not be moved.
 from collections.abc import Collection
 from dataclasses import replace
 
+from rendezvous.core.model import Worker
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.state import State
 from rendezvous.core.table import Table
@@ -98,18 +99,23 @@ def find_late(state: State) -> tuple[WorkerRecord, ...]:
     return tuple(record for record in state.standing(Standing.INTENDED) if state.clock - record.since > limit_seconds)
 
 
+def find_missing(state: State) -> tuple[Worker, ...]:
+    """Those for whom the others wait in `init()`."""
+    if state.waiting_since is None:
+        return ()
+    return tuple(record.worker for record in state.standing(Standing.INTENDED, Standing.MEMBER))
+
+
 def explain_overdue_start(state: State) -> str | None:
     """One sentence when the job did not start in time, naming who is missing; None while it still may."""
     limit = f"{state.policy.start_timeout_seconds:g} s"
     if (silent := unheard_hosts(state)) and start_is_overdue(state, state.started):
         return f"no agent reported from {', '.join(silent)} within {limit} (--start-timeout)"
     if start_is_overdue(state, state.waiting_since):
-        missing = [
-            f"{state.rank_of(record.worker)} ({record.worker})"
-            for record in state.standing(Standing.INTENDED, Standing.MEMBER)
-        ]
+        missing = [f"{state.rank_of(worker)} ({worker})" for worker in find_missing(state)]
+        stacks = "its Python stack is" if len(missing) == 1 else "their Python stacks are"
         return (
             f"{state.waiting} of {state.waiting + len(missing)} workers called hvd.init(), but within {limit} "
-            f"(--start-timeout) rank {', rank '.join(missing)} did not"
+            f"(--start-timeout) rank {', rank '.join(missing)} did not; {stacks} shown above"
         )
     return None

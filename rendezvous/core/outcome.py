@@ -7,6 +7,7 @@ from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
+SIGINT, SIGABRT, SIGTERM = 2, 6, 15
 SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
 FAILURE = 1
 TEMPORARY_FAILURE = 75
@@ -46,6 +47,11 @@ class Outcome:
     worker: Worker | None = None
     rank: int | None = None
     returncode: int | None = None
+
+    @property
+    def is_interrupt(self) -> bool:
+        """Somebody pressed Ctrl-C."""
+        return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
 
 
 def exit_code(returncode: int) -> int:

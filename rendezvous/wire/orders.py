@@ -32,9 +32,11 @@ def encode_order(order: Order) -> bytes:
                 worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late
             )
             message = pb.Order(launch=launch)
-        case Terminate(worker, grace_seconds, reason):
+        case Terminate(worker, grace_seconds, reason, _, number):
             named = encode_worker(worker)
-            terminate = pb.Terminate(worker=named, grace_seconds=grace_seconds, reason=encode_text(reason))
+            terminate = pb.Terminate(
+                worker=named, grace_seconds=grace_seconds, reason=encode_text(reason), signal=number
+            )
             message = pb.Order(terminate=terminate)
         case Release():
             message = pb.Order(release=pb.Release())
@@ -68,7 +70,8 @@ def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind o
             )
         case "terminate":
             terminate = message.terminate
-            return Terminate(decode_worker(terminate.worker), terminate.grace_seconds, terminate.reason)
+            worker = decode_worker(terminate.worker)
+            return Terminate(worker, terminate.grace_seconds, terminate.reason, signal=terminate.signal)
         case "release":
             return Release()
         case "hold":
@@ -106,6 +109,7 @@ def _encode_begin(begin: Begin) -> pb.Begin:
         bind_to=begin.bind_to,
         interface=os.fsencode(begin.interface),
         inherits=begin.inherits,
+        grace_seconds=begin.grace_seconds,
     )
 
 
@@ -130,6 +134,7 @@ def _decode_begin(message: pb.Begin) -> Begin:
         bind_to=message.bind_to,
         interface=os.fsdecode(message.interface),
         inherits=message.inherits,
+        grace_seconds=message.grace_seconds,
     )
 
 

@@ -1,9 +1,12 @@
 """constraints.txt is the environment that the tests run in: it pins all that the extras bring, transitively."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -39,3 +42,15 @@ def test_all_that_the_extras_bring_is_pinned() -> None:
     needed = set(find_needed("hvdrun", EXTRAS, set()))
     accelerator = {name for name in needed if name.startswith(("nvidia-", "cuda-")) or name == "triton"}
     assert sorted(needed - accelerator - read_pins().keys()) == []
+
+
+@pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
+def test_beside_another_build_of_mxnet_all_is_brought_but_mxnet() -> None:
+    """One that is installed as mxnet-cu112, say: pip knows it by that name alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [*project["dependencies"], *project["optional-dependencies"]["mxnet-deps"]]
+    named = {canonicalize_name(Requirement(text).name) for text in texts}
+    brought = named.union(*(find_needed(name, ("",), set()) for name in named))
+    assert "mxnet" not in brought
+    assert named >= {canonicalize_name(Requirement(text).name) for text in distribution("mxnet").requires or ()}
+    assert named >= {Requirement(text).name for text in project["optional-dependencies"]["mxnet"]} - {"mxnet"}

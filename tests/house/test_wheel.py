@@ -52,6 +52,10 @@ def test_the_licence_is_in_the_wheel(wheel: dict[str, bytes]) -> None:
     assert licence == (ROOT / "LICENSE").read_bytes()
 
 
+def test_pip_installs_it_in_no_python_that_is_too_old(wheel: dict[str, bytes]) -> None:
+    assert read_metadata(wheel)["Requires-Python"] == ">=3.11"
+
+
 def test_a_login_node_needs_no_framework(wheel: dict[str, bytes]) -> None:
     needed = read_metadata(wheel).get_all("Requires-Dist", [])
     base = [requirement for requirement in needed if "extra ==" not in requirement]

@@ -1,7 +1,9 @@
 """The command line: what becomes a job, and what is refused with which sentence and exit code."""
 
 import asyncio
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -175,7 +177,6 @@ FAULT = "hvdrun: this is a fault of hvdrun's own"
         ),
         (ZeroDivisionError("by 0\nor so"), 125, f"{FAULT}.*ZeroDivisionError: .*\n"),
         (ExceptionGroup("two", [ValueError(), OSError()]), 125, f"{FAULT}.*ExceptionGroup: .*\n"),
-        (KeyboardInterrupt(), 130, ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -184,6 +185,18 @@ def test_what_stops_the_launcher_is_one_line_without_a_traceback(
 ) -> None:
     assert main(["-np", "1", "true", "-v"], raise_error(error)) == code  # that -v is the command's own
     assert re.fullmatch(said, capfd.readouterr().err)
+
+
+def test_after_ctrl_c_it_dies_of_the_signal_or_exits_as_if_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+    former = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "kill", lambda *signalled: sent.append(signalled))  # process 1 would survive it
+    try:
+        assert main(["-np", "1", "true"], raise_error(KeyboardInterrupt())) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, former)
+    assert sent == [(os.getpid(), signal.SIGINT)]
 
 
 def raise_error(error: BaseException) -> Callable[[JobSpec, Console], int]:

@@ -9,21 +9,21 @@ from hvdrun.environment import choose_environment, find_added, find_removed, lay
 OWN = {b"HOME": b"/home/user", b"LATIN": b"\xe9", b"HVD_JOB": b"around", b"HVD_SLOT": b"a:0"}
 
 
-UNBUFFERED = {b"PYTHONUNBUFFERED": b"1"}
+DEFAULTS = {b"PYTHONFAULTHANDLER": b"1", b"PYTHONUNBUFFERED": b"1"}
 ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}
-CHOSEN = {b"OMP_NUM_THREADS": b"8", b"PYTHONUNBUFFERED": b""}
+CHOSEN = {b"OMP_NUM_THREADS": b"8", b"PYTHONFAULTHANDLER": b"", b"PYTHONUNBUFFERED": b""}
 LEADS = {b"PATH": b"/bin", b"PYTHONPATH": b"/src", b"CONDA_PREFIX": b"/conda"}
 
 
 @pytest.mark.parametrize(
     ("own", "neighbours", "remote", "environment"),
     [
-        (OWN, 1, False, {b"HOME": b"/home/user", b"LATIN": b"\xe9", **UNBUFFERED}),
-        ({}, 1, False, UNBUFFERED),
-        ({}, 2, False, {**UNBUFFERED, **ONE_THREAD}),
+        (OWN, 1, False, {b"HOME": b"/home/user", b"LATIN": b"\xe9", **DEFAULTS}),
+        ({}, 1, False, DEFAULTS),
+        ({}, 2, False, {**DEFAULTS, **ONE_THREAD}),
         (CHOSEN, 2, False, CHOSEN),
         (CHOSEN, 2, True, CHOSEN),
-        ({**OWN, **LEADS, b"API_KEY": b"hunter2"}, 2, True, {**LEADS, **UNBUFFERED, **ONE_THREAD}),
+        ({**OWN, **LEADS, b"API_KEY": b"hunter2"}, 2, True, {**LEADS, **DEFAULTS, **ONE_THREAD}),
     ],
     ids=["a job around", "alone", "neighbours", "set by the user", "set by the user, remote", "remote"],
 )
@@ -36,7 +36,7 @@ def test_workers_have_hvdruns_variables_and_the_defaults(
 def test_a_host_that_is_prepared_by_a_prefix_finds_its_own_programs() -> None:
     own = {b"PATH": b"/bin", b"LD_LIBRARY_PATH": b"/lib", b"OMP_NUM_THREADS": b"2"}
     environment = choose_environment(own, 2, remote=True, prefixed=True, forwarded={b"PYTHONPATH": b"/src"})
-    assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", **UNBUFFERED}
+    assert environment == {b"PYTHONPATH": b"/src", b"OMP_NUM_THREADS": b"2", **DEFAULTS}
 
 
 def test_what_is_chosen_lies_over_the_environment_of_a_login() -> None:
@@ -50,7 +50,7 @@ def test_what_is_forwarded_wins_on_every_host(*, remote: bool) -> None:
     own = {b"PATH": b"/bin", b"OMP_NUM_THREADS": b"8"}
     forwarded = {b"PATH": b"/other", b"OMP_NUM_THREADS": b"2", b"NCCL_DEBUG": b"INFO"}
     environment = choose_environment(own, 2, remote=remote, forwarded=forwarded)
-    assert environment == {**forwarded, b"PYTHONUNBUFFERED": b"1"}
+    assert environment == {**forwarded, **DEFAULTS}
 
 
 def test_the_difference_is_what_was_added_changed_and_taken_away() -> None:

@@ -251,6 +251,33 @@ def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     ]
 
 
+def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
+    now = [0.0]
+    narrator = make_narrator(paper, clock=lambda: now[0])
+    state = play("policy min=1 max=9 failures=any", "tick 1", f"hosts a:1 {' '.join(f'h{n}:1' for n in range(8))}")
+    for host in range(8):
+        state = lose(narrator, state, Lost(f"h{host}", f"h{host} is not known"))
+    lost = [f"the host h{host} was lost: h{host} is not known." for host in range(5)]
+    left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
+    assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
+    now[0] += 60
+    narrator.note_state(state)
+    assert paper.notices[10:] == [
+        "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
+    ]
+    now[0] += 60
+    lose(narrator, state, Lost("a", "a is not known"))
+    assert paper.notices[11] == "the host a was lost: a is not known."
+
+
+def lose(narrator: Narrator, state: State, event: Lost) -> State:
+    """What becomes of the state when a host is lost, and the user is told."""
+    narrator.note_event(event, state)
+    state, _ = membership.step(state, event)
+    narrator.note_state(state)
+    return state
+
+
 def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
     story = ["policy min=1 max=3 failures=any reset=1", "hosts a:1 b:1 c:1", "join all", "declare all", "exit c:0 -9"]
     story += ["join a:0 after=1 continue", "join b:0 after=1 continue", "hosts a:1 b:1", "tick 1", "hosts a:1 d:1"]

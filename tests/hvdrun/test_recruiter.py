@@ -1,6 +1,7 @@
 """Hosts are brought in as they are wanted: beside each other, together, and each for itself when it fails."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -107,6 +108,18 @@ async def test_who_does_not_come_holds_up_the_others_only_for_a_while() -> None:
         await happen(lambda: office.begun == ["a", "b"])
         assert office.batches == [["a"], ["b"]]
         assert office.recruiter._patience_seconds == recruiter_module.GATHER_SECONDS
+
+
+@in_loop
+async def test_as_many_as_the_job_starts_with_do_not_wait_long_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recruiter_module, "GATHER_SECONDS", 0.05)
+    office = Office()
+    office.recruiter._patience_seconds = math.inf
+    async with opened(office):
+        office.recruiter.want("a")
+        office.recruiter.want("b")
+        office.let_start("a")
+        await happen(lambda: office.begun == ["a"])
 
 
 @in_loop

@@ -155,10 +155,17 @@ class Stage:
             await client.close()
 
     @asynccontextmanager
-    async def relay(self, host: str, socket: Path, *, address: str = "") -> AsyncIterator[None]:
+    async def relay(
+        self,
+        host: str,
+        socket: Path,
+        note_failure: Callable[[Worker, int], None] = lambda *_: None,
+        *,
+        address: str = "",
+    ) -> AsyncIterator[None]:
         """A host's relay at work."""
         async with self.agent(host, address=address) as client:
-            relay = Relay(host, client, self.sequencing)
+            relay = Relay(host, client, self.sequencing, note_failure)
             await relay.open(socket)
             following = asyncio.create_task(relay.follow_server())
             try:

@@ -14,7 +14,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client import AgentClient, WorkerClient, name_socket
-from rendezvous.core.model import Assignment, Endpoint, Host, Membership
+from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Worker
 from rendezvous.errors import CallRefusedError, ListenError
 from rendezvous.notices import Refused
 from rendezvous.relay import Relay
@@ -258,7 +258,21 @@ async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: P
             await in_thread(lambda: liar.open_store(1, STORE))
         with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
             await in_thread(lambda: liar.await_store(1))
+        with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+            await in_thread(lambda: liar.fail(3))
         assert stage.server.state.waiting == 0
+
+
+@in_clean_loop
+async def test_a_worker_s_failure_is_its_agent_s_to_hear(path: Path) -> None:
+    heard: list[tuple[Worker, int]] = []
+    async with (
+        open_stage() as stage,
+        stage.relay("a", path, lambda *failure: heard.append(failure)),
+        open_worker(path, A0) as worker,
+    ):
+        await in_thread(lambda: worker.fail(-2))
+    assert heard == [(A0, -2)]
 
 
 # Not the first argument, but a pipe that says when to try: `python -c PROGRAM SOCKET`, as somebody else.

@@ -13,7 +13,7 @@ from typing import Self
 
 _CHUNK = 65536
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*(?P<act>[@-~])")
-CTRL_Z = "\x1a"
+CTRL_C, CTRL_Z = "\x03", "\x1a"
 
 
 class Terminal:

@@ -18,6 +18,7 @@ from tests.system.launcher import Launcher
 STEP_TIME = ROOT / "benchmarks" / "step_time.py"
 RECOVERY = ROOT / "benchmarks" / "recovery.py"
 COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
+BANDWIDTH = ROOT / "benchmarks" / "bandwidth.py"
 MXNET_STEP = ROOT / "benchmarks" / "mxnet_step.py"
 SHORT = ("--pairs", "2", "--most-pairs", "2")
 _LIMIT_SECONDS = 220.0
@@ -107,3 +108,9 @@ def test_mxnet_s_step_is_measured_and_the_parameters_agree(hvdrun: Launcher) -> 
         "torch, DistributedOptimizer.step",
     }
     assert {line["name"] for line in training["lines"]} >= {"MXNet, DistributedTrainer.step", "MXNet, no communication"}
+
+
+def test_the_bandwidth_between_workers_is_measured(hvdrun: Launcher) -> None:
+    finished = hvdrun("-np", "2", "python", str(BANDWIDTH), "--device", "cpu", "--bytes", "4194304")
+    assert finished.returncode == 0, finished.stderr
+    assert '{"workers": 2, "bytes": 4194304, "gigabytes_per_second": ' in finished.stdout

@@ -72,4 +72,4 @@ def test_a_reader_who_pauses_costs_no_lease_and_blocks_no_exit(hvdrun: Launcher)
     wait_until(lambda: hvdrun.processes("flood.py") == hvdrun.processes("-m hvdrun --no-prefork -np"))
     assert job.poll() is None  # it waits for its reader
     job.send_signal(signal.SIGINT)
-    assert job.wait(60) == 130
+    assert job.wait(60) == -signal.SIGINT

@@ -164,6 +164,55 @@ def test_a_loss_after_the_training_ends_nobody_but_what_needs_the_lost_says_so(h
     assert "was ended" not in finished.stderr
 
 
+# Rank 1 fails, and its exit hook waits for what the other does meanwhile.
+SLOW_END = """
+import atexit, os, pathlib, sys, time
+import torch
+import worker_runtime.torch as hvd
+def wait_for(happens):
+    while not happens():
+        time.sleep(0.01)
+    print("hook done", flush=True)
+hvd.init()
+(0 if hvd.rank() else pathlib.Path("peer").write_text(str(os.getpid())))
+hvd.barrier()
+if hvd.rank() == 1:
+    peer = pathlib.Path("/proc", pathlib.Path("peer").read_text())
+    atexit.register(wait_for, pathlib.Path("on").exists if {is_elastic} else lambda: not peer.exists())
+    {failure}
+hvd.allreduce(torch.ones(1), name="x")
+print("goes on with", hvd.size(), flush=True)
+pathlib.Path("on").touch()
+"""
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "options"),
+    rest_nightly(
+        [
+            ("raise ValueError('its own')", 1, []),
+            ("sys.exit(3)", 3, ["--min-np", "1", "--no-prefork"]),
+            ("sys.exit(3)", 3, ["--no-prefork"]),
+            ("raise ValueError('its own')", 1, ["--min-np", "1"]),
+        ],
+        first=2,
+    ),
+)
+def test_a_worker_that_fails_holds_nobody_up_and_is_the_first_cause_however_long_its_exit_hooks_take(
+    hvdrun: Launcher, failure: str, code: int, options: list[str]
+) -> None:
+    is_elastic = "--min-np" in options
+    hvdrun.write("train.py", SLOW_END.format(failure=failure, is_elastic=is_elastic))
+    finished = hvdrun("-np", "2", "--grace", "600s", *options, "python", "train.py", limit_seconds=LIMIT_SECONDS)
+    assert ("[1] hook done" in finished.stdout, finished.returncode) == (True, 0 if is_elastic else code)
+    assert finished.stderr.count("] Traceback") == finished.stderr.count("] ValueError: its own")
+    if is_elastic:
+        assert "[0] goes on with 1" in finished.stdout
+        assert f"rank 1 (localhost:1) was lost: exit code {code}" in finished.stderr
+    else:
+        assert f": exit code {code}\n" in finished.stderr.partition("rank 1 on localhost (slot 1) failed first")[2]
+
+
 # A child that looks like what tidies up after a dead Python is given a second to go by itself.
 LEAVES_A_CHILD = """
 import os, pathlib, signal, subprocess, sys

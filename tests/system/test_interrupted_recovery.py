@@ -31,7 +31,7 @@ def train(state):
         state.step += 1
 train(state)
 """
-ENDINGS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
+ENDINGS = [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
 is_signalled = pytest.mark.parametrize(("number", "code"), rest_nightly(ENDINGS), ids=["SIGTERM", "SIGINT"])
 
 

@@ -1,6 +1,7 @@
 """Signals to hvdrun, and a reader of its output who has gone: workers are asked, then forced, and nothing is left."""
 
 import random
+import shlex
 import signal
 import time
 
@@ -10,6 +11,7 @@ from tests.system.launcher import Launcher, Running
 from tests.system.roles import find_agent
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
+from tests.system.terminal import CTRL_C, Terminal
 from tests.waiting import wait_until
 
 PATIENT = "600s"  # a grace that no test waits for
@@ -26,6 +28,7 @@ def clean_up(number, frame):
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, clean_up)
+signal.signal(signal.SIGINT, clean_up)
 print("alive", flush=True)
 time.sleep(600)
 """
@@ -33,7 +36,8 @@ time.sleep(600)
 GOES_ON = """
 import signal, time
 
-signal.signal(signal.SIGTERM, lambda number, frame: print("not yet", flush=True))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: print("not yet", flush=True))
 print("alive", flush=True)
 while True:
     time.sleep(600)
@@ -44,7 +48,13 @@ if os.environ["HOROVOD_RANK"] == "1":
     wait_for("go")
     sys.exit(3)
 """
-ENDINGS = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
+# Of a SIGINT hvdrun dies itself.
+ENDINGS = {signal.SIGTERM: 143, signal.SIGINT: -signal.SIGINT, signal.SIGHUP: 129}
+SAID = {
+    signal.SIGTERM: "hvdrun: SIGTERM came to hvdrun.\n",
+    signal.SIGINT: "hvdrun: stopping 2 workers; Ctrl-C again stops them immediately.\n",
+    signal.SIGHUP: "hvdrun: SIGHUP came to hvdrun.\n",
+}
 
 
 def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Running:
@@ -73,7 +83,7 @@ def start(hvdrun: Launcher, script: str, *options: str, size: int = 2) -> Runnin
 def test_a_signal_lets_workers_clean_up_and_the_code_names_it(
     hvdrun: Launcher, number: signal.Signals, *, is_typed: bool
 ) -> None:
-    """One from the terminal reaches the workers only through hvdrun: none says a word of an interrupt."""
+    """One from the terminal reaches the workers only through hvdrun."""
     running = start(hvdrun, CLEANS_UP, "--grace", PATIENT)
     if is_typed:
         running.send_to_terminal(number)
@@ -82,7 +92,32 @@ def test_a_signal_lets_workers_clean_up_and_the_code_names_it(
     finished = running.wait()
     assert finished.returncode == ENDINGS[number]
     assert sorted(finished.stdout.splitlines()[2:]) == ["[0] cleaned up", "[1] cleaned up"]
-    assert finished.stderr == f"hvdrun: {number.name} came to hvdrun.\n"
+    assert finished.stderr == SAID[number]
+
+
+SAVES = """
+import os, time
+print("alive", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    print("saved", flush=True)
+    raise
+"""
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_in_the_workers_and_ends_the_shell_s_loop_too(hvdrun: Launcher) -> None:
+    hvdrun.write("train.py", SAVES)
+    once = shlex.join(hvdrun.command("-np", "2", "--grace", PATIENT, "python", "train.py"))
+    loop = f"for round in 1 2 3; do {once}; echo goes on; done"
+    with Terminal("bash", "-c", loop, directory=hvdrun.directory, environment=hvdrun.environment()) as terminal:
+        terminal.wait_for(r" alive\r$", 60, count=2)
+        terminal.press(CTRL_C)
+        assert terminal.wait(60) == -signal.SIGINT
+        screen = terminal.screen()
+    said = [line.removeprefix("^C") for line in screen if "alive" not in line]
+    assert sorted(said[1:]) == ["[0] saved", "[1] saved"]
+    assert said[0] == "hvdrun: stopping 2 workers; Ctrl-C again stops them immediately."
 
 
 @pytest.mark.parametrize("number", rest_nightly(ENDINGS))
@@ -126,7 +161,7 @@ def test_a_signal_at_any_moment_of_the_start_leaves_nothing(hvdrun: Launcher, nu
             continue
         # Before hvdrun can answer, the signal itself ends it; a shell sees the same code.
         assert finished.returncode in {ENDINGS[number], -number}
-        assert "hvdrun" not in finished.stderr.replace(f"hvdrun: {number.name} came to hvdrun.", "")
+        assert "hvdrun" not in finished.stderr.replace(SAID[number], "")
         assert "Exception ignored" not in finished.stderr
     assert not hvdrun.watch.settle()
 

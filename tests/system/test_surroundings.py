@@ -67,7 +67,8 @@ def test_a_careless_parent_changes_no_job(
 ) -> None:
     hvdrun.write("train.py", SHOWS)
     before = [sys.executable, "-c", CARELESS]
-    running = hvdrun.start("-np", "2", "python", "train.py", forks=forks, before=before)
+    running = hvdrun.start("-v", "-np", "2", "python", "train.py", forks=forks, before=before)
+    running.stderr.wait_for(", forked" if forks else ", executed", LIMIT_SECONDS)
     ignored = [int(signal.SIGPIPE), int(signal.SIGXFSZ)]  # by Python
     for rank in range(2):
         running.stdout.wait_for(rf"^\[{rank}\] {re.escape(str(ignored))} set\(\) True$", LIMIT_SECONDS)

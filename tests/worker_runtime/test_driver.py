@@ -17,6 +17,7 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player
 from worker_runtime import wire
 from worker_runtime.core.questions import Question, Release
 from worker_runtime.errors import ShutDownError
+from worker_runtime.farewell import Farewell
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import Patience
@@ -323,8 +324,8 @@ def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
 
 def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_go_on(ends: Ends) -> None:
     player, sequencer = ends
-    player.driver.quit(lambda: "it failed")
-    player.driver.leave(lambda: "later")
+    player.driver.quit(lambda: Farewell("it failed"))
+    player.driver.leave(lambda: Farewell("later"))
     assert sequencer.read() == (Frame.LEAVE, b"it failed")
     with pytest.raises(AssertionError, match="ended the connection"):
         sequencer.read()
@@ -337,6 +338,18 @@ def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
     player.driver.leave()
     with pytest.raises(ShutDownError):
         waiting.finish()
+
+
+def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends) -> None:
+    player, sequencer = patient
+    waiting = Errand(player.run, "x")
+    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)  # from now on it listens
+    halting = Errand(player.driver.halt, "rank 1 was lost", 3 * LIMIT_SECONDS, daemon=True)
+    assert sequencer.read()[0] == Frame.HALT
+    sequencer.send(Frame.FAILURE, b"rank 1 was lost")
+    with pytest.raises(RuntimeError, match="rank 1 was lost"):
+        waiting.finish()
+    halting.finish()
 
 
 def test_a_forked_child_has_no_part_in_the_conversation(ends: Ends) -> None:

@@ -151,7 +151,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
     scene.before.release(0)
     scene.before.played.silent = "10.0.0.2"
     waiting = Errand(handle.wait)
-    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6 s"
+    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
     assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
     scene.executor.close()
     with pytest.raises(HorovodInternalError):

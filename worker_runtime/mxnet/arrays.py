@@ -7,10 +7,14 @@ released. What is enqueued after the writing is done sees its results, since it 
 must be left alone, which the blocking operations see to by themselves.
 
 A view holds the array's memory: the array itself may go. To make one takes some microseconds, and copies nothing.
+
+There are views of the host's memory alone. An array on any other context is *foreign*: it is copied to the host, and
+where it is to be overwritten, back. MXNet's engine orders these copies as all else that reads and writes the array.
 """
 
 import ctypes
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch  # first: it brings the libgomp that MXNet needs, and that a slim system lacks
@@ -33,7 +37,7 @@ _CLASSES: dict[type, torch.dtype] = {
 # By what an array has as its dtype: NumPy's class in mx.nd, NumPy's dtype in mx.np.
 DTYPES: dict[Any, torch.dtype] = {**_CLASSES, **{np.dtype(each): dtype for each, dtype in _CLASSES.items()}}
 
-_GPU = "gpu"
+_OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts whose memory is the host's
 _HOME = mx.cpu(0)  # where arrays that are made of tensors lie
 
 
@@ -44,20 +48,20 @@ def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
     enqueued that writes to it.
 
     Args:
-        array: of `mx.nd` or `mx.np`, dense, of one of the dtypes in `DTYPES`, on `mx.cpu(n)` of any index, of any
-            shape, also without dimensions or elements; the whole or a slice.
+        array: of `mx.nd` or `mx.np`, dense, of one of the dtypes in `DTYPES`, on any context, of any shape, also
+            without dimensions or elements; the whole or a slice. Of a foreign one it is a copy.
 
     Returns:
         A tensor of the same shape, on the CPU, row-major.
 
     Raises:
         TypeError: it is no array of MXNet.
-        ValueError: it is sparse, on a GPU, or of another dtype.
+        ValueError: it is sparse, or of another dtype.
         MXNetError: what the array was to be computed by has failed.
     """
-    check_array(array)
-    array.wait_to_read()
-    return _view(array)
+    home = bring_home(array)
+    home.wait_to_read()
+    return _view(home)
 
 
 def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
@@ -67,19 +71,52 @@ def view_for_writing(array: mx.nd.NDArray) -> torch.Tensor:
     enqueued that reads or writes it; what is enqueued afterwards sees what was written.
 
     Args:
-        array: as in `view_for_reading`.
+        array: as in `view_for_reading`, but not foreign: see `bring_home`.
 
     Returns:
         A tensor of the same shape, on the CPU, row-major.
 
     Raises:
         TypeError: it is no array of MXNet.
-        ValueError: it is sparse, on a GPU, or of another dtype.
+        ValueError: it is sparse, or of another dtype.
         MXNetError: what the array was to be computed by has failed.
     """
     check_array(array)
     check_call(_LIB.MXNDArrayWaitToWrite(array.handle))
     return _view(array)
+
+
+def bring_home(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """The array itself, or of a foreign one a copy on the host; enqueued, not waited for.
+
+    Raises:
+        TypeError: it is no array of MXNet.
+        ValueError: it is sparse, or of another dtype.
+    """
+    check_array(array)
+    if not is_foreign(array.context):
+        return array
+    with mx.autograd.pause():
+        return array.copyto(_HOME)
+
+
+def take_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
+    """Give a foreign array the values of its copy; enqueued, so that what is enqueued afterwards sees them."""
+    if home is not array:
+        with mx.autograd.pause():
+            home.copyto(array)
+
+
+def take_all_back(homes: Sequence[mx.nd.NDArray], arrays: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
+    """Give foreign arrays the values of their copies, and return them all."""
+    for home, array in zip(homes, arrays, strict=True):
+        take_back(home, array)
+    return arrays
+
+
+def is_foreign(context: mx.Context) -> bool:
+    """Whether there can be no view of what lies there."""
+    return context.device_type not in _OF_THE_HOST
 
 
 def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
@@ -101,18 +138,16 @@ def make_array(tensor: torch.Tensor, like: mx.nd.NDArray) -> mx.nd.NDArray:
 
 
 def check_array(array: mx.nd.NDArray) -> None:
-    """Make sure that something is an array of which there can be a view; never waits.
+    """Make sure that something is an array that can travel; never waits.
 
     Raises:
         TypeError: it is no array of MXNet.
-        ValueError: it is sparse, on a GPU, or of a dtype that is not in `DTYPES`.
+        ValueError: it is sparse, or of a dtype that is not in `DTYPES`.
     """
     if not isinstance(array, mx.nd.NDArray):
         raise TypeError(f"an array of MXNet was expected, not {type(array).__name__}")
     if array.stype != "default":
         raise ValueError(f"arrays of storage type {array.stype} are not supported; x.tostype('default') is dense")
-    if array.context.device_type == _GPU:
-        raise ValueError(f"arrays on {array.context} are not supported; x.as_in_context(mx.cpu()) is on the CPU")
     if array.dtype not in DTYPES:
         supported = ", ".join(each.__name__ for each in _CLASSES)
         raise ValueError(

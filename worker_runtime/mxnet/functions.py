@@ -9,7 +9,7 @@ import numpy as np
 from worker_runtime.calls import Call, begin_call
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
-from worker_runtime.mxnet.arrays import check_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
 from worker_runtime.object_calls import allgather_object, broadcast_object
@@ -118,10 +118,11 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
             settle(value)
     lists = [_list_arrays(value) for value in values]
     make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
-    views = [make_view(arrays[0]) for arrays in lists]
+    homes = [bring_home(arrays[0]) for arrays in lists]
+    views = list(map(make_view, homes))
     call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
-    for arrays in lists:
-        spread(arrays[0], arrays)
+    for home, arrays in zip(homes, lists, strict=True):
+        spread(home, arrays)
 
 
 class ParametersDifferError(ValueError):

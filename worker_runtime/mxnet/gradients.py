@@ -17,7 +17,7 @@ import mxnet as mx
 import torch
 
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.mxnet.arrays import DTYPES, check_array, view_for_reading
+from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_all_back, view_for_reading
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
@@ -107,8 +107,11 @@ class ArrayReducer:
                 then undefined.
             MXNetError: what was to compute a gradient has failed.
         """
+        arrays = [gradient.array for gradient in gradients]
         with self.preparing():
-            self._reduce(self._enter(gradients))
+            homes = list(map(bring_home, arrays))
+            self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
+        take_all_back(homes, arrays)
 
     def preparing(self) -> AbstractContextManager[None]:
         """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""
@@ -158,7 +161,7 @@ class ArrayReducer:
         share = self._reducer.average(torch.tensor(flags, dtype=torch.float32, device="cpu"), note, title)
         return [bool(value) for value in share > 0]
 
-    def _enter(self, gradients: Sequence[Gradient]) -> list[_StandIn]:
+    def _enter(self, gradients: Sequence[tuple[str, mx.nd.NDArray]]) -> list[_StandIn]:
         """The stand-ins of the gradients; those of the last step as long as they fit."""
         known = self._stand_ins
         found = {name: _find_stand_in(known.get(name), array) for name, array in gradients}

@@ -18,7 +18,7 @@ class MXNetMissingError(ImportError):
 
     def __init__(self, cause: Exception, numpy: str = "") -> None:
         absent = cause.name if isinstance(cause, ModuleNotFoundError) else None
-        needed, name, remedy = "MXNet 1.9.1", "mxnet", _REMEDY
+        needed, name, remedy = "MXNet 1.9", "mxnet", _REMEDY
         if absent in {"torch", "numpy"}:
             needed, name = absent, absent
         told, *_ = str(cause).splitlines() or [type(cause).__name__]  # MXNet lists where it has looked for its library

@@ -17,7 +17,7 @@ import mxnet as mx
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.arguments import read_factor, read_group_count
-from worker_runtime.mxnet.arrays import view_for_writing
+from worker_runtime.mxnet.arrays import bring_home, take_back, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
@@ -131,9 +131,11 @@ class DistributedOptimizer(Wrapper):
         """At once: there is nothing to wait for, or to pack it with."""
         call = begin_call("allreduce", name, self._process_set)
         total = contexts.gather([grad])
-        view = view_for_writing(total)
+        home = bring_home(total)
+        view = view_for_writing(home)
         how = make_settings(self._gradient_predivide_factor).how
         call.executor.run(make_allreduce(call, [view], how, [view]))
+        take_back(home, total)
         contexts.scatter(total, [grad])
 
     def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:

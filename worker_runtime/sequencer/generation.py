@@ -18,6 +18,7 @@ from functools import partial
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.core.questions import Answer, Failure, Kind, Refusal, Release, Signature
 from worker_runtime.core.stalls import describe_stall, describe_stall_limit
+from worker_runtime.farewell import Farewell
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.connection import Connection, ConnectionEndedError
@@ -31,7 +32,6 @@ from worker_runtime.wire import (
     Frame,
     ProtocolError,
     decode_blocked,
-    decode_goodbye,
     decode_number,
     decode_numbered,
     decode_questions,
@@ -159,7 +159,7 @@ class Generation:
             raise ProtocolError(f"a frame of type {kind} came")
 
     def _take_goodbye(self, member: Member, kind: int, body: bytes) -> None:
-        member.farewell, member.how = decode_goodbye(body)
+        member.farewell = Farewell.decode(body)
         member.is_undecided = kind == Frame.EXIT
         if kind == Frame.LEAVE:
             self._part(member, member.farewell)
@@ -196,13 +196,14 @@ class Generation:
 
     def _end(self, member: Member, error: ConnectionEndedError) -> None:
         """A member's connection has ended: it has left, or is lost, or which of them is still to be told."""
-        if member.is_undecided and not member.farewell and member.rank not in self._departed:
+        farewell = member.farewell or Farewell()
+        if member.is_undecided and not farewell.reason and member.rank not in self._departed:
             self._members.pop(member.rank, None)
             member.connection.close()
             self._ordering.vanish(member.rank)
             return
         if member.farewell is not None or member.rank in self._departed:
-            self._part(member, member.farewell or "")
+            self._part(member, farewell)
         self._drop(member.rank, f"its connection to the sequencer {error}")
 
     def _depart(self, rank: int) -> None:
@@ -214,7 +215,7 @@ class Generation:
             self._came.add(rank)
             self._note(self._ordering.leave(rank, _ENDED_WELL))
 
-    def _part(self, member: Member, reason: str) -> None:
+    def _part(self, member: Member, farewell: Farewell) -> None:
         """Let a member go, who may have said why the others cannot go on."""
         if member.has_left:
             return
@@ -222,10 +223,10 @@ class Generation:
         member.pending.clear()
         if self._failure:
             return
-        if reason:
-            self._note(self._ordering.lose(member.rank, f"was lost: {reason}"))
+        if farewell.reason:
+            self._note(self._ordering.lose(member.rank, f"was lost: {farewell.reason}"))
         else:
-            how = _ENDED_WELL if member.rank in self._departed else member.how
+            how = _ENDED_WELL if member.rank in self._departed else farewell.how
             self._note(self._ordering.leave(member.rank, how))
 
     def _ask(self, member: Member, data: bytes, start: int, end: int) -> None:

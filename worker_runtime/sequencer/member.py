@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from worker_runtime.core.questions import Question, Signature
+from worker_runtime.farewell import Farewell
 from worker_runtime.sequencer.connection import Connection
 from worker_runtime.sequencer.payloads import Entry, check_signature
 from worker_runtime.wire import (
@@ -31,8 +32,7 @@ class Member:
     pending: what it has asked and not been answered, oldest first.
     asked: the number of its next question.
     has_left: it has said goodbye, so the end of its connection says nothing more.
-    farewell: why the others cannot go on when its connection ends, "" where they can; None as long as that is a loss.
-    how: its process ends, as it has said with that.
+    farewell: what the end of its connection will mean; None as long as that is a loss.
     is_undecided: that goodbye holds only if its process ends well, which is still to be told.
     questions: known ones, by their heads.
     releases: ready to be sent, piece by piece.
@@ -43,8 +43,7 @@ class Member:
     pending: dict[Key, Entry] = field(default_factory=dict)
     asked: int = 0
     has_left: bool = False
-    farewell: str | None = None
-    how: str = ""
+    farewell: Farewell | None = None
     is_undecided: bool = False
     questions: dict[bytes, tuple[Question, Key]] = field(default_factory=dict)
     releases: list[bytes] = field(default_factory=list)

@@ -11,6 +11,8 @@ import socket
 import sys
 from dataclasses import replace
 
+import pytest
+
 from hvdrun.agent import processes, sweeper
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
@@ -165,6 +167,57 @@ async def test_a_worker_is_asked_and_then_killed_at_the_earliest_time_ordered() 
         room.watch.terminate(order(0, 0.01))
         room.watch.terminate(order(0, 600))
         assert await room.ended() == (Exited(WORKERS[0], -signal.SIGKILL),)
+
+
+@alone
+async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -> None:
+    waits = "echo $$ > ready; while :; do sleep 600 & wait $!; done"
+    async with watching("sh", "-c", f"trap 'echo $$ > interrupted' INT; trap 'exit 5' TERM; {waits}") as room:
+        room.watch.launch(LAUNCHES[0])
+        await room.started("ready")
+        room.watch.terminate(Terminate(WORKERS[0], 6, "Ctrl-C", signal=signal.SIGINT))
+        await room.started("interrupted")
+        assert await room.ended() == (Exited(WORKERS[0], 5),)
+
+
+@pytest.mark.parametrize("outlives_losses", [True, False])
+@alone
+async def test_a_worker_that_says_that_it_fails_has_ended_for_the_others_but_its_slot_waits_for_it(
+    *, outlives_losses: bool
+) -> None:
+    again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
+    script = "trap 'echo asked > asked' TERM; echo $$ >> ready; until [ -s go ]; do sleep 0.01; done; exit 7"
+    async with watching("sh", "-c", script, outlives_losses=outlives_losses, grace_seconds=600) as room:
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("ready")
+        room.watch.note_failure(WORKERS[0], 3)
+        room.watch.note_failure(WORKERS[0], 4)
+        assert room.watch.ended() == (Exited(WORKERS[0], 3),)
+        room.watch.acknowledge(room.watch.ended())
+        room.watch.terminate(order(0, 600))
+        room.watch.launch(again)
+        assert room.watch.running() == (again.worker,)
+        failed = asyncio.create_task(room.watch.await_failed())
+        await asyncio.sleep(0)
+        assert is_alive(pid)
+        assert not failed.done()
+        assert room.spawner.begun == 1
+        (room.folder / "go").write_text("x")
+        await asyncio.wait_for(failed, LIMIT_SECONDS)
+        assert await room.ended() == (Exited(again.worker, 7),)
+        assert not (room.folder / "asked").exists()
+        room.watch.note_failure(WORKERS[0], 5)
+        assert await room.ended() == (Exited(again.worker, 7),)
+
+
+@alone
+async def test_a_worker_that_fails_is_killed_after_the_grace() -> None:
+    async with watching("sh", "-c", "echo $$ > ready; sleep 600; true", grace_seconds=0.01) as room:
+        room.watch.launch(LAUNCHES[0])
+        pid = await room.started("ready")
+        room.watch.note_failure(WORKERS[0], 3)
+        await happen(lambda: not is_alive(pid))
+        assert room.watch.ended() == (Exited(WORKERS[0], 3),)
 
 
 @alone

@@ -84,7 +84,7 @@ class Room:
 
 
 @asynccontextmanager
-async def watching(*command: str, outlives_losses: bool = False) -> AsyncIterator[Room]:
+async def watching(*command: str, outlives_losses: bool = False, grace_seconds: float = 0.0) -> AsyncIterator[Room]:
     """A Watch over workers with this command, which is closed in the end and has then left nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -93,7 +93,16 @@ async def watching(*command: str, outlives_losses: bool = False) -> AsyncIterato
         environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1))
         spawner = GatedSpawner(ExecSpawner(begin, environment))
         feed = InputFeed(lambda: None)
-        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, guard=guard, outlives_losses=outlives_losses)
+        watch = Watch(
+            JOB,
+            "a",
+            spawner,
+            OutputForwarder(),
+            feed=feed,
+            guard=guard,
+            outlives_losses=outlives_losses,
+            grace_seconds=grace_seconds,
+        )
         watch.open()
         try:
             yield Room(watch, spawner, guard, folder)

@@ -55,8 +55,8 @@ def test_with_a_culprit_the_reason_is_told_below() -> None:
     [
         (-9, "memory runs out"),
         (137, "memory runs out"),
-        (-11, "FAULTHANDLER"),
-        (139, "FAULTHANDLER"),
+        (-11, "faulthandler"),
+        (139, "faulthandler"),
         (-7, "shared memory"),
     ],
 )

@@ -17,7 +17,7 @@ from rendezvous.core.effects import (
     Terminate,
 )
 from rendezvous.core.model import Assignment
-from rendezvous.core.outcome import Outcome
+from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
 from rendezvous.core.state import Standing, State, WorkerRecord
 
@@ -51,8 +51,9 @@ def show_order(effect: Launch | Terminate | Dismiss | Finish) -> str:
     match effect:
         case Launch(worker, assignment, reason):
             return f"launch {worker} {show_assignment(assignment)}  ({reason})"
-        case Terminate(worker, grace_seconds, reason, is_loss):
-            return f"terminate {worker} grace={grace_seconds:g}{' as lost' if is_loss else ''}  ({reason})"
+        case Terminate(worker, grace_seconds, reason, is_loss, number):
+            first = "" if number == SIGTERM else f" signal={number}"
+            return f"terminate {worker} grace={grace_seconds:g}{first}{' as lost' if is_loss else ''}  ({reason})"
         case Dismiss(host, reason):
             return f"dismiss {host}  ({reason})"
         case Finish(outcome):

@@ -74,7 +74,7 @@ def test_a_message_survives_the_wire(codec: Codec, values: st.SearchStrategy[obj
         (EXITS, Exited(WORKER, 127, UNDECODABLE), Exited(WORKER, 127, READABLE)),
         (NOTICES, Refused(WORKER, UNDECODABLE), Refused(WORKER, READABLE)),
         (ORDERS, Launch(WORKER, NUMBERS, UNDECODABLE), Launch(WORKER, NUMBERS, READABLE)),
-        (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE), Terminate(WORKER, 1.0, READABLE)),
+        (ORDERS, Terminate(WORKER, 1.0, UNDECODABLE, signal=2), Terminate(WORKER, 1.0, READABLE, signal=2)),
         (REPORTS, Report(Wish.CONTINUE, UNDECODABLE), Report(Wish.CONTINUE, READABLE)),
         (TELLINGS, Remark(UNDECODABLE), Remark(READABLE)),
         (TELLINGS, Hello("1.0", UNDECODABLE, "3.11.2"), Hello("1.0", READABLE, "3.11.2")),

@@ -9,7 +9,7 @@ import torch
 
 from tests.worker_runtime.mxnet.networks import begin_long, make_spoilt
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.arrays import DTYPES, check_array, make_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.arrays import DTYPES, check_array, is_foreign, make_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.contexts import gather, scatter
 from worker_runtime.mxnet.engine import await_writable, find_address
 
@@ -146,11 +146,8 @@ def test_what_cannot_travel_says_so(array: object, error: type[Exception], messa
             view(array)
 
 
-def test_an_array_on_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    array = mx.nd.ones(1)
-    monkeypatch.setattr(mx.nd.NDArray, "context", mx.gpu(1))
-    with pytest.raises(ValueError, match=r"arrays on gpu\(1\) are not supported; x\.as_in_context\(mx\.cpu\(\)\)"):
-        view_for_reading(array)
+def test_what_does_not_lie_in_the_hosts_memory_is_foreign() -> None:
+    assert [is_foreign(context) for context in (*CONTEXTS, mx.gpu(0))] == [False] * len(CONTEXTS) + [True]
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -28,6 +28,7 @@ from tests.worker_runtime.sequencer.client import (
 from tests.worker_runtime.sequencer.ends import Ends
 from worker_runtime import wire
 from worker_runtime.core.questions import Kind, Release, Signature
+from worker_runtime.farewell import Farewell
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.activation import Activation
 from worker_runtime.sequencer.generation import Generation
@@ -169,7 +170,7 @@ def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Proces
 
 def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
     with gathering(process, 2) as (first, second):
-        first.send(Frame.END, wire.encode_goodbye("", "ended (ValueError: no such luck)"))
+        first.send(Frame.END, Farewell("", "ended (ValueError: no such luck)").encode())
         first.socket.close()
         second.ask("a", BARRIER)
         assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")

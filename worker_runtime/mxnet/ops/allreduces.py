@@ -6,7 +6,7 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call, make_allreduce
 from worker_runtime.collectives import Combination
-from worker_runtime.mxnet.arrays import make_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.arrays import bring_home, make_array, take_all_back, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
@@ -229,7 +229,8 @@ def _prepare_all(
     given = list(arrays)
     call = begin_call(kind, name, process_set)
     if in_place:
-        views = [view_for_writing(array) for array in given]
-        return Prepared(call, make_allreduce(call, views, how, views), lambda _: given)
+        homes = list(map(bring_home, given))
+        views = list(map(view_for_writing, homes))
+        return Prepared(call, make_allreduce(call, views, how, views), lambda _: take_all_back(homes, given))
     views = [view_for_reading(array) for array in given]
     return Prepared(call, make_allreduce(call, views, how), lambda results: list(map(make_array, results, given)))

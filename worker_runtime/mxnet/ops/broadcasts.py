@@ -4,7 +4,7 @@ import mxnet as mx
 
 from worker_runtime.calls import begin_call
 from worker_runtime.collectives import Broadcast
-from worker_runtime.mxnet.arrays import make_array, view_for_reading, view_for_writing
+from worker_runtime.mxnet.arrays import bring_home, make_array, take_all_back, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
 from worker_runtime.process_set import ProcessSet, global_process_set
@@ -95,5 +95,7 @@ def _prepare_in_place(
     array: mx.nd.NDArray, root: int, name: str | None, process_set: ProcessSet
 ) -> Prepared[mx.nd.NDArray]:
     call = begin_call("broadcast", name, process_set)
-    view = view_for_reading(array) if call.among.rank == root else view_for_writing(array)
-    return Prepared(call, Broadcast([view], root, call.among, call.name, [view]), lambda _: array)
+    home = bring_home(array)
+    view = view_for_reading(home) if call.among.rank == root else view_for_writing(home)
+    operation = Broadcast([view], root, call.among, call.name, [view])
+    return Prepared(call, operation, lambda _: take_all_back([home], [array])[0])

@@ -1,0 +1,45 @@
+"""How fast workers sum one large tensor: `hvdrun -np 2 python benchmarks/bandwidth.py [--device cpu]`.
+
+Rank 0 prints one line of JSON: the bus bandwidth in GB/s, 2 (n - 1) / n of the tensor's bytes by the median time, which
+is what each worker sends at least. Workers that outnumber the GPUs share them.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+
+import worker_runtime.torch as hvd
+
+BYTES = 256 * 1024 * 1024
+ROUNDS = 10
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--bytes", type=int, default=BYTES)
+    asked = parser.parse_args()
+    hvd.init()
+    if asked.device == "cuda":
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    tensor = torch.ones(asked.bytes // 4, device=asked.device)
+    seconds = []
+    for _ in range(ROUNDS):
+        hvd.barrier()
+        began = time.perf_counter()
+        hvd.allreduce_(tensor, op=hvd.Max)
+        if asked.device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - began)
+    count = hvd.size()
+    speed = 2 * (count - 1) / count * asked.bytes / statistics.median(seconds) / 1e9
+    if hvd.rank() == 0:
+        print(json.dumps({"workers": count, "bytes": asked.bytes, "gigabytes_per_second": round(speed, 3)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""A worker that has been started and not been reaped, and the signals that are to end it."""
+
+import asyncio
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+
+from rendezvous.core.model import Worker
+
+_NO_CORE = 1  # a limit of 0 bytes does not count where the kernel pipes cores to a program
+
+
+class LiveWorker:
+    """Gets its signals in time; belongs to one event loop.
+
+    kill: SIGKILL for a worker and all that is its own.
+    error: why it was put down, if it was.
+    """
+
+    def __init__(self, worker: Worker, pid: int, kill: Callable[[Worker, int], None]) -> None:
+        self.worker = worker
+        self.pid = pid
+        self.error: str | None = None
+        self._kill = kill
+        self._kill_at: float | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+
+    def terminate(self, grace_seconds: float, first: int = signal.SIGTERM) -> None:
+        """A signal for its process group, and SIGKILL for all of it after the grace; the earliest order counts.
+
+        first: the signal; SIGINT is followed by SIGTERM at half of the grace.
+        """
+        if self._kill_at is None and grace_seconds > 0:
+            self._signal(first)
+            if first == signal.SIGINT:
+                self._call_later(grace_seconds / 2, self._signal, signal.SIGTERM)
+        self.kill_after(grace_seconds)
+
+    def kill_after(self, grace_seconds: float) -> None:
+        """SIGKILL for all of it after the grace, unless that was ordered for an earlier time."""
+        kill_at = time.monotonic() + grace_seconds
+        if self._kill_at is None or kill_at < self._kill_at:
+            self._kill_at = kill_at
+            self._call_later(grace_seconds, self._kill, self.worker, self.pid)
+
+    def forget(self) -> None:
+        """It was reaped: its number may be another's."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _call_later(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, function, *arguments))
+
+    def _signal(self, number: int) -> None:
+        if number == signal.SIGABRT:
+            forbid_core(self.pid)
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # just forked, it does not lead a group yet
+            os.kill(self.pid, number)
+
+
+def forbid_core(pid: int) -> None:
+    """Have a process leave no core when it is aborted: it is only to say where it is."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+    limit = _NO_CORE if hard == resource.RLIM_INFINITY else min(_NO_CORE, hard)
+    resource.prlimit(pid, resource.RLIMIT_CORE, (limit, hard))

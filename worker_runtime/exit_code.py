@@ -1,0 +1,71 @@
+"""With which exit code the program has ended: known before Python's teardown, which takes a second with torch.
+
+Python tells nobody. An uncaught exception is left in `sys.last_value`. What `sys.exit()` raises is not: so that is
+replaced by a function that leaves a mark in its frame. The frame lives as long as the exception. When the mark goes
+and no Python frame is left, nobody has caught the exception, and it has ended the program. What the program raises
+itself as SystemExit is not seen.
+"""
+
+import runpy
+import signal
+import sys
+import threading
+from types import FrameType
+
+_FAILURE = 1
+_CODES = 256  # the kernel keeps a byte
+
+
+class ExitCode:
+    """The exit code of the program that this process runs; one for each process."""
+
+    def __init__(self) -> None:
+        self._exited: int | None = None  # by sys.exit()
+        exit_process = sys.exit
+
+        def leave(status: str | int | None = None, /) -> None:
+            mark = _Mark(self, status)
+            exit_process(status)
+            del mark  # type: ignore[unreachable]  # it goes with this frame
+
+        leave.__name__ = leave.__qualname__ = "exit"
+        leave.__doc__ = exit_process.__doc__
+        sys.exit = leave  # type: ignore[assignment]  # it does not return either
+
+    def find_failure(self) -> int | None:
+        """How the program has failed, as waitpid will tell it; None where it has not, or that is not known.
+
+        To be asked when the program has ended, in an exit hook.
+        """
+        error = getattr(sys, "last_value", None)
+        traceback = getattr(error, "__traceback__", None)
+        if traceback is not None and _is_outermost(traceback.tb_frame):
+            return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else _FAILURE
+        return self._exited or None
+
+    def note_exit(self, status: str | int | None) -> None:
+        """An exception of `sys.exit()` has gone; it has ended the program where nothing of it runs any more."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if sys._getframe(1).f_back is None:  # noqa: SLF001 - the caller is the mark
+            self._exited = 0 if status is None else status % _CODES if isinstance(status, int) else _FAILURE
+
+
+class _Mark:
+    """Tells when the exception has gone in whose frame it is."""
+
+    def __init__(self, exit_code: ExitCode, status: str | int | None) -> None:
+        self._exit_code = exit_code
+        self._status = status
+
+    def __del__(self) -> None:
+        self._exit_code.note_exit(self._status)
+
+
+def _is_outermost(frame: FrameType) -> bool:
+    """Whether this was the frame of the whole program: C code may print exceptions that have ended less."""
+    program = vars(sys.modules["__main__"])
+    if frame.f_globals is not program and frame.f_code is not runpy._run_module_as_main.__code__:  # type: ignore[attr-defined]  # noqa: SLF001 - under `python -m`
+        return False
+    around = frame.f_back
+    return around is None or (around.f_back is None and around.f_globals is not program)  # the forkserver's

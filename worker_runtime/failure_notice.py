@@ -1,0 +1,53 @@
+"""Tells the agent that this worker fails as soon as its program has failed: to end its process may take seconds yet.
+
+The others go on without it, or are ended, from that moment on.
+"""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import Protocol
+
+from worker_runtime.exit_code import ExitCode
+from worker_runtime.membership import Bootstrap, RendezvousError
+
+
+class Telling(Protocol):
+    """A client of the rendezvous (`rendezvous.client.WorkerClient`)."""
+
+    def fail(self, returncode: int) -> None:
+        """Say that this process will end with this code."""
+
+    def close(self) -> None:
+        """End the connection to the agent."""
+
+
+class FailureNotice:
+    """Of one process.
+
+    Args:
+        connect: makes a client.
+    """
+
+    def __init__(self, connect: Callable[[Bootstrap], Telling]) -> None:
+        self._connect = connect
+        self._job: Bootstrap | None = None
+        self._exit_code: ExitCode | None = None
+
+    def prepare(self, job: Bootstrap | None) -> None:
+        """This process is a worker of that job, and from now on tells it; None for no job."""
+        self._job = job
+        if job is not None and self._exit_code is None:
+            self._exit_code = ExitCode()
+            # Before any function of atexit, since those of the program may take long.
+            with suppress(RuntimeError):  # where the program joins in one of these
+                threading._register_atexit(self._tell)  # type: ignore[attr-defined]  # noqa: SLF001 - nothing else is called before
+
+    def _tell(self) -> None:
+        """The program has ended."""
+        returncode = None if self._exit_code is None else self._exit_code.find_failure()
+        if returncode is None or self._job is None:
+            return
+        # Where the agent has gone, or does not answer in time, it sees the end of the process or nothing.
+        with closing(self._connect(self._job)) as client, suppress(RendezvousError):
+            client.fail(returncode)
