@@ -137,12 +137,12 @@ class ElasticExecutor(Executor):
         """See `Executor`: nothing fails."""
         self._tell_trouble(attempt.number, reason)
 
-    def close(self, *, is_end: bool = False) -> None:
+    def close(self, *, end: str = "") -> None:
         """See `Executor`."""
         # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the attempt.
         is_alone = self._ending.acquire(timeout=_ENDING_SECONDS)
         try:
-            super().close(is_end=is_end)
+            super().close(end=end)
         finally:
             if is_alone:
                 self._ending.release()

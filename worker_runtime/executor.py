@@ -9,7 +9,6 @@ outlives its workers `ElasticExecutor` goes on in another.
 Long because all that an operation goes through is to be read in one place.
 """
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,7 +18,6 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from rendezvous.core.model import limit_silence
 from worker_runtime.accord import Accord
 from worker_runtime.attempt import Attempt
 from worker_runtime.collectives.agreements import Commit, Join
@@ -39,6 +37,7 @@ from worker_runtime.group import Group
 from worker_runtime.handle_table import HandleTable
 from worker_runtime.handles import Handle, are_running
 from worker_runtime.link import Link
+from worker_runtime.membership import limit_silence
 from worker_runtime.mentions import Mention
 from worker_runtime.names import Names
 from worker_runtime.operation import Members, Operation
@@ -49,7 +48,6 @@ from worker_runtime.works import describe_cause
 ResultT = TypeVar("ResultT")
 
 _CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
-_LONGEST_CAUSE = 200  # of an error's text, so much is told to the others
 _LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
 _AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
 _LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
@@ -298,21 +296,20 @@ class Executor:
             attempt.give_up(cause)
         return OperationFailedError(handle.title, self.rank, cause)
 
-    def close(self, *, is_end: bool = False) -> None:
+    def close(self, *, end: str = "") -> None:
         """End the group; what is still pending fails here and there.
 
-        is_end: the process ends, and the others hear of it then; see `Driver.leave`.
+        end: how the process ends, of which the others hear then: "ended (exit code 3)"; "" where it does not.
         """
         with self._lock:
             self._closed = True
         attempt = self._attempt
         if attempt.driver is not None and not attempt.is_closed:
-            how = _describe_end() if is_end else ""
-            aborted = f"it {how or 'called shutdown()'} while operations were under way"
+            aborted = f"it {end or 'called shutdown()'} while operations were under way"
             attempt.is_closed = True
             attempt.driver.leave(
-                lambda: Farewell(aborted if are_running([*self._in_flight.values()]) else "", how),
-                self.last_goodbye if is_end else Frame.LEAVE,
+                lambda: Farewell(aborted if are_running([*self._in_flight.values()]) else "", end),
+                self.last_goodbye if end else Frame.LEAVE,
             )
         handles, self._in_flight = list(self._in_flight.values()), {}
         if are_running(handles):
@@ -400,11 +397,3 @@ class Executor:
         if self._attempt.failure is not None:
             return OperationFailedError(title, self.rank, self._attempt.failure)
         return ShutDownError(title, self.rank)
-
-
-def _describe_end() -> str:
-    """How this process ends, as far as Python knows by now, for the others."""
-    error = getattr(sys, "last_value", None)
-    if error is None:
-        return "ended"
-    return f"ended ({f'{type(error).__name__}: {error}'.splitlines()[0][:_LONGEST_CAUSE]})"

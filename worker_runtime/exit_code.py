@@ -13,6 +13,7 @@ import threading
 from types import FrameType
 
 _FAILURE = 1
+_LONGEST_CAUSE = 200  # so much is told of an error's text
 _CODES = 256  # the kernel keeps a byte
 
 
@@ -60,6 +61,17 @@ class _Mark:
 
     def __del__(self) -> None:
         self._exit_code.note_exit(self._status)
+
+
+def describe_end(returncode: int | None) -> str:
+    """How this process ends, for the others, to follow "rank 1"; as far as is known in an exit hook.
+
+    returncode: with which the program has failed; None where it has not, or that is not known.
+    """
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        return f"ended ({f'{type(error).__name__}: {error}'.splitlines()[0].rstrip(': ')[:_LONGEST_CAUSE]})"
+    return "ended" if returncode is None else f"ended (exit code {returncode})"
 
 
 def _is_outermost(frame: FrameType) -> bool:

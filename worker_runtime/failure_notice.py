@@ -27,9 +27,12 @@ class FailureNotice:
 
     Args:
         connect: makes a client.
+
+    returncode: with which the program has failed; None where it has not, or that is not known.
     """
 
     def __init__(self, connect: Callable[[Bootstrap], Telling]) -> None:
+        self.returncode: int | None = None
         self._connect = connect
         self._job: Bootstrap | None = None
         self._exit_code: ExitCode | None = None
@@ -45,9 +48,9 @@ class FailureNotice:
 
     def _tell(self) -> None:
         """The program has ended."""
-        returncode = None if self._exit_code is None else self._exit_code.find_failure()
-        if returncode is None or self._job is None:
+        self.returncode = None if self._exit_code is None else self._exit_code.find_failure()
+        if self.returncode is None or self._job is None:
             return
         # Where the agent has gone, or does not answer in time, it sees the end of the process or nothing.
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):
-            client.fail(returncode)
+            client.fail(self.returncode)

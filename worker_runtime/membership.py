@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
     from rendezvous.bootstrap import BACKEND, Bootstrap
-    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot
+    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence
     from rendezvous.core.ranking import rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
@@ -54,6 +54,7 @@ __all__ = [
     "encode",
     "encode_answer",
     "import_client",
+    "limit_silence",
     "rank",
     "read_backend",
     "read_port",

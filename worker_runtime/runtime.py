@@ -18,6 +18,7 @@ from worker_runtime.backends.features import Features
 from worker_runtime.environment import read_is_elastic, read_numbers
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.executor import Executor
+from worker_runtime.exit_code import describe_end
 from worker_runtime.failure_notice import FailureNotice, Telling
 from worker_runtime.group import form
 from worker_runtime.meeting import Meeting, join_world, meet
@@ -179,7 +180,7 @@ class Runtime:
 
     def shutdown(self) -> None:
         """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""
-        self._leave(is_end=False)
+        self._leave()
 
     @property
     def is_initialized(self) -> bool:
@@ -252,12 +253,12 @@ class Runtime:
         self._generation += 1
         return join_world(world, self._meeting, self._generation, WORLD_LIMIT, choice)
 
-    def _leave(self, *, is_end: bool) -> None:
+    def _leave(self, end: str = "") -> None:
         with self._lock:
             world, self._world = self._world, None
             is_forked, self._is_forked = self._is_forked, False
         if world is not None and not is_forked:
-            world.executor.close(is_end=is_end)
+            world.executor.close(end=end)
             remove_mark(os.environ)
         self._close_recovery()
 
@@ -278,7 +279,7 @@ class Runtime:
 
     def _end(self) -> None:
         """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
-        self._leave(is_end=True)
+        self._leave(describe_end(self._failure_notice.returncode))
         if self._meeting is not None:
             self._meeting.close()
 

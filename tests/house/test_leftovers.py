@@ -168,7 +168,7 @@ def test_what_others_leave_for_a_moment_is_theirs(watch: Watch) -> None:
     others = threading.Thread(target=come_and_go)
     others.start()
     try:
-        assert not watch.settle(1.0)
+        assert not watch.settle()
     finally:
         end.set()
         others.join()

@@ -1,6 +1,8 @@
 """Workers that end with an error of their own, in elastic jobs: they are survived as those that are killed.
 
 What a worker that ends means to the others is decided by its exit code: 0, it has left; anything else, it is lost.
+
+Long because each way to fail has its own job.
 """
 
 import pytest

@@ -42,12 +42,14 @@ def test_jobs_need_no_pidfds_and_no_files_in_memory(
     assert (", forked" in finished.stderr, ", executed" in finished.stderr) == (forks, not forks)
 
 
-# Blocks every signal, does not want to know of its children's ends, ignores hang-ups and Ctrl-C; few files.
+# Blocks every signal, does not want to know of its children's ends, ignores hang-ups and Ctrl-C; few files. What a
+# shell ignores in the background is not ignored.
 CARELESS = """
 import os, resource, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 os.execv(sys.argv[1], sys.argv[1:])
 """

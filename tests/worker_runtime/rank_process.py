@@ -72,7 +72,7 @@ def serve(commands: Connection, rank: int, readable: int, writable: tuple[int, .
             SEQUENCER.close()
             return
         worker = Worker(Slot("localhost", rank), 1)
-        bootstrap = Bootstrap("job", Path("unused"), worker, "127.0.0.1", LIMIT_SECONDS, LIMIT_SECONDS)
+        bootstrap = Bootstrap("job", Path("/nowhere/agent.sock"), worker, "127.0.0.1", LIMIT_SECONDS, LIMIT_SECONDS)
         exchange = PipeExchange(rank, size, readable, writable)
         RUNTIME._connect = lambda _, exchange=exchange: exchange
         RUNTIME._generation = generation

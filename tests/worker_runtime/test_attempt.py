@@ -1,6 +1,5 @@
 """One generation as an executor goes through it, and how a worker's end reaches the others."""
 
-import sys
 import threading
 from collections.abc import Iterator
 
@@ -141,16 +140,13 @@ def suspend(executor: ElasticExecutor, before: Generation) -> None:
     executor.adopt(2, 0, 2, retry(0, 2))
 
 
-def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
-    before: Generation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(before: Generation) -> None:
     executor = make_executor(before)
-    executor.close(is_end=True)
+    executor.close(end="ended")
     assert before.sequencer.read() == (Frame.EXIT, b"\0ended")
     with Generation(3) as other:
         static = Executor(other.group, other.link)
-        monkeypatch.setattr(sys, "last_value", ValueError("no such luck\nat all"), raising=False)
-        static.close(is_end=True)
+        static.close(end="ended (ValueError: no such luck)")
         assert other.sequencer.read() == (Frame.END, b"\0ended (ValueError: no such luck)")
 
 

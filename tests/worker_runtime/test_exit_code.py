@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from worker_runtime.exit_code import describe_end
+
 # What comes first is done by `init()`; the answer is given when the program has ended.
 PROGRAM = """
 import os, sys, threading
@@ -68,3 +70,19 @@ def test_a_failure_is_known_before_the_teardown(
         check=False,
     )
     assert (finished.stdout, finished.returncode) == (f"{found}\n", code), finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "returncode", "told"),
+    [
+        (None, None, "ended"),
+        (None, 3, "ended (exit code 3)"),
+        (ValueError("no such luck\nat all"), 1, "ended (ValueError: no such luck)"),
+        (KeyboardInterrupt(), -2, "ended (KeyboardInterrupt)"),
+    ],
+)
+def test_the_others_are_told_of_the_error_or_the_code(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None, returncode: int | None, told: str
+) -> None:
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    assert describe_end(returncode) == told

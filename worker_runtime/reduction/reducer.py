@@ -139,6 +139,8 @@ class GradientReducer:
         Raises:
             HorovodInternalError: the ranks could not be asked.
         """
+        with self._lock:
+            self._enter_step()
         if not self._has_reduced:
             return False  # ranks that have just come would not ask
         others = torch.tensor([not self.is_reduced], dtype=torch.float32, device="cpu")
