@@ -227,13 +227,10 @@ class Runtime:
         process forks (DataLoader workers), which an open gRPC channel does not always survive.
         """
         limit = timedelta(seconds=bootstrap.start_timeout_seconds)
-        client = self._connect(bootstrap)
-        try:
+        with closing(self._connect(bootstrap)) as client:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client, bootstrap.address, limit, choice=choice)
-        finally:
-            client.close()
         executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
         return membership.assignment, executor
 

@@ -46,6 +46,7 @@ EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
 SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
 ON_ONE_RANK = (Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), True), Step(0, "scaler"))  # noqa: FBT003 - the same
 SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
+DROPPED = (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0))
 FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
 
 
@@ -90,6 +91,7 @@ def check(program: Program, ranks: RankPool) -> None:
 @example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
 @example(program=Program(2, 1, clears_by_model=False, operations=ON_ONE_RANK))
 @example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
+@example(program=Program(2, 1, clears_by_model=False, operations=DROPPED))
 @example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
     check(program, ranks)

@@ -155,6 +155,8 @@ class GradientReducer:
                 then undefined.
         """
         with self._lock, torch.no_grad():
+            if self._is_eager and self._ready and all(entry.parameter.grad is None for entry in self._ready):
+                self.discard()  # what was taken during backward the program has thrown away, and made nothing since
             while (seat := self._enter_step()) is not None:
                 try:
                     self._reduce(seat)
