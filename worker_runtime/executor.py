@@ -134,6 +134,11 @@ class Executor:
         """The process sets that all ranks know."""
         return self._attempt.sets
 
+    @property
+    def has_failed(self) -> bool:
+        """Nothing is answered any more: a member has ended, or its connection."""
+        return self._attempt.failure is not None
+
     def begin_again(self) -> None:
         """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
         with self._lock:

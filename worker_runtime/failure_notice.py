@@ -1,6 +1,7 @@
 """Tells the agent that this worker fails as soon as its program has failed: to end its process may take seconds yet.
 
-The others go on without it, or are ended, from that moment on.
+The others go on without it, or are ended, from that moment on. A worker that has been told of the end of another before
+says nothing: the other's end is the cause, and may come to be known later than this one's.
 """
 
 import threading
@@ -27,13 +28,15 @@ class FailureNotice:
 
     Args:
         connect: makes a client.
+        follows_another: another worker's end was told to this one.
 
     returncode: with which the program has failed; None where it has not, or that is not known.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], Telling]) -> None:
+    def __init__(self, connect: Callable[[Bootstrap], Telling], follows_another: Callable[[], bool]) -> None:
         self.returncode: int | None = None
         self._connect = connect
+        self._follows_another = follows_another
         self._job: Bootstrap | None = None
         self._exit_code: ExitCode | None = None
 
@@ -49,7 +52,7 @@ class FailureNotice:
     def _tell(self) -> None:
         """The program has ended."""
         self.returncode = None if self._exit_code is None else self._exit_code.find_failure()
-        if self.returncode is None or self._job is None:
+        if self.returncode is None or self._job is None or self._follows_another():
             return
         # Where the agent has gone, or does not answer in time, it sees the end of the process or nothing.
         with closing(self._connect(self._job)) as client, suppress(RendezvousError):

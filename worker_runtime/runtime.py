@@ -76,7 +76,9 @@ class Runtime:
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
         self._is_forked = False  # from the process that has joined
-        self._failure_notice = FailureNotice(connect)
+        self._failure_notice = FailureNotice(
+            connect, lambda: self._world is not None and self._world.executor.has_failed
+        )
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised, unless this process was forked then.

@@ -28,9 +28,9 @@ DEAREST = 25
 LAST = ROOT / "build" / "costs.json"
 # Two tests at a time, on any machine: with more, a small one would be too busy.
 _PYTEST = ("pytest", "--numprocesses=2", "--dist=worksteal", "--durations=15", "--durations-min=1")
+_NO_TESTS = 5  # pytest's exit code
 # torch looks up, for its log, whose address each connection of a TCPStore has. Where the network loses one question in
 # twenty, the resolver's patience (5 s) would cost the tests minutes.
-_NO_TESTS = 5  # pytest's exit code
 _RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:4"}
 
 
@@ -112,8 +112,10 @@ def show_skipped(skipped: Counter[str]) -> Iterator[Text]:
         yield Text(f"{count:>6}  {reason}")
         for found in re.findall(r"apt-get install ([a-z0-9][a-z0-9 -]*)", reason):
             packages.update(found.split())
-    commands = [f"apt-get install {' '.join(sorted(packages))}"] if packages else []
-    if any("root" in reason for reason in skipped):
+    needs_root = any("root" in reason for reason in skipped)
+    sudo = "sudo " if needs_root else ""
+    commands = [f"{sudo}apt-get install {' '.join(sorted(packages))}"] if packages else []
+    if needs_root:
         commands.append("sudo make test")
     if commands:
         yield Text("To run them:  ").append(" && ".join(commands), "bold")

@@ -9,6 +9,7 @@ from tests.house.sources import read_sources
 
 CLOCKS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time", "ru_utime"})
 CLOCKS_OF_MODULES = frozenset({"time.time", "os.times"})
+PASS_ON = frozenset({"max", "min", "float", "sum", "abs", "int", "round", "math.ceil", "math.floor"})
 # A comparison with this name ends what hangs.
 LIMIT = "deadline"
 
@@ -21,7 +22,7 @@ def reads_clock(node: ast.AST, names: set[str]) -> bool:
         case ast.Attribute(attr=name):
             return name in CLOCKS or ast.unparse(node) in CLOCKS_OF_MODULES
         case ast.Call(func=function, args=arguments):
-            is_kept = isinstance(function, ast.Name) and function.id in {"max", "min", "float", "sum", "abs"}
+            is_kept = isinstance(function, ast.Name | ast.Attribute) and ast.unparse(function) in PASS_ON
             return reads_clock(function, names) or (is_kept and any(reads_clock(each, names) for each in arguments))
     return any(reads_clock(each, names) for each in ast.iter_child_nodes(node))
 

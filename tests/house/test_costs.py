@@ -56,7 +56,7 @@ def test_what_did_not_run_is_counted_with_the_command_that_installs_its_needs() 
     skipped = Counter({needs: 150, "there is no CUDA device": 4})
     lines = [str(line) for line in parts.show_skipped(skipped)]
     assert lines[0].strip() == "154 tests did not run:"
-    assert lines[-1] == "To run them:  apt-get install iproute2 nftables && sudo make test"
+    assert lines[-1] == "To run them:  sudo apt-get install iproute2 nftables && sudo make test"
 
 
 def test_a_part_with_skipped_tests_is_marked_red() -> None:

@@ -112,7 +112,7 @@ async def test_who_does_not_prove_who_he_is_is_hung_up_on_in_time(monkeypatch: p
 async def test_who_takes_all_connections_keeps_agents_out_for_the_length_of_a_handshake_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shorten_handshakes(monkeypatch, 0.5)
+    shorten_handshakes(monkeypatch, 2.0)
     monkeypatch.setattr(rendezvous.server, "count_connections", lambda: 20)
     async with open_stage() as stage, holding(LOOPBACK, stage.port, 30), stage.agent("a") as agent:
         with pytest.raises(UnreachableError):

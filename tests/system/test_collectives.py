@@ -4,7 +4,6 @@
 (HVDRUN_SOAK_IDLE_SECONDS).
 """
 
-import math
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from tests.waiting import wait_until
 
 IDLE_SECONDS = float(os.environ.get("HVDRUN_SOAK_IDLE_SECONDS", "3"))
 CYCLES = int(os.environ.get("HVDRUN_SOAK_CYCLES", "4"))
-MOST_WAKE_UPS = 2  # of a process in a second: its timers' own; whatever polls has many more
+MOST_WAKE_UPS = 8  # of a process in a second: its timers have two, and a sleep may be long; whatever polls has many
 MOST_MEMORY_KIB = 6 * 1024  # that glibc takes once, whenever a thread begins to allocate
 MOST_GROWTH_KIB = 10  # for each init() and shutdown()
 BEGINS = f"""{WAIT_FOR}
@@ -73,14 +72,13 @@ hvd.barrier()
     assert len(pids) == 3
     wait_until(lambda: all(read_state(pid) == "S" for pid in pids))
     time.sleep(0.5)  # until their other threads sleep too, which nothing tells
-    began, before = time.monotonic(), [count_wake_ups(pid) for pid in pids]
+    before = [count_wake_ups(pid) for pid in pids]
     time.sleep(IDLE_SECONDS)  # no event tells that nothing happens
-    after, seconds = [count_wake_ups(pid) for pid in pids], math.ceil(time.monotonic() - began)
-    wake_ups = [late - early for early, late in zip(before, after, strict=True)]
+    wake_ups = [count_wake_ups(pid) - earlier for pid, earlier in zip(pids, before, strict=True)]
     with (hvdrun.directory / "go").open("w"), (hvdrun.directory / "go").open("w"):
         pass
     running.wait()
-    assert wake_ups <= [MOST_WAKE_UPS * seconds] * 3, wake_ups
+    assert max(wake_ups) <= MOST_WAKE_UPS * IDLE_SECONDS, wake_ups
 
 
 @pytest.mark.timeout(120 + CYCLES)

@@ -141,11 +141,11 @@ def test_a_script_that_cannot_be_started_is_refused_at_once(hvdrun: Launcher) ->
 
 
 def test_a_worker_that_is_stopped_for_the_lease_is_ended_and_started_again_at_once(hvdrun: Launcher) -> None:
-    options = ("--min-np", "1", "--lease", "1s", "--blacklist-cooldown-range", "600", "600")  # its slot stays open
+    options = ("--min-np", "1", "--lease", "3s", "--blacklist-cooldown-range", "600", "600")  # its slot stays open
     running = hvdrun.start("-np", "2", *options, "sh", "-c", FIRST.format(fate="kill -STOP $$"))
     finished = running.wait()
     assert finished.returncode == 0
-    told = "the worker localhost:1 was stopped for longer than the lease of 1 s (--lease)"
+    told = "the worker localhost:1 was stopped for longer than the lease of 3 s (--lease)"
     assert finished.stderr.splitlines() == [f"hvdrun: rank 1 (localhost:1) was lost: {told}.", AGAIN]
 
 

@@ -95,7 +95,7 @@ def test_workers_that_are_ended_may_clean_up_and_their_own_codes_change_nothing(
 
 def test_a_worker_that_does_not_end_within_the_grace_is_killed(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", ASKED.format(answer="pass"))
-    finished = hvdrun("-np", "2", "--grace", "0.5", "python", "train.py")
+    finished = hvdrun("-np", "2", "--grace", "3s", "python", "train.py")
     assert finished.returncode == 3
     assert finished.stdout == "[0] asked to end\n"
 
@@ -126,7 +126,7 @@ def test_a_worker_that_ended_before_the_others_joined_is_named_to_them(hvdrun: L
 
 def test_a_worker_that_does_not_join_in_time_is_named(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", JOINS.format(instead="time.sleep(600)"))
-    finished = hvdrun("-np", "2", "--start-timeout", "2s", "python", "train.py")
+    finished = hvdrun("-np", "2", "--start-timeout", "8s", "python", "train.py")
     assert finished.returncode == 124
     (said,) = [line for line in finished.stderr.splitlines() if line.startswith("hvdrun: ")]
     assert "rank 1 (localhost:1)" in said

@@ -25,7 +25,7 @@ def train(state):
 train(state)
 print("ends with", hvd.size(), flush=True)
 """
-OPTIONS = ("-np", "2", "--min-np", "1", "--start-timeout", "6s", "python", "train.py")
+OPTIONS = ("-np", "2", "--min-np", "1", "--start-timeout", "20s", "python", "train.py")
 
 
 @pytest.mark.nightly
@@ -35,7 +35,7 @@ def test_a_newcomer_that_hangs_before_it_joins_is_ended_and_another_started(hvdr
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("ends with 2\n") == 2
     again = "hvdrun: the worker in the slot localhost:1 is started again."
-    late = "rank 1 (localhost:1#2) was started beside the others, and did not join them within 6 s (--start-timeout)"
+    late = "rank 1 (localhost:1#2) was started beside the others, and did not join them within 20 s (--start-timeout)"
     assert finished.stderr.splitlines() == [
         "hvdrun: rank 1 (localhost:1) was lost: killed by SIGKILL (signal 9).",
         again,

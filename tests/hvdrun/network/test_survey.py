@@ -15,7 +15,7 @@ from hvdrun.network.survey import survey
 from rendezvous.orders import Found, Look, Order, Probe, Probed, Remark, Telling
 
 LIMIT_SECONDS = 20.0
-ENOUGH_SECONDS = 2.0  # for an agent on this machine
+ENOUGH_SECONDS = 5.0  # for an agent on this machine
 
 
 class Agents:
