@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from hvdrun.forwarding import ALWAYS, OWN_PREFIX
 
 THREADS = b"OMP_NUM_THREADS"
+CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that is the user's
 _DEFAULTS = {b"PYTHONUNBUFFERED": b"1", b"PYTHONFAULTHANDLER": b"1"}
 
 
@@ -44,12 +45,12 @@ def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dic
 
 
 def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    return {name: value for name, value in own.items() if not name.startswith(OWN_PREFIX)}
+    return {name: value for name, value in own.items() if not name.startswith(OWN_PREFIX) or name == CHECK_REPLICAS}
 
 
 def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
-    """The short list; and where hvdrun has a default, what the user has set instead, so that all hosts are alike."""
-    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS)
+    """The short list; and what the user has set that all hosts must have alike."""
+    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS)
     return {name: own[name] for name in names if name in own}
 
 
