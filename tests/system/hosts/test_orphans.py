@@ -136,7 +136,7 @@ def test_a_job_goes_on_when_hvdrun_was_stopped_for_longer_than_the_lease(pair: C
     ids=["cut off", "cut off from what comes in", "cut off from what goes out", "destroyed"],
 )
 def test_a_host_that_falls_silent_is_lost(pair: Cluster, fault: Callable[[Host], None]) -> None:
-    running = start(pair, *LEASE)
+    running = start(pair, "--lease", "2s", "--launcher-timeout", "5s")  # the host itself gives up later
     fault(pair["host2"])
     check_lost(pair, running, SILENCE)
     pair.end_sessions()
