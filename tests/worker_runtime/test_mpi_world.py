@@ -124,7 +124,8 @@ def test_a_program_under_mpirun_uses_both_and_ends(tmp_path: Path, head: str, co
     finished = subprocess.run(
         [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, "-c", script],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        # Open MPI leaves its shared memory where it kills its processes; in /dev/shm other tests would find it.
+        env={**os.environ, "TMPDIR": str(tmp_path), "OMPI_MCA_btl_sm_backing_directory": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=LIMIT_SECONDS,
