@@ -133,6 +133,14 @@ def test_an_alltoall_works_in_a_set(ranks: RankPool) -> None:
     assert ranks.run(body, size=3) == [[0, 20], None, [1, 21]]
 
 
+def test_a_gradient_that_backward_has_not_made_yet_is_named(ranks: RankPool) -> None:
+    def body() -> None:
+        with pytest.raises(ValueError, match=r"not None, which p\.grad is until backward\(\) has made a gradient"):
+            hvd.broadcast(torch.nn.Parameter(torch.ones(2)).grad, 0)
+
+    ranks.run(body)
+
+
 def test_a_group_whose_name_is_in_flight_leaves_nothing_behind(ranks: RankPool) -> None:
     """In Horovod a duplicate in the middle of a group leaves the members before it queued for ever."""
 
