@@ -38,11 +38,6 @@ def test_words_become_a_job() -> None:
     )
 
 
-def test_what_is_not_said_has_its_default() -> None:
-    spec = read_spec(["-np", "2", "true"])
-    assert spec == JobSpec(("true",), 2, (Host("localhost", 2),), Path.cwd())
-
-
 @pytest.mark.parametrize(
     ("words", "name", "value"),
     [
@@ -229,9 +224,7 @@ def test_what_was_said_before_an_error_is_still_shown(capfd: pytest.CaptureFixtu
         ("-prefix-timestamp", r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3} \[0\] text\n"),
     ],
 )
-def test_the_output_has_the_marks_that_the_options_ask_for(
-    options: str, line: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_has_the_marks_that_are_asked_for(options: str, line: str, capfd: pytest.CaptureFixture[str]) -> None:
     def launch(_spec: JobSpec, console: Console) -> int:
         asyncio.run(console.output.write(Worker(Slot("a", 0), 1), 0, OutputStream.STDOUT, b"text\n"))
         return 0
@@ -285,15 +278,3 @@ def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
 def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["-v", "3", "python", "x"], refuse_to_launch) == 2
     assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["-np", "2", "no-such-program"], 127),
-        (["-np", "9", "-H", "a:1", "true"], 2),
-        (["-np", "1", "python", "no.py"], 2),
-    ],
-)
-def test_a_dry_run_of_what_could_not_start_fails_as_the_start_would(words: list[str], code: int) -> None:
-    assert main(["--dry-run", *words], refuse_to_launch) == code

@@ -29,6 +29,7 @@ from rendezvous.server import Server
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
+NameHosts = Callable[[str], None]
 Open = Callable[[JobSpec], AbstractAsyncContextManager["Office"]]
 
 
@@ -125,7 +126,7 @@ def opened() -> Open:
 
 
 @pytest.fixture
-def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NameHosts:
     """`name_hosts(text)` has the script `cat hosts` print this text, from one moment to the next."""
     monkeypatch.chdir(tmp_path)
 
@@ -171,26 +172,20 @@ async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: Jo
 
 
 @in_loop
-async def test_a_host_that_fails_is_lost_and_the_others_are_used(spec: JobSpec, opened: Open) -> None:
-    async with opened(spec) as office:
-        office.failures["localhost"] = "it is down."
-        office.hosts.want("localhost")
-        await office.bring_in("127.0.0.1")
-        assert office.events[1:] == [Lost("localhost", "it is down.")]
-
-
-@in_loop
 async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec, opened: Open) -> None:
     async def want_both() -> None:
         async with opened(spec) as office:
-            office.failures = {"localhost": "it is down.", "127.0.0.1": "it is away."}
+            office.failures = {"localhost": "it is down."}
             office.hosts.want("localhost")
             office.hosts.want("127.0.0.1")
+            await office.until(lambda: "127.0.0.1" in office.agents)
+            office.agents["127.0.0.1"][0].end()
             await office.until(lambda: False)
 
     with pytest.raises(HostsFailedError) as caught:
         await want_both()
-    assert caught.value.lines[1:] == ("it is down.", "it is away.")
+    lost = f"the host '127.0.0.1' was lost before the job began: {HOW_IT_ENDED}."
+    assert caught.value.lines[1:] == ("it is down.", lost)
 
 
 @in_loop
@@ -208,9 +203,7 @@ def discover(spec: JobSpec, script: str) -> JobSpec:
 
 
 @in_loop
-async def test_the_rendezvous_is_told_which_hosts_the_script_names(
-    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
-) -> None:
+async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
     name_hosts("localhost:1\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)
@@ -228,9 +221,7 @@ async def test_the_rendezvous_is_told_which_hosts_the_script_names(
 
 
 @in_loop
-async def test_a_host_that_the_script_names_no_more_is_released_when_it_is_dismissed(
-    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
-) -> None:
+async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
     name_hosts("localhost\n127.0.0.1\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)
@@ -243,9 +234,7 @@ async def test_a_host_that_the_script_names_no_more_is_released_when_it_is_dismi
 
 
 @in_loop
-async def test_a_job_that_has_begun_ignores_an_answer_that_cannot_be_used(
-    spec: JobSpec, opened: Open, name_hosts: Callable[[str], None]
-) -> None:
+async def test_a_job_that_has_begun_ignores_a_bad_answer(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
     name_hosts("localhost\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)

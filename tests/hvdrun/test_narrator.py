@@ -84,19 +84,6 @@ def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
 STATE = make_state()
 
 
-def test_losses_and_how_the_job_goes_on_are_a_line_each(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_state(STATE)
-    narrator.note_event(Exited(TWO, -9), STATE)
-    narrator.note_event(Lost("b", "its ssh connection was lost."), STATE)
-    for _ in range(2):
-        narrator.note_state(replace(STATE, generation=Generation(2, (ONE, Worker(TWO.slot, 2)))))
-    assert paper.notices == [
-        "rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
-        "the host b was lost: its ssh connection was lost.",
-        "the job goes on with 2 workers.",
-    ]
-
-
 SILENT = "rank 0 does not reach 10.0.0.3 any more, which has acknowledged nothing for 3 s"
 GOES_ON = "the job goes on with 2 workers."
 
@@ -174,13 +161,6 @@ def test_each_loss_is_reported_once(
     assert paper.notices == notices
 
 
-def test_a_worker_that_is_given_up_is_reported_as_lost(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_given_up(GIVEN_UP)
-    assert paper.notices == [f"{GIVEN_UP.reason}."]
-    narrator.explain(TOO_FEW, 2)
-    assert paper.pages[0].notes[0] == f"Lost before: {GIVEN_UP.reason}."
-
-
 def test_a_newcomer_that_ends_well_before_it_has_joined_is_told_once(paper: Paper, narrator: Narrator) -> None:
     narrator.note_event(Exited(TWO, 0), replace(STATE, generation=None))
     narrator.note_event(Exited(TWO, 0), STATE)
@@ -197,16 +177,18 @@ def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator
     assert len(paper.details) == 4
 
 
-def test_a_lost_host_is_told_once_and_one_that_is_not_named_any_more_was_told_already(
-    paper: Paper, narrator: Narrator
-) -> None:
+def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, narrator: Narrator) -> None:
     narrator.note_event(Lost("b", "gone"), STATE)
     narrator.note_dismissal(Dismiss("b", "it was lost"))
     narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)"))
     narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
     assert paper.notices == []
-    narrator.note_state(STATE)
-    assert paper.notices == ["the host b was lost: gone.", "host a was lost: its agent was silent for 5 s (--lease)."]
+    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    assert paper.notices == [
+        "the host b was lost: gone.",
+        "host a was lost: its agent was silent for 5 s (--lease).",
+        "the worker in the slot b:0 is started again.",
+    ]
 
 
 def test_hosts_that_come_and_go_are_told() -> None:
@@ -300,13 +282,6 @@ def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
     assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
 
 
-def test_a_lost_host_is_told_before_what_is_done_about_it(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_event(Lost("b", "gone"), STATE)
-    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
-    narrator.note_state(make_state(number=0))
-    assert paper.notices == ["the host b was lost: gone.", "the worker in the slot b:0 is started again."]
-
-
 FIRST = blame_worker(Exited(ONE, 3), 0)
 STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
@@ -318,22 +293,27 @@ TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were 
 @pytest.mark.parametrize(
     ("losses", "outcome", "notes"),
     [
-        ([Lost("b", "gone")], TOO_FEW, ("Lost before: the host b was lost: gone.", MAY_GO_ON)),
+        ([Lost("b", "gone.")], TOO_FEW, ("Lost before: the host b was lost: gone.", MAY_GO_ON)),
+        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_GO_ON)),
         ([Exited(TWO, -9), Exited(ONE, 3)], STATE_LOST, (LOST_FIRST,)),
         ([], fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
         ([Exited(TWO, -9), Lost("b", "its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
         ([Exited(TWO, -9), Dismiss("b", HOST_LOST.reason)], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
     ],
-    ids=["too few", "state lost", "fails again", "host lost", "host dismissed"],
+    ids=["too few", "given up", "state lost", "fails again", "host lost", "host dismissed"],
 )
 def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, narrator: Narrator, losses: list[Event | Dismiss], outcome: Outcome, notes: tuple[str, ...]
+    paper: Paper, narrator: Narrator, losses: list[Event | Dismiss | Terminate], outcome: Outcome, notes: tuple[str]
 ) -> None:
     for loss in losses:
-        if isinstance(loss, Dismiss):
-            narrator.note_dismissal(loss)
-        else:
-            narrator.note_event(loss, STATE)
+        match loss:
+            case Dismiss():
+                narrator.note_dismissal(loss)
+            case Terminate():
+                narrator.note_given_up(loss)
+                assert paper.notices == [f"{loss.reason}."]
+            case _:
+                narrator.note_event(loss, STATE)
     narrator.note_state(replace(STATE, outcome=outcome))
     narrator.explain(outcome, 2)
     last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
@@ -362,9 +342,7 @@ def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrato
 
 
 @pytest.mark.parametrize("is_formed", [True, False])
-def test_the_page_names_ended_ranks_of_workers_that_had_joined_the_others(
-    paper: Paper, narrator: Narrator, *, is_formed: bool
-) -> None:
+def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator: Narrator, *, is_formed: bool) -> None:
     if is_formed:
         narrator.note_state(STATE)
         narrator.note_end_ordered(Worker(TWO.slot, 2))
@@ -386,9 +364,7 @@ NOT_STARTED = blame_worker(Exited(TWO, 127, NOT_FOUND, cannot_start=True), 1)
     ],
     ids=["host lost", "not started on one of several", "not started", "ended well"],
 )
-def test_the_end_of_a_static_job_is_all_that_is_reported(
-    paper: Paper, outcome: Outcome, hosts: int, notices: list[str]
-) -> None:
+def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
     narrator = make_narrator(paper, STATIC)
     narrator.note_event(Exited(TWO, 3), make_state(STATIC))
     narrator.note_given_up(GIVEN_UP)

@@ -14,7 +14,7 @@ from hvdrun.agent.attendance import attend, choose_ends
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Effect, Finish, Launch
+from rendezvous.core.effects import Effect, Finish
 from rendezvous.core.events import Exited, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
@@ -153,14 +153,6 @@ async def test_without_an_answer_for_the_lease_it_ends_and_says_what_went_wrong_
 
 
 @in_loop
-async def test_a_server_that_does_not_believe_this_agent_is_named_as_such() -> None:
-    async with serving() as rendezvous:
-        rendezvous.begin = replace(rendezvous.begin, credential=Authority("another job").issue_agent("a"))
-        with pytest.raises(LeaseExpiredError, match="handshake failed"):
-            await rendezvous.attend(Lease(30, SteppingClock()))
-
-
-@in_loop
 async def test_a_refused_report_is_an_error() -> None:
     async with serving() as rendezvous:
         rendezvous.begin = replace(rendezvous.begin, credential=rendezvous.authority.issue_agent("b"))
@@ -174,14 +166,6 @@ async def test_a_cancellation_that_comes_together_with_a_change_is_not_lost() ->
         await rendezvous.heard()
         await happen(lambda: bool(rendezvous.workers.changed._waiters), "the wait for a change")
         rendezvous.workers.changed.set()
-
-
-@in_loop
-async def test_the_server_orders_what_the_agent_does_not_have() -> None:
-    async with serving() as rendezvous:
-        rendezvous.workers.alive = ()
-        async with rendezvous.attending():
-            await happen(lambda: sum(isinstance(effect, Launch) for effect in rendezvous.effects) >= 2)
 
 
 @in_loop

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,9 +53,7 @@ def test_without_any_cpu_to_choose_from_nothing_is_bound() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=16),
     st.sampled_from([BindTo.CORE, BindTo.SOCKET, BindTo.NUMA]),
 )
-def test_as_many_workers_as_there_are_parts_share_nothing_and_leave_nothing(
-    parts: list[tuple[int, int, int]], bind_to: BindTo
-) -> None:
+def test_a_worker_for_each_part_shares_and_leaves_nothing(parts: list[tuple[int, int, int]], bind_to: BindTo) -> None:
     topology = tuple(Cpu(number, *part) for number, part in enumerate(parts))
     seen: list[frozenset[int]] = []
     while (cpus := choose_cpus(topology, bind_to, len(seen))) is not None and cpus not in seen:
@@ -101,18 +98,6 @@ def test_a_list_of_cpus_is_read(text: str, cpus: set[int]) -> None:
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_what_is_said_of_cpus_is_a_list_of_them(cpus: set[int]) -> None:
     assert parse_cpus(describe_cpus(cpus)) == cpus
-
-
-def test_a_bound_thread_starts_bound_processes_and_is_free_again() -> None:
-    own = os.sched_getaffinity(0)
-    binder = Binder(BindTo.CORE)
-    with binder.bound(1):
-        inside = os.sched_getaffinity(0)
-        program = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
-        started = subprocess.run(program, capture_output=True, check=True, text=True).stdout
-    assert frozenset(inside) == choose_cpus(read_topology(own), BindTo.CORE, 1)
-    assert started == f"{sorted(inside)}\n"
-    assert os.sched_getaffinity(0) == own
 
 
 def test_a_process_is_bound_by_its_number() -> None:
