@@ -134,9 +134,7 @@ async def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception |
 
 
 @in_loop
-async def test_an_error_of_the_launcher_s_own_while_output_is_shown_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_error_of_the_launcher_while_output_is_shown_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -167,9 +165,7 @@ async def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> Non
 
 
 @in_loop
-async def test_release_waits_for_a_paused_reader_longer_than_for_a_silent_agent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_release_waits_longer_for_a_paused_reader_than_a_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "RELEASE_SECONDS", 0.01)
     agent, looks = PlayedAgent(), 0
 

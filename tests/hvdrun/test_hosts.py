@@ -43,9 +43,7 @@ def test_a_list_of_hosts_is_read_in_order_and_repeated_hosts_add_up(text: str, h
         ("me@a:1,a:2,me@a:3", (Host("a", 6),), {"a": "me"}),
     ],
 )
-def test_the_user_to_log_in_as_may_stand_before_a_host(
-    text: str, hosts: tuple[Host, ...], users: dict[str, str]
-) -> None:
+def test_a_user_to_log_in_as_may_stand_before_a_host(text: str, hosts: tuple[Host, ...], users: dict[str, str]) -> None:
     assert parse_hosts(text) == HostList(hosts, users)
     assert parse_hostfile(text.replace(",", "\n"), "hosts") == HostList(hosts, users)
 

@@ -119,8 +119,7 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 
 
 @pytest.mark.parametrize(
-    ("bind_to", "told"),
-    [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")],
+    ("bind_to", "told"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
 )
 def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
     assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))

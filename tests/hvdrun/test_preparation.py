@@ -50,9 +50,7 @@ def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, a
     assert prepare(local, around, is_here) == (local, ())
 
 
-def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
-    spec: JobSpec, around: Surroundings, python: str
-) -> None:
+def test_with_another_host_all_use_this_machines_python(spec: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(spec, around, is_here)
     assert prepared.command == (python, "train.py")
     assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), python)
@@ -61,9 +59,7 @@ def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
 
 
 @pytest.mark.parametrize(
-    ("typed", "there"),
-    [("python", "/there/python"), ("{python}", "{python}")],
-    ids=["bare", "with its path"],
+    ("typed", "there"), [("python", "/there/python"), ("{python}", "{python}")], ids=["bare", "with its path"]
 )
 def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     spec: JobSpec, around: Surroundings, python: str, typed: str, there: str
@@ -85,9 +81,7 @@ def test_what_is_missing_here_matters_only_where_workers_run_here(
     prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
 
 
-def test_a_working_directory_that_is_missing_here_matters_only_where_workers_run_here(
-    spec: JobSpec, around: Surroundings
-) -> None:
+def test_a_missing_working_directory_matters_only_where_workers_run(spec: JobSpec, around: Surroundings) -> None:
     asked = replace(spec, directory=spec.directory / "missing")
     with pytest.raises(DirectoryNotFoundError, match="missing"):
         prepare(asked, around, is_here)
@@ -132,9 +126,7 @@ def discovered(spec: JobSpec) -> JobSpec:
     return replace(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
 
 
-def test_a_job_whose_hosts_are_not_known_yet_is_ready_for_other_machines(
-    discovered: JobSpec, around: Surroundings, python: str
-) -> None:
+def test_a_job_of_unknown_hosts_is_ready_for_others(discovered: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(discovered, around, is_here)
     assert prepared.remote == RemoteSide(frozenset(), (python, "train.py"), python)
     assert any("none so far" in detail for detail in details)

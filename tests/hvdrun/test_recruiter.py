@@ -35,12 +35,7 @@ class Office:
         self.failed: dict[str, LaunchError] = {}
         self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
         self._spec = JobSpec(
-            ("true",),
-            1,
-            (Host("a", 1),),
-            Path("/"),
-            Elasticity(1),
-            start_timeout_seconds=start_timeout_seconds,
+            ("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1), start_timeout_seconds=start_timeout_seconds
         )
         self.recruiter = Recruiter(
             self.fleet,
@@ -131,17 +126,12 @@ async def test_each_host_fails_for_itself() -> None:
             office.recruiter.want(host)
         office.let_start(*"abc")
         await happen(lambda: office.begun == ["a"] and len(office.failed) == 2)
-        assert {host: str(error) for host, error in office.failed.items()} == {
-            "b": "b is down",
-            "c": "no way",
-        }
+        assert {host: str(error) for host, error in office.failed.items()} == {"b": "b is down", "c": "no way"}
 
 
 @pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
 @in_loop
-async def test_an_error_that_nobody_expects_is_the_host_s_failure_as_well(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
-) -> None:
+async def test_an_unexpected_error_fails_a_host(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
     async def fail(_: PlayedAgent) -> None:
         raise error
 

@@ -71,15 +71,13 @@ def make_spec(
     )
 
 
-async def find(
-    machines: dict[str, Machine], doors: Doors, *, remote: bool = True
-) -> tuple[dict[str, Route], list[str]]:
+async def find(agents: dict[str, Machine], doors: Doors, *, remote: bool = True) -> tuple[dict[str, Route], list[str]]:
     """The routes of a static job, and what is said of them."""
     said: list[str] = []
-    fleet = Fleet(machines, ignore, lambda *_: None, refuse)
+    fleet = Fleet(agents, ignore, lambda *_: None, refuse)
     await fleet.open()
     try:
-        spec = make_spec(*machines, remote=remote, elastic=False)
+        spec = make_spec(*agents, remote=remote, elastic=False)
         return await find_routes(spec, fleet, doors, said.append), said
     finally:
         await fleet.close()
@@ -169,10 +167,7 @@ async def test_hosts_that_come_later_reach_the_others_where_they_are_known() -> 
 @in_loop
 async def test_a_newcomer_that_one_of_the_others_does_not_reach_is_left_out_and_the_rest_is_not() -> None:
     async with at_site(
-        a=Machine("192.0.2.1", unreached=("c",)),
-        b=Machine("192.0.2.2"),
-        c=Machine("192.0.2.3"),
-        d=Machine("192.0.2.4"),
+        a=Machine("192.0.2.1", unreached=("c",)), b=Machine("192.0.2.2"), c=Machine("192.0.2.3"), d=Machine("192.0.2.4")
     ) as site:
         await site.extend(make_spec("a", "b"), "a", "b")
         answers = await site.extend(make_spec("a", "b", "c", "d"), "c", "d")

@@ -94,11 +94,7 @@ class Room:
 
 @asynccontextmanager
 async def checking(
-    program: str,
-    *command: str,
-    wish: str = "ucc",
-    limit_seconds: float = LIMIT_SECONDS,
-    forks: bool = False,
+    program: str, *command: str, wish: str = "ucc", limit_seconds: float = LIMIT_SECONDS, forks: bool = False
 ) -> AsyncIterator[Room]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -42,9 +42,7 @@ def test_a_path_too_long_for_a_socket_is_not_used(short_path: Path, monkeypatch:
     assert len(os.fsencode(folder / "agent.sock")) <= 107
 
 
-def test_a_folder_that_no_agent_holds_is_removed_and_no_other(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_folder_that_no_agent_holds_is_removed(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(short_path))
     used, left = AgentFolder(choose_folder({})), AgentFolder(choose_folder({}))
     for folder in (used, left):

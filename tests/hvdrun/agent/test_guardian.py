@@ -42,9 +42,7 @@ def tell(guardian: subprocess.Popen[str], *lines: str) -> int:
     return guardian.returncode
 
 
-def test_at_the_end_of_its_pipe_it_ends_the_sessions_and_removes_the_folder(
-    guardian: subprocess.Popen[str], folder: Path
-) -> None:
+def test_at_the_end_of_its_pipe_it_ends_sessions_and_the_folder(guardian: subprocess.Popen[str], folder: Path) -> None:
     with sleeping("trap '' TERM; sleep 600 & echo $!") as worker:
         told = f"session {worker.pid} {find(worker.pid).started}"
         assert tell(guardian, told) == 0
@@ -195,9 +193,7 @@ def pids(found: list[processes.Process]) -> set[int]:
     return {process.pid for process in found}
 
 
-def test_who_was_seen_below_the_agent_is_a_member_when_the_agent_is_gone(
-    family: Family, agent: subprocess.Popen[bytes]
-) -> None:
+def test_who_was_seen_below_the_agent_is_a_member_after_its_end(family: Family, agent: subprocess.Popen[bytes]) -> None:
     below = {process.pid for process in processes.descendants(agent.pid)}
     family.head = agent.pid, find(agent.pid).started
     family.look()

@@ -88,9 +88,7 @@ def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_i
         ([("T", LEASE_SECONDS), ("sleeps", 3600), ("T", LEASE_SECONDS)], False),
     ],
 )
-def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_given_up(
-    clock: Clock, steps: list[Step], *, given_up: bool
-) -> None:
+def test_an_agent_stopped_beyond_the_lease_is_given_up(clock: Clock, steps: list[Step], *, given_up: bool) -> None:
     state = ""
 
     def look(pid: int) -> Process | None:

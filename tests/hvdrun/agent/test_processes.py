@@ -124,9 +124,7 @@ def test_a_worker_s_origin_is_what_its_environment_says() -> None:
         ({}, "job", False),
     ],
 )
-def test_a_process_comes_from_where_it_was_started_and_from_all_around(
-    environment: dict[str, str], origin: str, *, comes: bool
-) -> None:
+def test_a_process_comes_from_all_around_its_start(environment: dict[str, str], origin: str, *, comes: bool) -> None:
     with sleeping(environment=environment) as sleeper:
         assert comes_from(find(sleeper.pid), origin) is comes
 
@@ -147,9 +145,7 @@ def test_an_origin_names_the_agent_s_own_worker(origin: str | None, worker: str)
 
 
 @pytest.mark.parametrize("error", [None, AttributeError(), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")])
-def test_a_process_that_took_over_the_number_is_not_hit(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_took_over_a_number_is_not_hit(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if error is not None:  # what Pythons, kernels and containers without pidfds say
         monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=error))
     with sleeping() as sleeper:

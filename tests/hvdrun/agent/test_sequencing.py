@@ -207,9 +207,7 @@ async def test_where_the_worker_s_python_cannot_run_it_the_agent_s_own_does() ->
     [(BABBLES, LIMIT_SECONDS, "what it writes is not a port"), (IS_MUTE, 0.5, "it did not tell its port within 0.5 s")],
 )
 @alone
-async def test_one_that_does_not_tell_its_port_is_ended_and_said(
-    program: str, limit_seconds: float, reason: str
-) -> None:
+async def test_one_that_tells_no_port_is_ended_and_said(program: str, limit_seconds: float, reason: str) -> None:
     async with owning(program, limit_seconds) as room:
         room.publish()
         assert await room.told() == [SequencerFailed(1, f"on a, {reason}")]

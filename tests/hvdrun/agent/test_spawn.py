@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.agent.binding import BindTo, choose_cpus, parse_cpus, read_topology
-from hvdrun.agent.spawn import (
-    ExecSpawner,
-    Spawned,
-    WorkerEnvironment,
-    explain_failure,
-    find_executable,
-    open_streams,
-)
+from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, explain_failure, find_executable, open_streams
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin

@@ -182,9 +182,7 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
 
 @pytest.mark.parametrize("outlives_losses", [True, False])
 @alone
-async def test_a_worker_that_says_that_it_fails_has_ended_for_the_others_but_its_slot_waits_for_it(
-    *, outlives_losses: bool
-) -> None:
+async def test_a_worker_that_says_it_fails_has_ended_for_others_but_its_slot_waits(*, outlives_losses: bool) -> None:
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
     script = "trap 'echo asked > asked' TERM; echo $$ >> ready; until [ -s go ]; do sleep 0.01; done; exit 7"
     async with watching("sh", "-c", script, outlives_losses=outlives_losses, grace_seconds=600) as room:
