@@ -22,27 +22,15 @@ def test_a_module_is_recognised() -> None:
     assert parse(("python", "-m", "a.b", "-m")) == PythonCommand("python", script=None, module="a.b")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("python",),
-        ("python", ""),
-        ("python", "-"),
-        ("python", "-c", "pass"),
-        ("python", "-u", "train.py"),
-        ("python", "-m"),
-        ("python", "-m", "-u"),
-        ("python", "-mtrain"),
-        ("python2", "train.py"),
-        ("python3.11-dbg", "train.py"),
-        ("pypy3", "train.py"),
-        ("bash", "train.sh"),
-        ("./train.py", "python"),
-    ],
-    ids=" ".join,
+OTHERS = (
+    "python|python |python -|python -c pass|python -u train.py|python -m|python -m -u|python -mtrain|python2 train.py|"
+    "python3.11-dbg train.py|pypy3 train.py|bash train.sh|./train.py python"
 )
-def test_everything_else_is_not(command: tuple[str, ...]) -> None:
-    assert parse(command) is None
+
+
+@pytest.mark.parametrize("command", OTHERS.split("|"))
+def test_everything_else_is_not(command: str) -> None:
+    assert parse(tuple(command.split(" "))) is None
 
 
 def test_a_program_s_text_is_looked_for_where_python_finds_it_first() -> None:

@@ -23,7 +23,6 @@ from hvdrun.options.values import (
     parse_whole_number,
 )
 
-
 DURATIONS = {"30": 30, "30s": 30, "2m": 120, "1.5s": 1.5, "500ms": 0.5, "1h": 3600, ".5": 0.5, "0": 0, "3.": 3}
 
 
