@@ -67,6 +67,7 @@ def test_bad_input_is_one_line_and_starts_nothing(
     (line,) = captured.err.splitlines()
     assert line.startswith("hvdrun: ")
     assert sentence in line
+    assert main(["--dry-run", *words], launch=refuse_to_launch) == code
 
 
 @pytest.mark.parametrize("name", ["no -np", "unknown command", "not executable"])

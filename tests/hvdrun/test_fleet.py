@@ -126,11 +126,13 @@ async def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_
 @in_loop
 async def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception | None, how: str) -> None:
     agent = PlayedAgent()
-    async with opened("a", a=agent) as (_, launcher):
+    async with opened("a", a=agent) as (fleet, launcher):
         agent.told.put_nowait(PIECE)
         agent.told.put_nowait(last)
         await happen(lambda: launcher.lost == [("a", how)])
         assert launcher.shown == [PIECE]
+        with pytest.raises(HostLostError, match=f"'a' was lost: {how}"):  # and not before the job began
+            await fleet.hear("a")
 
 
 @in_loop
@@ -143,25 +145,6 @@ async def test_an_error_of_the_launcher_while_output_is_shown_is_not_lost(monkey
     async with opened("a", a=agent) as (_, launcher):
         agent.told.put_nowait(PIECE)
         await happen(lambda: [type(error) for error in launcher.failed] == [ZeroDivisionError])
-
-
-@in_loop
-async def test_a_host_in_use_that_is_asked_and_ends_was_not_lost_before_the_job_began() -> None:
-    agent = PlayedAgent()
-    async with opened("a", a=agent) as (fleet, _):
-        agent.end()
-        with pytest.raises(HostLostError, match="'a' was lost: its agent ended"):
-            await fleet.hear("a")
-
-
-@in_loop
-async def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> None:
-    agent = PlayedAgent()
-    async with opened("a", a=agent) as (fleet, launcher):
-        agent.told.put_nowait(PIECE)
-        await fleet.release()
-        assert agent.orders[-1] == Release()
-        assert (launcher.shown, launcher.lost) == ([PIECE], [])
 
 
 @in_loop
@@ -211,6 +194,7 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
         silent.told.put_nowait(PIECE)
         await fleet.release(lambda host: host == "a")
         assert (silent.is_abandoned, other.is_abandoned) == (True, False)
+        assert other.orders[-1] == Release()
         assert (launcher.shown, launcher.lost) == ([PIECE], [])
 
 

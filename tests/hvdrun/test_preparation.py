@@ -94,19 +94,16 @@ def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surround
     prepare(replace(spec, users={"there": "no-such-user"}), around, is_here)
 
 
-def test_hosts_that_get_no_worker_are_not_asked_for(spec: JobSpec, around: Surroundings) -> None:
-    def refuse(host: str) -> bool:
-        pytest.fail(f"{host} was looked up")
-
-    small = replace(spec, hosts=(Host("localhost", 4), Host("b", 1)))
-    assert find_used(small) == ("localhost",)
-    assert prepare(small, around, refuse)[0] == small
-
-
 @pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
-def test_the_hosts_that_get_workers_are_the_first_ones(size: int, used: str, spec: JobSpec) -> None:
-    hosts = (Host("a", 2), Host("b", 1), Host("c", 5))
-    assert find_used(replace(spec, size=size, hosts=hosts)) == tuple(used)
+def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
+    size: int, used: str, spec: JobSpec, around: Surroundings
+) -> None:
+    asked: list[str] = []
+    small = replace(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
+    assert find_used(small) == tuple(used)
+    prepare(small, around, lambda host: asked.append(host) is None)
+    assert sorted(asked) == list(used)
+    assert find_used(replace(small, elasticity=Elasticity(1))) == ("a", "b", "c")
 
 
 def test_names_are_looked_up_all_at_once() -> None:
@@ -156,8 +153,3 @@ def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobS
     spec = take_in(spec, HostList((Host("there", 1),), {}), around, is_here)
     with pytest.raises(ScriptNotFoundError):
         take_in(spec, HostList((Host("here", 1),), {}), around, is_here)
-
-
-def test_all_hosts_of_an_elastic_job_may_be_used(spec: JobSpec) -> None:
-    assert find_used(replace(spec, size=1)) == ("here",)
-    assert find_used(replace(spec, size=1, elasticity=Elasticity(1))) == ("here", "there")

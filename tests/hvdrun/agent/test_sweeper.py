@@ -55,7 +55,12 @@ async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_on
 
 @in_loop
 async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
-    with sleeping("setsid sleep 600 &", mark(0)) as first, sleeping(environment=mark(1)) as second:
+    inner = {**mark(0), "HVD_JOB": f"{ORIGIN}/1.1/inner"}  # of a job that the second worker runs
+    with (
+        sleeping("setsid sleep 600 &", mark(0)) as first,
+        sleeping(environment=mark(1)) as second,
+        sleeping(environment=inner) as worker_of_second,
+    ):
         room = Counted({second.pid})
         room.end(0, NOBODY)
         await room.finish()
@@ -63,6 +68,10 @@ async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_wen
         assert first.wait(LIMIT_SECONDS) == -signal.SIGKILL
         assert not [process for process in processes.running() if processes.comes_from(process, f"{ORIGIN}/0.1")]
         assert is_alive(second.pid)
+        assert is_alive(worker_of_second.pid)
+        room.end(1, NOBODY)
+        await room.finish()
+        assert worker_of_second.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 @in_loop

@@ -18,7 +18,7 @@ from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
 from rendezvous.core.events import Exited
 from tests.hvdrun.agent.alone import alone
-from tests.hvdrun.agent.jobs import ORIGIN, make_launches
+from tests.hvdrun.agent.jobs import make_launches
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.agent.watching import LAUNCHES, WORKERS, watching
 from tests.waiting import LIMIT_SECONDS, happen
@@ -119,22 +119,6 @@ async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_
         assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()
-
-
-@alone
-async def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> None:
-    # The second worker runs what an hvdrun in it would start: a worker of an inner job in a slot like the first's.
-    inner = f"HVD_JOB={ORIGIN}/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
-    script = f"if [ $HVD_SLOT = a:0 ]; then until [ -s inner ]; do sleep 0.01; done; else {inner}; fi"
-    async with watching("sh", "-c", script) as room:
-        for launch in LAUNCHES:
-            room.watch.launch(launch)
-        assert await room.ended() == (Exited(WORKERS[0], 0),)
-        pid = await room.started("inner")
-        assert is_alive(pid)
-        room.watch.terminate(order(1, 0))
-        await room.ended(2)
-        assert not is_alive(pid)
 
 
 @alone
