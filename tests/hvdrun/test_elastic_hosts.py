@@ -7,11 +7,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
 from hvdrun.briefing import Briefing
-from hvdrun.console import Console
 from hvdrun.discovery_script import DiscoveryImpossibleError
 from hvdrun.elastic_hosts import ElasticHosts
 from hvdrun.elasticity import Elasticity
@@ -44,7 +44,7 @@ class Office:
         self.numbers: dict[str, int] = {}
         self.is_over = False
         self.fleet = Fleet({}, ignore, self._lose, refuse)
-        narrator = Narrator(spec, cast("Console", self), RankBook(lambda: None))
+        narrator = Narrator(spec, Mock(notice=self.said.append), RankBook(lambda: None))
         briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = ElasticHosts(
             spec,
@@ -53,13 +53,9 @@ class Office:
             briefing,
             narrator,
             reach=self.reach,
-            notice=self.notice,
+            notice=self.said.append,
             verbose=lambda _: None,
         )
-
-    def notice(self, text: str) -> None:
-        """The user is told."""
-        self.said.append(text)
 
     async def open(self, address: str) -> int:
         """See `Server`."""

@@ -6,11 +6,12 @@ Long because each way in which it can start, serve and end has its test here.
 import os
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP
+from unittest.mock import AsyncMock, Mock
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
-from hvdrun.agent.sequencing import Sequencing, Streams
+from hvdrun.agent.sequencing import Sequencing
 from hvdrun.agent.spawn import ExecSpawner, WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
@@ -103,17 +104,6 @@ class Room:
         return path.read_text().splitlines()
 
 
-class NoForker:
-    """Has nothing to fork from."""
-
-    async def fork_module(
-        self, module: str, arguments: tuple[str, ...], environment: Mapping[bytes, bytes], streams: Streams
-    ) -> int | None:
-        """See `ModuleForker`."""
-        del module, arguments, environment, streams
-        return None
-
-
 @asynccontextmanager
 async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic: bool = False) -> AsyncIterator[Room]:
     """An owner on host a, both of whose interpreters run the program; in the end nothing of it is left."""
@@ -124,9 +114,8 @@ async def owning(program: str, limit_seconds: float = LIMIT_SECONDS, *, elastic:
         begin = make_begin(folder, PYTHONPATH=name, OMP_NUM_THREADS="7", HOROVOD_ELASTIC="1" if elastic else "0")
         guard = Guard(ORIGIN, folder / "nothing")
         warnings: list[str] = []
-        sequencing = Sequencing(
-            begin, NoForker(), guard, warnings.append, limit_seconds=limit_seconds, module="program"
-        )
+        forker = Mock(fork_module=AsyncMock(return_value=None))  # has nothing to fork from
+        sequencing = Sequencing(begin, forker, guard, warnings.append, limit_seconds=limit_seconds, module="program")
         spawner = ExecSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
         feed = InputFeed(lambda: None)
         watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=feed, guard=guard, claim=sequencing.note_end)
