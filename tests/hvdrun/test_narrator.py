@@ -40,19 +40,8 @@ class Paper:
         self.notices: list[str] = []
         self.details: list[str] = []
         self.pages: list[Page] = []
+        self.notice, self.verbose, self.page = self.notices.append, self.details.append, self.pages.append
         self.output = self
-
-    def notice(self, text: str) -> None:
-        """See `Console`."""
-        self.notices.append(text)
-
-    def verbose(self, text: str) -> None:
-        """See `Console`."""
-        self.details.append(text)
-
-    def page(self, page: Page) -> None:
-        """See `Console`."""
-        self.pages.append(page)
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """See `OutputPrinter`."""
@@ -134,6 +123,7 @@ def stand(worker: Worker, standing: Standing) -> State:
 
 
 NOT_FOUND = "the command 'train' was not found"
+NEWCOMER = "the worker b:0, which was started beside the others,"
 
 
 @pytest.mark.parametrize(
@@ -150,8 +140,22 @@ NOT_FOUND = "the command 'train' was not found"
         ([(Exited(Worker(TWO.slot, 2), 1), STATE)], []),
         ([(Exited(TWO, -15), stand(TWO, Standing.LEAVING))], []),
         ([(Lost("c", "nobody knows it"), STATE)], []),
+        (
+            [(Exited(TWO, 0), state) for state in (replace(STATE, generation=None), STATE, stand(TWO, Standing.ENDED))],
+            [f"{NEWCOMER} ended well before it had joined them: it is not started again."],
+        ),
     ],
-    ids=["fails", "has a reason", "cannot start", "well", "after the end", "unknown", "is ended", "unknown host"],
+    ids=[
+        "fails",
+        "has a reason",
+        "cannot start",
+        "well",
+        "at the end",
+        "unknown",
+        "is ended",
+        "unknown host",
+        "newcomer",
+    ],
 )
 def test_each_loss_is_reported_once(
     paper: Paper, narrator: Narrator, events: list[tuple[Event, State]], notices: list[str]
@@ -159,14 +163,6 @@ def test_each_loss_is_reported_once(
     for event, state in events:
         narrator.note_event(event, state)
     assert paper.notices == notices
-
-
-def test_a_newcomer_that_ends_well_before_it_has_joined_is_told_once(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_event(Exited(TWO, 0), replace(STATE, generation=None))
-    narrator.note_event(Exited(TWO, 0), STATE)
-    narrator.note_event(Exited(TWO, 0), stand(TWO, Standing.ENDED))
-    (notice,) = paper.notices
-    assert notice.startswith("the worker b:0, which was started beside the others, ended well before it had joined")
 
 
 def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator) -> None:

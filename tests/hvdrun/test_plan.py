@@ -13,16 +13,7 @@ from hvdrun.elasticity import Elasticity
 from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.horovod_path import FOLDER
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
-from hvdrun.plan import (
-    LATER,
-    THERE,
-    THIS_MACHINE,
-    Plan,
-    explain_start,
-    explain_way,
-    make_plan,
-    render_plan,
-)
+from hvdrun.plan import LATER, THERE, THIS_MACHINE, Plan, explain_start, explain_way, make_plan, render_plan
 from rendezvous.core.model import Host
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}

@@ -21,7 +21,6 @@ OWN_PYTHON = sys.executable
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """The python on PATH."""
     path = tmp_path / "bin" / "python"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\n")

@@ -22,7 +22,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of a fresh environment."""
     venv.create(tmp_path / "venv")
     return tmp_path / "venv" / "bin" / "python"
 

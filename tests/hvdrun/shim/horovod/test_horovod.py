@@ -226,7 +226,6 @@ def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -
 
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module to take names from."""
     module = ModuleType("tank")
     vars(module).update(water=object(), _mud=object(), none=None)
     monkeypatch.setitem(sys.modules, "tank", module)
