@@ -5,8 +5,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -130,28 +130,18 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_launcher_returns_is_the_exit_code() -> None:
-    seen: list[JobSpec] = []
-
-    def launch(spec: JobSpec, _console: Console) -> int:
-        seen.append(spec)
-        return 33
-
+    launch = Mock(return_value=33)
     assert main(["-np", "2", "true", "-v"], launch) == 33
-    assert [spec.command for spec in seen] == [("true", "-v")]
+    assert launch.call_args[0][0].command == ("true", "-v")
 
 
 def test_without_a_python_on_path_the_workers_get_hvdruns_own_and_v_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    commands = []
-
-    def launch(spec: JobSpec, _console: Console) -> int:
-        commands.append(spec.command)
-        return 0
-
+    launch = Mock(return_value=0)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["-np", "1", "-v", "python", "-c", "1"], launch) == 0
-    assert commands == [(sys.executable, "-c", "1")]
+    assert launch.call_args[0][0].command == (sys.executable, "-c", "1")
     captured = capfd.readouterr()
     assert captured.err == (f"hvdrun: PATH has no python: the workers use hvdrun's own interpreter, {sys.executable}\n")
     assert main(["-np", "1", "python", "-c", "1"], launch) == 0
@@ -178,7 +168,7 @@ FAULT = "hvdrun: this is a fault of hvdrun's own"
 def test_what_stops_the_launcher_is_one_line_without_a_traceback(
     error: BaseException, code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["-np", "1", "true", "-v"], raise_error(error)) == code  # that -v is the command's own
+    assert main(["-np", "1", "true", "-v"], Mock(side_effect=error)) == code  # that -v is the command's own
     assert re.fullmatch(said, capfd.readouterr().err)
 
 
@@ -187,22 +177,15 @@ def test_after_ctrl_c_it_dies_of_the_signal_or_exits_as_if_it_had(monkeypatch: p
     former = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(os, "kill", lambda *signalled: sent.append(signalled))  # process 1 would survive it
     try:
-        assert main(["-np", "1", "true"], raise_error(KeyboardInterrupt())) == 130
+        assert main(["-np", "1", "true"], Mock(side_effect=KeyboardInterrupt)) == 130
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, former)
     assert sent == [(os.getpid(), signal.SIGINT)]
 
 
-def raise_error(error: BaseException) -> Callable[[JobSpec, Console], int]:
-    def launch(_spec: JobSpec, _console: Console) -> int:
-        raise error
-
-    return launch
-
-
 def test_with_v_a_fault_of_ours_shows_its_traceback(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-np", "1", "-v", "true"], raise_error(ZeroDivisionError())) == 125
+    assert main(["-np", "1", "-v", "true"], Mock(side_effect=ZeroDivisionError)) == 125
     assert "Traceback (most recent call last)" in capfd.readouterr().err
 
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -25,7 +24,6 @@ from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, HostsChanged, Lost
 from rendezvous.core.model import Host
 from rendezvous.orders import Begin, Release
-from rendezvous.server import Server
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore, refuse
 from tests.waiting import happen, in_loop
 
@@ -45,32 +43,19 @@ class Office:
         self.is_over = False
         self.fleet = Fleet({}, ignore, self._lose, refuse)
         narrator = Narrator(spec, Mock(notice=self.said.append), RankBook(lambda: None))
+        server = Mock(open=AsyncMock(return_value=1), tell=self._tell)
+        server.number_agent = lambda host: self.numbers.get(host, 1)
         briefing = Briefing(spec, "job", Authority("job"), lambda _: None, {})
         self.hosts = ElasticHosts(
             spec,
             self.fleet,
-            cast("Server", self),
+            server,
             briefing,
             narrator,
             reach=self.reach,
             notice=self.said.append,
             verbose=lambda _: None,
         )
-
-    async def open(self, address: str) -> int:
-        """See `Server`."""
-        assert address == "127.0.0.1"
-        return 1
-
-    def tell(self, event: Event) -> None:
-        """See `Server`."""
-        if isinstance(event, Lost) and event.host == "stranger":
-            raise IllegalEventError(event, "it is not in use")
-        self.events.append(event)
-
-    def number_agent(self, host: str) -> int:
-        """See `Server`."""
-        return self.numbers.get(host, 1)
 
     def reach(self, host: str, _spec: JobSpec) -> PlayedAgent:
         """See `Transports.make`."""
@@ -92,6 +77,11 @@ class Office:
 
     def _lose(self, host: str, how: str) -> None:
         self.hosts.lose(host, how)
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Lost) and event.host == "stranger":
+            raise IllegalEventError(event, "it is not in use")
+        self.events.append(event)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,11 +98,11 @@ def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surround
 def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
     size: int, used: str, spec: JobSpec, around: Surroundings
 ) -> None:
-    asked: list[str] = []
     small = replace(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
     assert find_used(small) == tuple(used)
-    prepare(small, around, lambda host: asked.append(host) is None)
-    assert sorted(asked) == list(used)
+    look_up = Mock(return_value=True)
+    prepare(small, around, look_up)
+    assert sorted(call.args[0] for call in look_up.call_args_list) == list(used)
     assert find_used(replace(small, elasticity=Elasticity(1))) == ("a", "b", "c")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,16 +35,15 @@ class Office:
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
         self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
-        self._spec = JobSpec(
-            ("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1), start_timeout_seconds=start_timeout_seconds
-        )
+        spec = JobSpec(("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1))
+        self._spec = replace(spec, start_timeout_seconds=start_timeout_seconds)
         self.recruiter = Recruiter(
             self.fleet,
             self,
             look=lambda: self._spec,
             reach=lambda host: self.agents[host],
             begin=self._begin,
-            fail=self._fail,
+            fail=self.failed.__setitem__,
         )
 
     async def extend(self, spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
@@ -60,9 +60,6 @@ class Office:
     def _begin(self, host: str, route: Route) -> None:
         assert route == ROUTE
         self.begun.append(host)
-
-    def _fail(self, host: str, error: LaunchError) -> None:
-        self.failed[host] = error
 
 
 @asynccontextmanager
