@@ -7,8 +7,6 @@ import asyncio
 import errno
 import os
 import signal
-import socket
-import sys
 from dataclasses import replace
 
 import pytest
@@ -73,37 +71,6 @@ async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_wh
         processes.kill = kill
         assert (await room.ended(3))[2] == Exited(again.worker, 4)
         assert not is_alive(child)
-
-
-# What a DataLoader does: a forked child in the session, and one that has left it, hold the worker's connections open.
-HOLDS_A_SOCKET = """
-import os, socket, time
-connection = socket.create_connection(("127.0.0.1", {port}))
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.setsid()
-        connection.sendall(b"2")
-        time.sleep(600)
-    connection.sendall(b"1")
-    time.sleep(600)
-time.sleep(600)
-"""
-
-
-@alone
-async def test_when_an_end_is_told_no_child_holds_the_worker_s_connections() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        program = HOLDS_A_SOCKET.format(port=server.getsockname()[1])
-        async with watching(sys.executable, "-S", "-c", program) as room:
-            room.watch.launch(LAUNCHES[0])
-            connection, _ = await asyncio.to_thread(server.accept)
-            with connection:
-                assert {await asyncio.to_thread(connection.recv, 1) for _ in range(2)} == {b"1", b"2"}
-                ((pid, _),) = room.watch.list_living()
-                os.kill(pid, signal.SIGKILL)
-                await room.ended()
-                connection.settimeout(0)
-                assert connection.recv(1) == b""  # not a moment after the end was told
 
 
 @alone
