@@ -201,9 +201,8 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
 @in_loop
 async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
     first, second, launcher = PlayedAgent(), PlayedAgent(), Launcher()
-    fleet = Fleet(
-        {"a": first, "b": second}, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06
-    )
+    agents = {"a": first, "b": second}
+    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06)
     await fleet.open()
     fleet.begin("a", make_begin("a"))
     before = len(first.orders)

@@ -206,11 +206,9 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
-    why = (
-        "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started, close"
-    )
+    why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert paper.notices == [
-        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why} a slot.",
+        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
         f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
@@ -224,9 +222,8 @@ def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     alone.note_event(HostsChanged((Host("b", 1),)), play("policy min=1 max=2 failures=any", *story[1:]))
     assert paper.notices == []
     alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
-    assert paper.notices == [
-        "the worker on the host a stays there until it ends: with --max-np 1 no other can take its state over."
-    ]
+    why = "with --max-np 1 no other can take its state over"
+    assert paper.notices == [f"the worker on the host a stays there until it ends: {why}."]
 
 
 def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
@@ -240,9 +237,8 @@ def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(pa
     assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
     now[0] += 60
     narrator.note_state(state)
-    assert paper.notices[10:] == [
-        "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
-    ]
+    sum_up = "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
+    assert paper.notices[10:] == [sum_up]
     now[0] += 60
     lose(narrator, state, Lost("a", "a is not known"))
     assert paper.notices[11] == "the host a was lost: a is not known."

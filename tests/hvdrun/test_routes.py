@@ -123,9 +123,8 @@ async def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
 
 @in_loop
 async def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
-    agents = {
-        host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=f"{host} has no tunnel.") for host in "ab"
-    }
+    cut_off = {"a": "a has no tunnel.", "b": "b has no tunnel."}
+    agents = {host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=cut_off[host]) for host in "ab"}
     with pytest.raises(HostsFailedError) as caught:
         await find(agents, Doors())
     assert caught.value.lines == ("2 of 2 hosts cannot be used:", "a has no tunnel.", "b has no tunnel.")
@@ -137,9 +136,8 @@ async def test_all_hosts_with_another_version_are_named() -> None:
     with pytest.raises(HostsFailedError) as caught:
         await find(agents, Doors())
     failures = [error for error in caught.value.failures if isinstance(error, VersionMismatchError)]
-    assert [(error.host, error.theirs, error.ours) for error in failures] == [
-        (host, "0.0.1", __version__) for host in "ab"
-    ]
+    told = [(error.host, error.theirs, error.ours) for error in failures]
+    assert told == [(host, "0.0.1", __version__) for host in "ab"]
 
 
 @in_loop

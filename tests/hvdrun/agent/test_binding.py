@@ -103,9 +103,8 @@ def test_what_is_said_of_cpus_is_a_list_of_them(cpus: set[int]) -> None:
 def test_a_process_is_bound_by_its_number() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         Binder(BindTo.CORE).bind(process.pid, 0)
-        assert frozenset(os.sched_getaffinity(process.pid)) == choose_cpus(
-            read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0
-        )
+        chosen = choose_cpus(read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0)
+        assert frozenset(os.sched_getaffinity(process.pid)) == chosen
     Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which is not for the binder to tell
 
 

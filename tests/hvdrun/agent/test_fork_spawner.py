@@ -70,13 +70,11 @@ async def spawning(
         (folder / "site/sitecustomize.py").write_text(preload, encoding="utf-8")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         words = command or ("python", "script.py", "a b")
-        begin = make_begin(
-            folder, *words, **{"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **(variables or {})}
-        )
-        begin = replace(begin, prefork=prefork)
+        around = {"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **(variables or {})}
+        begin = replace(make_begin(folder, *words, **around), prefork=prefork)
         remarks: list[str] = []
-        around = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
-        spawner = ForkSpawner(begin, around, remarks.append)
+        environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
+        spawner = ForkSpawner(begin, environment, remarks.append)
         try:
             yield Room(spawner, remarks, folder)
         finally:

@@ -23,7 +23,7 @@ def describe(directory: Path, *command: str, **variables: str) -> Begin:
     return make_begin(directory, *command, HOROVOD_RANK="77", NAME="\udcff", **variables)
 
 
-NETWORKS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+NETWORKS = {"NCCL_SOCKET_IFNAME": "=eth1", "GLOO_SOCKET_IFNAME": "eth1", "TP_SOCKET_IFNAME": "eth1"}
 
 
 def surround(begin: Begin) -> WorkerEnvironment:
@@ -38,9 +38,7 @@ def find_networks(begin: Begin) -> dict[str, str]:
 
 def test_the_libraries_are_told_the_interface_that_was_chosen(tmp_path: Path) -> None:
     begin = describe(tmp_path, "true")
-    assert find_networks(replace(begin, interface="eth1")) == dict(
-        zip(NETWORKS, ("=eth1", "eth1", "eth1"), strict=True)
-    )
+    assert find_networks(replace(begin, interface="eth1")) == NETWORKS
     assert find_networks(begin) == {}
 
 
