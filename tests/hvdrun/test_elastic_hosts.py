@@ -54,7 +54,7 @@ class Office:
             narrator,
             reach=self.reach,
             notice=self.said.append,
-            verbose=lambda _: None,
+            verbose=Mock(),
         )
 
     def reach(self, host: str, _spec: JobSpec) -> PlayedAgent:

@@ -55,14 +55,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def start(
     environment: dict[str, str], *words: str, program: tuple[str, ...] = ("-m", "hvdrun")
 ) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *program, *words],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command, pipe = [sys.executable, *program, *words], subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
 
 
 def list_remote(port: socket.socket) -> tuple[str, ...]:

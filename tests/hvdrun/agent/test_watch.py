@@ -1,7 +1,4 @@
-"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left.
-
-Long because each way in which a worker can start or end has its test here.
-"""
+"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left."""
 
 import asyncio
 import errno

@@ -150,14 +150,9 @@ def ask(mode: str | None, *folders: Path, code: str = ASKS, flags: tuple[str, ..
     around = {name: value for name, value in os.environ.items() if name not in {HOROVOD_SHIM, "PYTHONPATH"}}
     search = os.pathsep.join(map(str, (FOLDER, *folders)))
     variables = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"} | ({} if mode is None else {HOROVOD_SHIM: mode})
+    command, environment = [sys.executable, *flags, "-c", code], {**around, **variables}
     done = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env={**around, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+        command, env=environment, cwd="/", capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
 
