@@ -1,4 +1,4 @@
-"""The program itself: quiet from its first moment, and with standard streams that are closed, full or narrow."""
+"""The programs themselves: quiet from their first moment, after whatever parent, with whatever standard streams."""
 
 import os
 import signal
@@ -72,3 +72,33 @@ def test_the_command_and_the_module_are_the_same() -> None:
     assert version == f"hvdrun {__version__}\n"
     run = run_python("-m", "hvdrun", "--version")
     assert (run.returncode, run.stdout, run.stderr) == (0, version, "")
+
+
+PREPARES = """
+import resource, signal
+from hvdrun.process_start import prepare_process
+
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+prepare_process()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(*(int(signal.getsignal(number)) for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)))
+print(*set(resource.getrlimit(resource.RLIMIT_NOFILE)))
+"""
+
+
+def test_what_a_careless_parent_left_is_taken_back_and_what_nohup_wants_stays() -> None:
+    mask, handlers, limits = run_python("-c", PREPARES).stdout.splitlines()
+    assert (mask, handlers, len(limits.split())) == ("set()", "0 1 1", 1)
+
+
+@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.agent.guardian job/host x"])
+def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Path) -> None:
+    for name in ("protos", "rendezvous"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n", encoding="utf-8")
+    run = run_python("-m", *words.split(), cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "not ours" not in run.stderr
+    assert "Error" not in run.stderr
