@@ -18,9 +18,7 @@ from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.orders import OutputStream
 from tests.hvdrun.interpreter import run_python
 
-
-def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
-    pytest.fail(f"{spec} was launched")
+REFUSE = Mock(side_effect=AssertionError("it was launched"))
 
 
 def test_words_become_a_job() -> None:
@@ -102,7 +100,7 @@ def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
 
 
 def test_help_shows_groups_examples_and_every_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"], launch=refuse_to_launch) == 0
+    assert main(["--help"], launch=REFUSE) == 0
     page = capsys.readouterr().out
     parts = ["Usage: hvdrun [options] C", "Workers:", "Hosts:", "Examples:", "--grace TIME", "124", "HOROVOD_"]
     assert [part for part in parts if part not in page] == []
@@ -111,7 +109,7 @@ def test_help_shows_groups_examples_and_every_exit_code(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("words", [["-h"], ["-np", "x", "--help"], ["--help", "-np", "2", "no-such-program"]])
 def test_help_is_given_whatever_else_is_asked(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words, launch=refuse_to_launch) == 0
+    assert main(words, launch=REFUSE) == 0
     assert "Usage:" in capsys.readouterr().out
 
 
@@ -245,5 +243,5 @@ def test_a_program_on_standard_input_is_not_given_to_python_in_silence(
 
 
 def test_a_bare_number_is_taken_for_the_number_of_workers(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["-v", "3", "python", "x"], refuse_to_launch) == 2
+    assert main(["-v", "3", "python", "x"], REFUSE) == 2
     assert capfd.readouterr().err.endswith("give it with -np, as in hvdrun -np 3 -v python x\n")

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
@@ -28,7 +28,6 @@ from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore
 from tests.waiting import happen, in_loop
 
 NameHosts = Callable[[str], None]
-Open = Callable[[JobSpec], AbstractAsyncContextManager["Office"]]
 
 
 class Office:
@@ -52,13 +51,12 @@ class Office:
             server,
             briefing,
             narrator,
-            reach=self.reach,
+            reach=self._reach,
             notice=self.said.append,
             verbose=Mock(),
         )
 
-    def reach(self, host: str, _spec: JobSpec) -> PlayedAgent:
-        """See `Transports.make`."""
+    def _reach(self, host: str, _spec: JobSpec) -> PlayedAgent:
         self.agents.setdefault(host, []).append(Machine(failure=self.failures.get(host, "")))
         return self.agents[host][-1]
 
@@ -89,26 +87,21 @@ def spec(tmp_path: Path) -> JobSpec:
     return JobSpec(("true",), 1, (Host("localhost", 2), Host("127.0.0.1", 1)), tmp_path, Elasticity(1))
 
 
-@pytest.fixture
-def opened() -> Open:
-    """`opened(spec)` runs an office, and raises what it ends with."""
-
-    @asynccontextmanager
-    async def opened(spec: JobSpec) -> AsyncIterator[Office]:
-        office = Office(spec)
-        running = asyncio.create_task(office.hosts.run())
-        running.add_done_callback(lambda _: setattr(office, "is_over", True))
-        try:
-            await office.until(lambda: bool(office.events))
-            yield office
-        finally:
-            running.cancel()
-            await asyncio.wait({running})
-            await office.fleet.close()
-        if not running.cancelled():
-            running.result()
-
-    return opened
+@asynccontextmanager
+async def opened(spec: JobSpec) -> AsyncIterator[Office]:
+    """Run an office, and raise what it ends with."""
+    office = Office(spec)
+    running = asyncio.create_task(office.hosts.run())
+    running.add_done_callback(lambda _: setattr(office, "is_over", True))
+    try:
+        await office.until(lambda: bool(office.events))
+        yield office
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await office.fleet.close()
+    if not running.cancelled():
+        running.result()
 
 
 @pytest.fixture
@@ -124,7 +117,7 @@ def name_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NameHosts:
 
 
 @in_loop
-async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec, opened: Open) -> None:
+async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec) -> None:
     async with opened(spec) as office:
         assert office.events == [HostsChanged(spec.hosts)]
         assert office.agents == {}
@@ -136,7 +129,7 @@ async def test_hosts_are_brought_in_when_they_are_wanted(spec: JobSpec, opened: 
 
 
 @in_loop
-async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spec: JobSpec, opened: Open) -> None:
+async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spec: JobSpec) -> None:
     async with opened(spec) as office:
         await office.bring_in("localhost")
         office.agents["localhost"][0].end()
@@ -147,7 +140,7 @@ async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spe
 
 
 @in_loop
-async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: JobSpec, opened: Open) -> None:
+async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: JobSpec) -> None:
     async with opened(spec) as office:
         office.hosts.dismiss("localhost")  # it has none
         await office.bring_in("localhost")
@@ -158,7 +151,7 @@ async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: Jo
 
 
 @in_loop
-async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec, opened: Open) -> None:
+async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSpec) -> None:
     async def want_both() -> None:
         async with opened(spec) as office:
             office.failures = {"localhost": "it is down."}
@@ -175,7 +168,7 @@ async def test_fixed_hosts_that_can_none_of_them_be_used_end_the_job(spec: JobSp
 
 
 @in_loop
-async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec, opened: Open) -> None:
+async def test_the_loss_of_a_host_that_the_job_has_left_is_no_news(spec: JobSpec) -> None:
     async with opened(spec) as office:
         office.hosts.lose("stranger", "it ended")
         await asyncio.sleep(0)
@@ -189,7 +182,7 @@ def discover(spec: JobSpec, script: str) -> JobSpec:
 
 
 @in_loop
-async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
+async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, name_hosts: NameHosts) -> None:
     name_hosts("localhost:1\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)
@@ -207,7 +200,7 @@ async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, opened:
 
 
 @in_loop
-async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
+async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, name_hosts: NameHosts) -> None:
     name_hosts("localhost\n127.0.0.1\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)
@@ -220,7 +213,7 @@ async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, opened:
 
 
 @in_loop
-async def test_a_job_that_has_begun_ignores_a_bad_answer(spec: JobSpec, opened: Open, name_hosts: NameHosts) -> None:
+async def test_a_job_that_has_begun_ignores_a_bad_answer(spec: JobSpec, name_hosts: NameHosts) -> None:
     name_hosts("localhost\n")
     async with opened(discover(spec, "cat hosts")) as office:
         await office.until(lambda: len(office.events) == 2)
@@ -236,7 +229,7 @@ async def test_a_job_that_has_begun_ignores_a_bad_answer(spec: JobSpec, opened: 
 )
 @in_loop
 async def test_a_first_answer_that_cannot_be_used_ends_the_job(
-    spec: JobSpec, opened: Open, script: str, error: type[LaunchError]
+    spec: JobSpec, script: str, error: type[LaunchError]
 ) -> None:
     with pytest.raises(error):
         async with opened(discover(spec, script)) as office:

@@ -5,6 +5,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -71,19 +72,20 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     assert prepared.remote == RemoteSide(frozenset({"there"}), remote_command, "/there/python")
 
 
-@pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-program",), ("python", "missing.py")])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"command": ("no-such-program",)}, CommandNotFoundError),
+        ({"command": ("./no-such-program",)}, CommandNotFoundError),
+        ({"command": ("python", "missing.py")}, ScriptNotFoundError),
+        ({"directory": Path("/missing")}, DirectoryNotFoundError),
+    ],
+)
 def test_what_is_missing_here_matters_only_where_workers_run_here(
-    command: tuple[str, ...], spec: JobSpec, around: Surroundings
+    change: dict[str, Any], error: type[Exception], spec: JobSpec, around: Surroundings
 ) -> None:
-    asked = replace(spec, command=command)
-    with pytest.raises((CommandNotFoundError, ScriptNotFoundError)):
-        prepare(asked, around, is_here)
-    prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
-
-
-def test_a_missing_working_directory_matters_only_where_workers_run(spec: JobSpec, around: Surroundings) -> None:
-    asked = replace(spec, directory=spec.directory / "missing")
-    with pytest.raises(DirectoryNotFoundError, match="missing"):
+    asked = replace(spec, **change)
+    with pytest.raises(error, match=r"no-such-program|missing"):
         prepare(asked, around, is_here)
     prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -56,7 +56,7 @@ async def read(spawned: Spawned) -> str:
 
 @asynccontextmanager
 async def spawning(
-    *command: str, script: str = SHOW, preload: str = "", prefork: bool = True, **variables: str
+    *command: str, script: str = SHOW, preload: str = "", prefork: bool = True, variables: Mapping[str, str] = {}
 ) -> AsyncIterator[Room]:
     """A spawner for a command; `preload` is what the interpreter's sitecustomize does."""
     with tempfile.TemporaryDirectory() as name:
@@ -135,7 +135,7 @@ REASONS = [
 async def test_a_command_that_is_not_forked_is_executed_with_the_reason(
     command: tuple[str, ...], script: str, variables: dict[str, str], reason: str
 ) -> None:
-    async with spawning(*command, script=script, **variables) as room:
+    async with spawning(*command, script=script, variables=variables) as room:
         assert await room.run() == ""
         assert room.ways() == [f"executed ({reason})"]
 
@@ -164,7 +164,7 @@ async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | No
     preload = "import sys\nif 'serve' in sys.orig_argv[-1]: import numpy"
     cpus = len(os.sched_getaffinity(0))
     variables = {} if wanted is None else {"OMP_NUM_THREADS": wanted}
-    async with spawning(script=script, preload=preload, **variables) as room:
+    async with spawning(script=script, preload=preload, variables=variables) as room:
         assert await room.run() == f"[{min(int(wanted or cpus), cpus)}]\n"
         assert room.ways() == ["forked"]
 

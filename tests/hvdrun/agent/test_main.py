@@ -1,4 +1,4 @@
-"""An agent as a process: what it says when it ends otherwise than it was told to."""
+"""An agent as a process: how it reads its orders, and what it says when it ends otherwise than it was told to."""
 
 import asyncio
 import io
@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from hvdrun import __version__
+from hvdrun.agent.agent import Orders
 from hvdrun.network.probe import probe
 from rendezvous import wire
 from rendezvous.authority import Authority
+from rendezvous.core.effects import Terminate
 from rendezvous.core.model import Endpoint
+from rendezvous.errors import WireError
 from rendezvous.orders import (
     Begin,
     Found,
@@ -195,3 +198,40 @@ def test_an_idle_agent_ends_with_its_lease_and_leaves_no_orphan(conversation: Co
     (tmp_path / f"hvdrun-{'0' * 14}").mkdir()  # of an agent that was killed, and its guardian as well
     conversation.send(replace(describe(tmp_path), lease_seconds=0.3, patience_seconds=0.3))
     assert conversation.end() == "no report was acknowledged for 0.3 s (--launcher-timeout)\n"
+
+
+ORDERS: tuple[Order, ...] = (Terminate(LAUNCH.worker, 5.0, "the test wants it"), Release())
+
+
+def read_orders(*chunks: bytes) -> list[Order | None]:
+    """The orders in these chunks, up to their end."""
+
+    async def read() -> list[Order | None]:
+        reader = asyncio.StreamReader()
+        for chunk in chunks:
+            reader.feed_data(chunk)
+        reader.feed_eof()
+        orders = Orders(reader)
+        found = [await orders.next()]
+        while found[-1] is not None:
+            found.append(await orders.next())
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("size", [1, 3, 4096])
+def test_orders_come_one_by_one_however_they_were_cut(size: int) -> None:
+    data = b"".join(map(wire.encode_order, ORDERS))
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert read_orders(*chunks) == [*ORDERS, None]
+
+
+def test_a_last_order_that_is_not_complete_is_none() -> None:
+    assert read_orders(wire.encode_order(ORDERS[0])[:-1]) == [None]
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, wire.frame(b"\xff\xff"), wire.frame(b"")])
+def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
+    with pytest.raises(WireError):
+        read_orders(data)

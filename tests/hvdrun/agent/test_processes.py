@@ -68,15 +68,8 @@ def test_descendants_are_found_below_whoever_forked_them_and_the_dead_are_none()
 
 
 def test_children_of_other_threads_are_descendants() -> None:
-    program = """
-import subprocess, threading
-done = threading.Event()
-def start():
-    child = subprocess.Popen(["sleep", "600"])
-    print(child.pid, flush=True)
-    done.wait()
-threading.Thread(target=start).start()
-"""
+    start = "lambda: (print(subprocess.Popen(['sleep', '600']).pid, flush=True), threading.Event().wait())"
+    program = f"import subprocess, threading; threading.Thread(target={start}).start()"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

@@ -1,11 +1,14 @@
-"""One sequencer process, for which a shell script stands in: its start and its end; test_sequencing.py has all else."""
+"""One sequencer process, for which a shell script stands in: its start, its end, and the file that takes its errors."""
 
 import asyncio
 import os
 import subprocess
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from hvdrun.agent.output_file import OutputFile
 from hvdrun.agent.sequencer_process import SequencerProcess
 from tests.hvdrun.agent.sleepers import count_descriptors, files_left
 from tests.waiting import LIMIT_SECONDS, in_loop
@@ -36,3 +39,14 @@ async def test_it_ends_at_the_end_of_its_orders_and_leaves_no_descriptor() -> No
 async def test_where_files_run_out_none_is_left_open(count: int) -> None:
     with files_left(count), pytest.raises(OSError, match="Too many"):
         await SequencerProcess.start(spawn)
+
+
+@pytest.mark.parametrize(("written", "last"), [("", ""), ("one\ntwo\n\n", "two"), ("x" * 5000 + "\nlast", "last")])
+def test_the_last_line_is_read_and_no_file_is_left(
+    written: str, last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with closing(OutputFile()) as file:
+        subprocess.run(["printf", "%s", written], stdout=file.fileno(), check=True)
+        assert file.read_last_line() == last
+        assert list(tmp_path.iterdir()) == []
