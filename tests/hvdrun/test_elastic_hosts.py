@@ -188,11 +188,8 @@ async def test_the_rendezvous_hears_what_the_script_names(spec: JobSpec, name_ho
         await office.until(lambda: len(office.events) == 2)
         name_hosts("localhost:1\n127.0.0.1:2\n")
         await office.until(lambda: len(office.events) == 3)
-        assert office.events == [
-            HostsChanged(()),
-            HostsChanged((Host("localhost", 1),)),
-            HostsChanged((Host("localhost", 1), Host("127.0.0.1", 2))),
-        ]
+        first, second = Host("localhost", 1), Host("127.0.0.1", 2)
+        assert office.events == [HostsChanged(()), HostsChanged((first,)), HostsChanged((first, second))]
         assert office.said == ["the script names new hosts: 127.0.0.1 (2 slots)."]
         office.failures["localhost"] = "it is down."
         office.hosts.want("localhost")

@@ -108,12 +108,8 @@ def test_a_hostfile_may_have_comments_blank_lines_and_every_form() -> None:
         "\ufeff# my machines\r\n\r\nserver1 slots=4 # the big one\r\n"
         "\tserver2:2\nserver3\n[2001:db8::1] slots = 2\nserver1:1"
     )
-    assert parse_hostfile(text, "hosts").hosts == (
-        Host("server1", 5),
-        Host("server2", 2),
-        Host("server3", 1),
-        Host("2001:db8::1", 2),
-    )
+    hosts = (Host("server1", 5), Host("server2", 2), Host("server3", 1), Host("2001:db8::1", 2))
+    assert parse_hostfile(text, "hosts").hosts == hosts
 
 
 @pytest.mark.parametrize("key", ["max_slots", "max-slots"])

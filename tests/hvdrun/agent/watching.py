@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdrun.agent import processes
 from hvdrun.agent.guard import Guard
@@ -82,24 +83,14 @@ class Room:
 
 
 @asynccontextmanager
-async def watching(*command: str, outlives_losses: bool = False, grace_seconds: float = 0.0) -> AsyncIterator[Room]:
+async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noqa: ANN401 - those of `Watch`
     """A Watch over workers with this command, which is closed in the end and has then left nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = make_begin(folder, *command)
         guard = Guard(ORIGIN, folder / "nothing")
         spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
-        feed = InputFeed(lambda: None)
-        watch = Watch(
-            JOB,
-            "a",
-            spawner,
-            OutputForwarder(),
-            feed=feed,
-            guard=guard,
-            outlives_losses=outlives_losses,
-            grace_seconds=grace_seconds,
-        )
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard, **options)
         watch.open()
         try:
             yield Room(watch, spawner, guard, folder)
