@@ -96,10 +96,7 @@ def test_a_refusal_lists_what_was_tried_and_what_is_allowed(home: Home, server: 
 
 @pytest.mark.parametrize(
     ("option", "advice", "tried"),
-    [
-        ("PubkeyAuthentication no", "keys only", 0),
-        ("AuthenticationMethods publickey,password", "is not enough", 1),
-    ],
+    [("PubkeyAuthentication no", "keys only", 0), ("AuthenticationMethods publickey,password", "is not enough", 1)],
 )
 def test_a_server_to_which_a_key_is_not_enough_is_told(
     home: Home, tmp_path: Path, option: str, advice: str, tried: int
