@@ -20,28 +20,29 @@ from rendezvous.core.model import Assignment
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
 from rendezvous.core.state import Standing, State, WorkerRecord
+from tests.rendezvous.core.judgement import number_members
 
 
-def show_effect(effect: Effect) -> Iterator[str]:
-    """An effect in one line; a Publish has one more for each member."""
+def show_effect(effect: Effect) -> str:
+    """An effect in one line; the numbers of a generation's members follow from their slots, and are not shown."""
     match effect:
         case Launch() | Terminate() | Dismiss() | Finish():
-            yield show_order(effect)
+            return show_order(effect)
         case Publish(generation, assignments, reason, verdict):
-            yield f"publish {generation.number}{show_verdict(verdict)}  ({reason})"
-            for worker, assignment in zip(generation.members, assignments, strict=True):
-                yield f"  {worker} {show_assignment(assignment)}"
+            assert assignments == number_members([worker.slot for worker in generation.members])
+            members = " ".join(map(str, generation.members))
+            return f"publish {generation.number}{show_verdict(verdict)}: {members}  ({reason})"
         case Announce(generation, endpoint):
-            yield f"announce {generation} at {endpoint.address}:{endpoint.port}"
+            return f"announce {generation} at {endpoint.address}:{endpoint.port}"
         case Interrupt(generation, reason):
-            yield f"interrupt {generation}  ({reason})"
+            return f"interrupt {generation}  ({reason})"
         case OfferResize(generation, number, adds, removes):
             what = " and ".join(word for word, is_so in (("adds", adds), ("removes", removes)) if is_so)
-            yield f"offer {number} to generation {generation}: {what or 'nothing any more'}"
+            return f"offer {number} to generation {generation}: {what or 'nothing any more'}"
         case Refuse(worker, reason):
-            yield f"refuse {worker}  ({reason})"
+            return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
-            yield f"depart {worker} rank={rank} generation={generation}"
+            return f"depart {worker} rank={rank} generation={generation}"
         case _:
             assert_never(effect)
 
