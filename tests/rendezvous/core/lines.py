@@ -1,6 +1,7 @@
 """Lines of transcripts: what followed from a command, in text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby, repeat
 from typing import assert_never
 
 from rendezvous.core.effects import (
@@ -23,11 +24,37 @@ from rendezvous.core.state import Standing, State, WorkerRecord
 from tests.rendezvous.core.judgement import number_members
 
 
-def show_effect(effect: Effect) -> str:
+def show_effects(effects: Sequence[Effect]) -> Iterator[str]:
+    """Effects in lines; what is ordered of several workers stands in one.
+
+    Numbers are told of workers that are launched, unless they are those of a generation of these workers.
+    """
+    launches = [effect for effect in effects if isinstance(effect, Launch)]
+    expected = number_members([launch.worker.slot for launch in launches])
+    numbered = expected != tuple(launch.assignment for launch in launches)
+    parts = [show_parts(effect, numbered=numbered) for effect in effects]
+    for (what, how), alike in groupby(parts, key=lambda part: (part[0], part[2])):
+        workers = [worker for _, worker, _ in alike]
+        yield from repeat(what, len(workers)) if not workers[0] else [f"{what} {' '.join(workers)}{how}"]
+
+
+def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
+    """What is ordered, of which worker, and how; all in the first one where it is not ordered of a worker."""
+    match effect:
+        case Launch(worker, assignment, reason):
+            numbers = f" {show_assignment(assignment)}" if numbered else ""
+            return "launch", str(worker), f"{numbers}  ({reason})"
+        case Terminate(worker, grace_seconds, reason, is_loss, number):
+            first = "" if number == SIGTERM else f" signal={number}"
+            lost = " as lost" if is_loss else ""
+            return "terminate", str(worker), f" grace={grace_seconds:g}{first}{lost}  ({reason})"
+        case _:
+            return show_effect(effect), "", ""
+
+
+def show_effect(effect: Announce | Depart | Dismiss | Finish | Interrupt | OfferResize | Publish | Refuse) -> str:
     """An effect in one line; the numbers of a generation's members follow from their slots, and are not shown."""
     match effect:
-        case Launch() | Terminate() | Dismiss() | Finish():
-            return show_order(effect)
         case Publish(generation, assignments, reason, verdict):
             assert assignments == number_members([worker.slot for worker in generation.members])
             members = " ".join(map(str, generation.members))
@@ -43,22 +70,12 @@ def show_effect(effect: Effect) -> str:
             return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case _:
-            assert_never(effect)
-
-
-def show_order(effect: Launch | Terminate | Dismiss | Finish) -> str:
-    """What the launcher carries out, in one line."""
-    match effect:
-        case Launch(worker, assignment, reason):
-            return f"launch {worker} {show_assignment(assignment)}  ({reason})"
-        case Terminate(worker, grace_seconds, reason, is_loss, number):
-            first = "" if number == SIGTERM else f" signal={number}"
-            return f"terminate {worker} grace={grace_seconds:g}{first}{' as lost' if is_loss else ''}  ({reason})"
         case Dismiss(host, reason):
             return f"dismiss {host}  ({reason})"
         case Finish(outcome):
             return f"finish {show_outcome(outcome)}"
+        case _:
+            assert_never(effect)
 
 
 def show_verdict(verdict: Verdict) -> str:

@@ -41,7 +41,7 @@ from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Standing, State
 from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
-from tests.rendezvous.core.lines import show_effect, show_state
+from tests.rendezvous.core.lines import show_effects, show_state
 
 
 def rerun(text: str) -> str:
@@ -118,7 +118,7 @@ class Teller:
 
     def _step(self, event: Event) -> list[str]:
         self.state, effects = membership.step(self.state, event)
-        return [f"> {show_effect(effect)}" for effect in effects]
+        return [f"> {line}" for line in show_effects(effects)]
 
 
 def _list_alive(state: State, host: str) -> tuple[Worker, ...]:
