@@ -26,7 +26,6 @@ FILES = {
         "tests/rendezvous/test_backend.py",
         "tests/rendezvous/test_bootstrap.py",
         "tests/rendezvous/test_credentials.py",
-        "tests/rendezvous/test_errors.py",
         "tests/rendezvous/test_notices.py",
         "tests/rendezvous/test_forking.py",
         "tests/rendezvous/test_orders.py",
