@@ -233,7 +233,7 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
     )
     assert paper.notices == [
         f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why} a slot.",
-        f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
+        f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why} one.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
     ]
