@@ -225,7 +225,7 @@ def answer(text: str) -> NoReturn:
         raise click.exceptions.Exit(OUTPUT_CLOSED) from None
     except OSError as error:
         discard_stdout()
-        raise OutputLostError(error.strerror) from error
+        raise OutputLostError(error.strerror or str(error)) from error
     raise click.exceptions.Exit(0)
 
 

@@ -73,7 +73,7 @@ def test_skipped_tests_are_red_where_an_installation_would_let_them_run(reason: 
 def test_costs_are_judged_as_long_as_nothing_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "LAST", tmp_path / "costs.json")
     assert parts.read_last() == {}
-    parts.LAST.write_text(Costs(files={"Makefile": 3.0}).write())
+    parts.LAST.write_text('{"files": {"Makefile": 3.0}}')
     assert parts.read_last()["test"].files == {"Makefile": 3.0}
     os.utime(parts.LAST, (0, 0))
     assert parts.read_last() == {}

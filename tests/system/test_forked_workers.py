@@ -63,7 +63,9 @@ def test_a_program_finds_the_same(hvdrun: Launcher, command: tuple[str, ...], en
     assert (environment | {"PYTHONPATH": search}).items() <= forked["environment"].items()
 
 
-SITE = "import os, sys\nif 'serve' in sys.orig_argv[-1]: {}\n"  # a sitecustomize, of the forkserver alone
+SITE = (
+    "import os, sys\nif 'worker_runtime.forkserver' in sys.orig_argv: {}\n"  # a sitecustomize, of the forkserver alone
+)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_sixteen_workers_are_forked_at_once(hvdrun: Launcher) -> None:
 # The forkserver is killed by its own preload: at its start, or right after it has forked so many workers but one.
 KILLED = """
 import os, sys
-if "import serve" in sys.orig_argv[-1]:
+if "worker_runtime.forkserver" in sys.orig_argv:
     forks, own = [], os.getpid()
     def count():
         forks.append(None)

@@ -1,7 +1,7 @@
 """A program run by a forkserver's worker, beside the same one run by the interpreter: they cannot be told apart.
 
 Left out are the differences that `worker_runtime/program.py` and `worker_runtime/forkserver.py` name: sys.modules, the
-frame below the program's, the depth at which recursion ends, hash randomisation, what garbage collections look at.
+depth at which recursion ends, hash randomisation, what garbage collections look at.
 
 Long because it is one table: what is looked at from so many sides should be found in one place.
 """
@@ -80,6 +80,8 @@ SCRIPTS = {
     "hook that is interrupted": "def hook(*_): raise KeyboardInterrupt\nsys.excepthook = hook\n1 / 0",
     "hook that is nothing": "sys.excepthook = None\n1 / 0",
     "no stderr": "sys.stderr = None\n1 / 0",
+    "frames": "import faulthandler\ntraceback.print_stack()\nfaulthandler.dump_traceback()",
+    "warning below": "warnings.warn('deep', stacklevel=2)",
     "audit": "import audited",
     "module of its own folder": "import beside; print(beside.__file__)",
     "no main": "del sys.modules['__main__']\nprint('gone')",
@@ -224,7 +226,15 @@ def test_classes_of_the_script_travel(tmp_path: Path, words: tuple[str, ...]) ->
     [
         *("-m package a", "-m package.module", "-m package.failing", "-m package.nowhere", "-m nowhere"),
         *("-m package.module.nowhere", "-m .package", "-m beside.py", "-m space", "-m package.exiting"),
-        *("-m raising.module", "-m json", "package a", "./package/", "space", "package/failing.py"),
+        *(
+            "-m raising.module",
+            "-m package.stopped",
+            "-m json",
+            "package a",
+            "./package/",
+            "space",
+            "package/failing.py",
+        ),
     ],
 )
 def test_modules_and_folders_run_alike(server: Server, tmp_path: Path, words: str) -> None:
@@ -237,6 +247,7 @@ def test_modules_and_folders_run_alike(server: Server, tmp_path: Path, words: st
         "package/__main__": show,
         "package/module": show,
         "package/failing": "def f(): 1 / 0\nf()",
+        "package/stopped": "raise KeyboardInterrupt",
         "package/exiting": "import atexit\natexit.register(lambda: print(sorted(globals())))\nraise SystemExit(3)",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
