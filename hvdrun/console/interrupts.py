@@ -19,7 +19,7 @@ _JOINTS = frozenset(
 )
 _JOINT_LINES = 3
 _FRAME = re.compile(rb'  File "(.+)", line (\d+), in (.+)')
-_NOT_THE_PROGRAM_S = re.compile(rb"^<frozen|/lib/python3|/worker_runtime/|/hvdrun/shim/")
+_NOT_THE_PROGRAM_S = re.compile(rb"^<frozen|/lib/python3|/worker_runtime/|/rendezvous/client/|/hvdrun/shim/")
 
 
 class InterruptFilter:

@@ -51,7 +51,7 @@ def test_what_joins_an_interrupt_to_another_error_is_left_out(lines: list[str], 
     ("files", "place"),
     [
         (["train.py", "/x/lib/python3.11/site-packages/torch/nn.py"], "train.py:0, in f: g(0)"),
-        (["a.py", "/home/b.py", "/src/worker_runtime/waiting.py", "<frozen runpy>"], "/home/b.py:1, in f: g(1)"),
+        (["a.py", "/home/b.py", "/src/worker_runtime/x.py", "/src/rendezvous/client/y.py"], "/home/b.py:1, in f: g(1)"),
         (["/usr/lib/python3.13/runpy.py", "<frozen runpy>"], "<frozen runpy>:1, in f"),
         ([], None),
     ],
