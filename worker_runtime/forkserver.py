@@ -231,4 +231,4 @@ def write(output: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit("this Python has no sitecustomize, or not that of hvdrun's agent")
+    raise SystemExit("this Python has not run the sitecustomize that the agent has put on its PYTHONPATH")

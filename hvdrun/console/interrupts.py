@@ -11,8 +11,9 @@ from itertools import pairwise
 
 _BEGINNING = b"Traceback (most recent call last):"
 _INTERRUPT = b"KeyboardInterrupt"
+# Each stands between two empty lines.
 _JOINTS = frozenset(
-    {  # each stands between two empty lines
+    {
         b"During handling of the above exception, another exception occurred:",
         b"The above exception was the direct cause of the following exception:",
     }

@@ -68,7 +68,7 @@ def test_without_its_entrance_it_ends_and_runs_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-E", *make_command(("python", "script.py"), 3, ())[1:]]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "this Python has no sitecustomize, or not that of hvdrun's agent\n"
+    assert done.stderr == "this Python has not run the sitecustomize that the agent has put on its PYTHONPATH\n"
 
 
 def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
