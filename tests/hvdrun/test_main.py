@@ -23,8 +23,9 @@ def test_help_into_a_closed_pipe_ends_like_any_program() -> None:
 def test_help_onto_a_full_disk_says_so() -> None:
     with Path("/dev/full").open("wb") as full:
         result = run_python("-m", "hvdrun", "--help", stdout=full)
-    assert result.returncode == 125
-    assert result.stderr == "hvdrun: the standard output cannot be written: No space left on device.\n"
+    remedy = "see what it is redirected to"
+    assert result.stderr == f"hvdrun: the standard output cannot be written: No space left on device; {remedy}.\n"
+    assert result.returncode == 74
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

@@ -199,7 +199,7 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
     why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert paper.notices == [
         f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
-        f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
+        f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
     ]
@@ -225,6 +225,7 @@ def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(pa
     lost = [f"the host h{host} was lost: h{host} is not known." for host in range(5)]
     left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
     assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
+    assert paper.details == [f"the host h{host} was lost: h{host} is not known." for host in range(5, 8)]
     now[0] += 60
     narrator.note_state(state)
     sum_up = "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."

@@ -14,6 +14,7 @@ import pytest
 from hvdrun.agent import processes
 from hvdrun.agent.family import Family, is_in_one_of
 from hvdrun.agent.guard import Guard
+from hvdrun.agent.guardian import Vigil
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import find, hiding, is_alive, sleeping
 from tests.waiting import LIMIT_SECONDS, happen, in_loop, wait_until
@@ -211,6 +212,12 @@ def test_who_descends_from_a_member_is_one(family: Family, agent: subprocess.Pop
     child = next(process for process in processes.descendants(agent.pid) if process.parent == agent.pid)
     family.sessions[child.pid] = child.started
     assert pids(family.find()) == below
+
+
+def test_looks_cost_a_hundredth_of_the_time(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 3.0, 3.0])  # the first look takes two seconds
+    monkeypatch.setattr(family, "look", lambda: None)
+    assert Vigil(family, lambda: next(times)).look() == 198.0
 
 
 def test_one_who_took_over_the_agent_s_number_is_not_looked_at(family: Family, agent: subprocess.Popen[bytes]) -> None:

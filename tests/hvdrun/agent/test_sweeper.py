@@ -1,6 +1,7 @@
 """What is left of workers is ended, and one look at all processes serves every worker that waits for it."""
 
 import signal
+import subprocess
 from collections.abc import Container, Iterator
 
 import pytest
@@ -107,6 +108,15 @@ async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
         assert room.looks == 1
         assert (first.wait(LIMIT_SECONDS), second.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
         assert is_alive(third.pid)
+
+
+@in_loop
+async def test_a_worker_that_leads_no_session_yet_is_killed_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as forked:  # noqa: ASYNC220 - starts at once
+        room = Counted({forked.pid})
+        room.kill(name(0), forked.pid)
+        await room.finish()
+        assert forked.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 @in_loop
