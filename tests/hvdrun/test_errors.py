@@ -9,6 +9,7 @@ from rendezvous.core.model import Host
 
 EXAMPLES = [
     (errors.LaunchError("the agent on a did not start: x."), 125),
+    (errors.OutputLostError("No space left on device"), 74),
     (errors.BackendRefusedError("ucc", "/usr/bin/python", "torch has none"), 125),
     (errors.BackendNotAskedError("ucc", "/usr/bin/python", "it ended."), 125),
     (errors.HostsFailedError([errors.LaunchError("a is down."), errors.LaunchError("b is away.")], 3), 125),
