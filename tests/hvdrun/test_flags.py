@@ -1,7 +1,7 @@
 """Flags before the command: where the command begins, and what a mistyped flag probably means."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvdrun.errors import UnknownOptionError, UsageError
@@ -92,6 +92,7 @@ def test_a_flag_at_the_end_without_its_value_says_what_it_takes(flag: str) -> No
 
 
 @given(st.text(min_size=1))
+@example("H\r:")
 def test_any_flag_is_known_or_refused_in_one_line(text: str) -> None:
     try:
         find_command([f"-{text}", "x"])
