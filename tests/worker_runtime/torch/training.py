@@ -8,7 +8,6 @@ import worker_runtime.torch as hvd
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
     "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=4, line_search_fn="strong_wolfe"),
 }
@@ -31,17 +30,15 @@ def train(
     optimizer_name: str,
     rank: int = 0,
     size: int = 1,
-    way: str = "",
     prepare: Callable[[torch.nn.Module], torch.nn.Module] = lambda model: model,
     **settings: object,
 ) -> list[torch.Tensor]:
     """Train for a few steps, with the whole batch when the size is 1, and return the parameters.
 
     Args:
-        optimizer_name: of OPTIMIZERS.
+        optimizer_name: of OPTIMIZERS; LBFGS steps with a closure.
         rank: of this worker.
         size: of the world; 1 for one process with the whole batch.
-        way: any of "closure", "clip", "accumulate", "set_to_zero".
         prepare: makes of the model what is called.
         settings: of the distributed optimizer.
     """
@@ -49,39 +46,21 @@ def train(
     called = prepare(model)
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
     if size > 1:
-        passes = 2 if "accumulate" in way else 1
-        optimizer = hvd.DistributedOptimizer(
-            optimizer, model.named_parameters(), backward_passes_per_step=passes, **settings
-        )
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **settings)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
     for step in range(STEPS):
-        parts = make_batch(step, rank, size).chunk(2) if "accumulate" in way else [make_batch(step, rank, size)]
+        batch = make_batch(step, rank, size)
 
-        def compute(parts: list[torch.Tensor] = parts) -> torch.Tensor:
-            optimizer.zero_grad(set_to_none="set_to_zero" not in way)
-            losses = [called(part).square().mean() / len(parts) for part in parts]
-            for loss in losses:
-                loss.backward()
-            return sum(losses).detach()
+        def compute(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = called(batch).square().mean()
+            loss.backward()
+            return loss.detach()
 
-        if "closure" in way:
+        if optimizer_name == "LBFGS":
             optimizer.step(compute)
         else:
             compute()
-            step_once(model, optimizer, clips="clip" in way)
+            optimizer.step()
         schedule.step()
     return [parameter.detach() for parameter in model.parameters()]
-
-
-def step_once(model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, clips: bool) -> None:
-    """Step, with clipped gradients if so wanted."""
-    if not clips:
-        optimizer.step()
-    elif hasattr(optimizer, "synchronize"):
-        optimizer.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        with optimizer.skip_synchronize():
-            optimizer.step()
-    else:
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        optimizer.step()
