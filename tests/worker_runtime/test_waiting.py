@@ -87,7 +87,7 @@ def test_a_rank_whose_signal_handlers_may_ask_is_never_blocked_but_may_help() ->
 @pytest.mark.parametrize("has_asked", [False, True])
 def test_a_rank_with_another_thread_is_never_blocked_and_may_help_while_that_has_not_asked(*, has_asked: bool) -> None:
     speaker, end = _Speaker(), threading.Event()
-    other = Errand(end.wait)
+    other = Errand(end.wait, daemon=has_asked)  # a daemon counts only when it has asked before
     if has_asked and other.ident is not None:
         speaker.askers.add(other.ident)
     begin(speaker, 200.0).go_on()
