@@ -113,6 +113,7 @@ def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
     for number in (2, 0, 3, 1):
         sequencer.release(number, payload=names[number].encode())
     assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
+    assert player.driver.askers == {errand.ident for errand in waiting.values()}
 
 
 def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:

@@ -161,6 +161,21 @@ def test_a_batch_counts_for_the_ranks_that_committed_its_step(seat: SimpleNamesp
     assert (sampler.remaining_indices, sampler.processed_num) == (left, processed)
 
 
+def test_a_batch_that_waits_counts_as_processed_by_this_worker_alone(seat: SimpleNamespace) -> None:
+    sampler = play(seat, 0, 2, 8, "c b1 c b1 b1")
+    assert (sampler.processed_num, sampler.may_differ) == (6, False)
+    sampler.reset()
+    assert (sampler.remaining_indices, sampler.processed_num) == ([4, 5, 6, 7], 4)
+
+
+def test_ranks_may_differ_where_batches_are_recorded_and_nothing_commits(seat: SimpleNamespace) -> None:
+    assert not play(seat, 0, 3, 12, "").may_differ
+    sampler = play(seat, 0, 3, 12, "b2 l1 b1")
+    assert sampler.may_differ
+    sampler.reset()
+    assert not sampler.may_differ
+
+
 @pytest.mark.parametrize(
     ("count", "acts", "is_outdated"),
     [
@@ -177,6 +192,18 @@ def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
     assert sampler.is_outdated is is_outdated
     sampler.reset()
     assert not sampler.is_outdated
+
+
+def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
+    seat.executor = Seat.take(0, 2)
+    sampler = ElasticSampler(range(8), shuffle=False)
+    state = sampler.state_dict()
+    sampler.record_batch(0, 1)
+    sampler.load_state_dict(state)
+    assert (sampler.remaining_indices, sampler.state_dict()) == (list(range(8)), state)
+    sampler.record_batch(0, 1)
+    sampler.set_epoch(1)
+    assert (sampler.remaining_indices, sampler.processed_num) == (list(range(8)), 0)
 
 
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])

@@ -1,14 +1,53 @@
 """The distributed optimizer trains as one process with the whole batch would; and what may be asked of it."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from tests.worker_runtime.torch.training import train
 
 IMPORTING_INITIALIZES = hvd.is_initialized()  # before any test has run
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    "LBFGS": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=4, line_search_fn="strong_wolfe"),
+}
+
+
+def train(
+    optimizer_name: str,
+    rank: int = 0,
+    size: int = 1,
+    prepare: Callable[[torch.nn.Module], Callable[[torch.Tensor], torch.Tensor]] = lambda model: model,
+    **settings: object,
+) -> list[torch.Tensor]:
+    """Train for some steps, LBFGS with a closure, and return the parameters; alone with the batches of all ranks."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    called = prepare(model)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    if size > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **settings)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
+    for step in range(6):
+        batch = torch.randn(12, 6, generator=torch.Generator().manual_seed(step), dtype=torch.float64)[rank::size]
+
+        def compute(batch: torch.Tensor = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = called(batch).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        if optimizer_name == "LBFGS":
+            optimizer.step(compute)
+        else:
+            compute()
+            optimizer.step()
+        schedule.step()
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 def check_replicas(replicas: list[list[torch.Tensor]], reference: list[torch.Tensor], tolerance: float = 1e-8) -> None:
@@ -56,19 +95,10 @@ def test_settings_of_speed_change_no_number_beyond_their_precision(
     check_replicas(replicas, train("SGD"), tolerance)
 
 
-@pytest.mark.parametrize(
-    "prepared",
-    [pytest.param("compiled", marks=pytest.mark.nightly), "checkpointed", "checkpointed with reentrant backward"],
-)
-def test_compiled_and_checkpointed_models_are_trained_alike(ranks: RankPool, prepared: str) -> None:
-    def prepare(model: torch.nn.Module) -> torch.nn.Module:
-        if prepared == "compiled":
-            return torch.compile(model, backend="aot_eager")
-
-        def forward(batch: torch.Tensor) -> torch.Tensor:
-            return checkpoint(model, batch.requires_grad_(), use_reentrant="reentrant" in prepared)
-
-        return forward
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_checkpointed_models_are_trained_alike(ranks: RankPool, *, is_reentrant: bool) -> None:
+    def prepare(model: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda batch: checkpoint(model, batch.requires_grad_(), use_reentrant=is_reentrant)
 
     check_replicas(ranks.run(lambda: train("SGD", hvd.rank(), hvd.size(), prepare=prepare)), train("SGD"))
 

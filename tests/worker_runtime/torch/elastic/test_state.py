@@ -247,24 +247,6 @@ def test_a_sync_is_skipped_only_where_all_ranks_know_the_same(ranks: RankPool) -
     assert ranks.run(body) == [[False, True, False]] * 2
 
 
-def test_a_distributed_optimizer_still_averages_after_it_was_restored(ranks: RankPool) -> None:
-    def body() -> object:
-        model, plain = make_training(0, 0.1)
-        optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
-        state = hvd.elastic.TorchState(model, optimizer)
-        take_step(model, optimizer)
-        state.restore()
-        state.sync()
-        state.restore()
-        (model[0].weight.sum() * (hvd.rank() + 1)).backward()
-        optimizer.step()
-        return describe(model, optimizer), model[0].weight.grad.tolist()
-
-    (first, gradient), (second, _) = ranks.run(body)
-    assert first[0]["0.weight"] == second[0]["0.weight"]
-    assert gradient == [[1.5, 1.5]] * 2
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 def test_copies_lie_in_the_hosts_memory() -> None:
