@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.makers import MAKERS
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.ways import run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Reduction, dtypes
 
 
@@ -29,25 +30,25 @@ def test_the_docstring_has_the_table() -> None:
 
 @pytest.mark.parametrize("way", ["question", "gloo"])
 @pytest.mark.parametrize("column", MAKERS)
-def test_every_entry_of_the_table_is_true(worlds: Worlds, column: str, way: str) -> None:
+def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
     makers = MAKERS[column]
 
-    def body(world: World) -> object:
+    def body(executor: ThreadExecutor) -> object:
         shown = {}
         for name, allowed in entries.items():
             for number, make in enumerate(makers):
                 x = torch.tensor([1, 1]).to(dtypes.find_dtype(name))
                 if allowed:
-                    shown[name, number] = str(world.run(make(x, world.all)))
+                    shown[name, number] = str(executor.run(make(x, executor.all)))
                 else:
                     with pytest.raises(
                         ValueError, match=r"^[a-z_]+ 'x': .*(convert them|use Sum, or make them dense)$"
                     ):
-                        make(x, world.all)
+                        make(x, executor.all)
         return shown
 
-    first, second = worlds.run(body, way=way)
+    first, second = run(body, way=way)
     assert len(first) == len(makers) * sum(entries.values())
     assert first == second
 

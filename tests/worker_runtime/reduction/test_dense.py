@@ -13,7 +13,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import GradientShapeError
 

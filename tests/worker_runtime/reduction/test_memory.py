@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.reduction.memory import Memory, Part, lies_in
 
 

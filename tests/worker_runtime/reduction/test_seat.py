@@ -11,7 +11,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.mentions import Mention
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
