@@ -42,7 +42,6 @@ class Process:
         self.generation = 0  # the last one that was begun
 
     def __enter__(self) -> Self:
-        assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if line:
             self.port = json.loads(line)["port"]
@@ -54,7 +53,6 @@ class Process:
 
     def order(self, line: bytes) -> None:
         """Write a line on its standard input."""
-        assert self.popen.stdin is not None
         self.popen.stdin.write(line + b"\n")
         self.popen.stdin.flush()
 
@@ -182,9 +180,7 @@ class Client:
         """The text of the next answer, which must be of this kind."""
         found, answer = self.answer()
         assert found is kind, (found, answer)
-        text = answer[1] if isinstance(answer, tuple) else answer
-        assert isinstance(text, str)
-        return text
+        return answer[1] if isinstance(answer, tuple) else answer
 
     def mention(self) -> Mention:
         """The next answer, which must tell that this rank is wanted."""
