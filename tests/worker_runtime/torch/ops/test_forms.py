@@ -4,24 +4,9 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.operations import (
-    FORMS,
-    KINDS,
-    NEEDED,
-    SIZE,
-    begin,
-    call,
-    expect_cases,
-    list_forms,
-    list_functions,
-    play_cases,
-    play_disagreement,
-    play_refusals,
-)
+from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, EveryForm, begin, call, list_forms
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.ops import allreduces, alltoalls, broadcasts, gathers, reducescatters
 
-MODULES = (allreduces, alltoalls, broadcasts, gathers, reducescatters)
 ALLREDUCES = list_forms("allreduce", in_place=True, grouped=True)
 COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 
@@ -39,24 +24,12 @@ class Halving:
         return tensor * 2
 
 
-def test_the_table_lists_every_form() -> None:
-    assert sorted(FORMS) == sorted(list_functions(MODULES))
+class TestForms(EveryForm):
+    """Those of this package."""
 
-
-@pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
-def test_a_form_gives_what_its_arguments_say(ranks: RankPool, form: str) -> None:
-    found = ranks.run(lambda: play_cases(hvd, form, torch.tensor, torch.Tensor.tolist), size=SIZE)
-    assert found == expect_cases(form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_refuses_wrong_arguments_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_refusals(hvd, form, torch.tensor))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_disagreement(hvd, form, torch.tensor))
+    hvd = hvd
+    make = staticmethod(torch.tensor)
+    read = staticmethod(torch.Tensor.tolist)
 
 
 @pytest.mark.parametrize("form", FORMS)
