@@ -5,14 +5,11 @@ Long because the ranks may come to a parameter in many orders, and each has its 
 
 import copy
 import pickle
-import sys
 
-import cloudpickle
 import mxnet as mx
 import pytest
 
 import worker_runtime.mxnet as hvd
-from tests.worker_runtime.mxnet import networks
 from tests.worker_runtime.mxnet.networks import are_equal, fill, forward, make_network, make_spoilt, read
 from tests.worker_runtime.ranks import RankPool
 
@@ -24,12 +21,6 @@ def find_hooks(network: mx.gluon.Block) -> set[str]:
     for parameter in network.collect_params().values():
         parameter.list_data()
     return {name for parameter in network.collect_params().values() for name in HOOKS & vars(parameter).keys()}
-
-
-@pytest.fixture(autouse=True)
-def by_value() -> None:
-    """The ranks know nothing of this folder."""
-    cloudpickle.register_pickle_by_value(sys.modules[networks.__name__])
 
 
 @pytest.mark.parametrize("hybridize", [False, True])

@@ -12,6 +12,7 @@ from tests.worker_runtime.mxnet.training import (
     MAKERS,
     check,
     differentiate,
+    learn,
     make_net,
     make_optimizer,
     make_parameters,
@@ -31,9 +32,7 @@ def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone
     rank, size = (0, 1) if is_alone else (hvd.rank(), hvd.size())
     for step in range(2):
         batch = mx.nd.array(make_values(12, 6, seed=seed + step)[rank::size], dtype="float64")
-        with mx.autograd.record():
-            loss = net(batch).square()
-        loss.backward()
+        learn(net, batch)
         trainer.step(len(batch))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import worker_runtime.mxnet as hvd
+from tests.worker_runtime.mxnet.networks import make_spoilt
 from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, EveryForm, begin, call
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.arrays import DTYPES
@@ -147,17 +148,12 @@ def test_the_engine_goes_on_after_a_disagreement(ranks: RankPool) -> None:
     assert ranks.run(body) == [3, 3]
 
 
-def make_spoilt() -> mx.nd.NDArray:
-    """One that the engine cannot compute: it finds out that there is no root."""
-    return mx.nd.linalg.potrf(-mx.nd.eye(2))
-
-
 MISTAKES: dict[str, tuple[Callable[[], object], dict[str, object]]] = {  # what is given, and with which arguments
     "too many": (lambda: mx.nd.ones((2, 2)), {"extra": 1}),
     "numpy": (lambda: np.ones((2, 2)), {}),
     "sparse": (lambda: mx.nd.ones((2, 2)).tostype("row_sparse"), {}),
     "bool": (lambda: mx.nd.ones((2, 2)).astype("bool"), {}),
-    "spoilt": (make_spoilt, {}),
+    "spoilt": (lambda: make_spoilt(2), {}),
 }
 
 
