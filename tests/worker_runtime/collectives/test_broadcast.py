@@ -87,7 +87,3 @@ def test_only_the_root_has_a_payload() -> None:
     root, other = (Broadcast([x], 0, Members(0, (0, 1), rank), "broadcast.x") for rank in (0, 1))
     assert root.question == other.question
     assert (bytes(root.payload), other.payload) == (x.numpy().tobytes(), b"")
-
-
-def test_the_root_stands_in_the_signature() -> None:
-    assert Broadcast([torch.zeros(1)], 1, PAIR, "broadcast.x").question.signature.root == 1

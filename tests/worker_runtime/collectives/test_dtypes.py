@@ -1,6 +1,5 @@
 """The table of dtypes and operations is what really happens."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -64,14 +63,6 @@ def test_an_unknown_dtype_has_no_name() -> None:
         dtypes.name_dtype(torch.float4_e2m1fn_x2)
 
 
-@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE, Reduction.MAX], ids=lambda op: op.name)
-def test_what_travels_inside_a_question_has_a_name_in_numpy(reduction: Reduction) -> None:
-    for dtype in dtypes.REDUCIBLE[reduction]:
-        travelling = dtypes.choose_travel(dtype, reduction, in_question=True)
-        seen = dtypes.view_travelling(torch.zeros(2, dtype=travelling))
-        assert np.dtype(dtypes.name_dtype(seen.dtype)).itemsize == seen.element_size()
-
-
 @pytest.mark.parametrize(
     ("dtype", "reduction", "in_question", "expected"),
     [
@@ -87,20 +78,6 @@ def test_as_what_values_travel(
     dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
 ) -> None:
     assert dtypes.choose_travel(dtype, reduction, in_question=in_question) == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.uint8, torch.bool], ids=str)
-def test_neutral_values_change_nothing(dtype: torch.dtype) -> None:
-    values = torch.tensor([0, 1]).to(dtype)
-    for reduction, combine in {
-        Reduction.SUM: torch.add,
-        Reduction.PRODUCT: torch.mul,
-        Reduction.MIN: torch.minimum,
-        Reduction.MAX: torch.maximum,
-    }.items():
-        if dtype in dtypes.REDUCIBLE[reduction]:
-            neutral = torch.tensor(dtypes.make_neutral_value(dtype, reduction), dtype=dtype)
-            assert torch.equal(combine(values, neutral), values)
 
 
 def test_sums_on_one_rank_are_wide() -> None:

@@ -64,8 +64,3 @@ def test_rows_are_divided_as_evenly_as_can_be(rows: int) -> None:
         assert (len(parts), sum(parts)) == (size, rows)
         assert parts[0] - parts[-1] <= 1
         assert list(parts) == sorted(parts, reverse=True)
-
-
-def test_what_all_ranks_must_agree_on_stands_in_the_signature() -> None:
-    signature = Reducescatter([torch.ones(2, 3)], AVERAGE, PAIR, "reducescatter.x").question.signature
-    assert (signature.shapes, signature.reduction) == (((2, 3),), Reduction.AVERAGE)

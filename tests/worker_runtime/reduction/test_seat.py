@@ -102,14 +102,6 @@ def test_what_is_meant_is_a_step_of_this_name(mention: Mention, *, expected: boo
     assert Seat.take(executor, 1).is_meant(mention) is expected
 
 
-def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        Seat.take(executor, 0).commit()
-        return executor.asked
-
-    assert world.run(body) == [["commit"] if world.is_elastic else []] * 2
-
-
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_elastic: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
