@@ -187,12 +187,30 @@ def play_disagreement(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 
     call(hvd, form, make([[1.0], [1.0]]), name=form, **needed)
 
 
+def play_average(hvd: Any, make: Make, read: Read) -> list[tuple[float, bool]]:  # noqa: ANN401 - of any framework
+    """As one rank, give each allreduce `average`: what comes out, and whether the warning names this file."""
+    found = []
+    for form in list_forms("allreduce", in_place=True, grouped=True):
+        for average in (True, False):
+            given = make([1.0])
+            with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
+                (result,) = read(call(hvd, form, given, average=average))
+            with pytest.raises(ValueError, match="The op parameter supersedes average"):
+                begin(hvd, form, given, average=average, op=SUM)
+            found.append((result, caught[0].filename.endswith("operations.py")))
+    return found
+
+
 class EveryForm:
-    """The tests of a package's forms; a subclass names the package, and how to make and read what it communicates."""
+    """The tests of a package's forms; a subclass names the package, and how to make and read what it communicates.
+
+    error: what each error of the package is, too.
+    """
 
     hvd: Any
     make: Make
     read: Read
+    error: type[Exception] = RuntimeError
 
     def test_the_table_lists_every_form(self) -> None:
         """Each public function of the modules of operations."""
@@ -203,6 +221,18 @@ class EveryForm:
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
         ]
         assert sorted(functions) == sorted(FORMS)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_form_before_init_raises(self, form: str) -> None:
+        """And nothing else happens."""
+        with pytest.raises(self.hvd.HorovodInternalError, match=r"has not been initialized; use hvd\.init") as caught:
+            begin(self.hvd, form, self.make([1.0]), **NEEDED.get(KINDS[form], {}))
+        assert isinstance(caught.value, self.error)
+
+    def test_average_warns_of_the_callers_line_and_excludes_op(self, ranks: RankPool) -> None:
+        """As in Horovod."""
+        found = ranks.run(play_average, self.hvd, self.make, self.read)
+        assert found == [[(1.0, True), (2.0, True)] * 8] * 2, found
 
     @pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
     def test_a_form_gives_what_its_arguments_say(self, ranks: RankPool, form: str) -> None:

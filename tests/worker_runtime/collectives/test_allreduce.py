@@ -100,13 +100,6 @@ def test_integers_wrap_around_averages_are_truncated_and_factors_apply(way: str)
         assert all(result.dtype == CORNERS[name][0](0).dtype for name, result in results.items())
 
 
-def test_a_sum_of_halves_inside_the_question_is_rounded_once() -> None:
-    def body(executor: ThreadExecutor) -> object:
-        return reduce(executor, torch.tensor([40000.0, 1.0], dtype=torch.float16), AVERAGE).tolist()
-
-    assert run(body) == [[40000.0, 1.0]] * 2  # the sum has no place in float16
-
-
 @in_two_ways
 def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(way: str) -> None:
     def body(executor: ThreadExecutor) -> object:

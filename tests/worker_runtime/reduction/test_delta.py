@@ -31,14 +31,6 @@ def test_parallel_steps_are_averaged(world: World) -> None:
     assert world.run(body) == [("moved", [[3.0] * 4, [4.0] * 4])] * 2
 
 
-def test_alone_a_step_is_the_optimizers_own() -> None:
-    def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        return make_reducer(executor, parameters).step(lambda: move(parameters, 1.0)), parameters[0].tolist()
-
-    assert World(1).run(body) == [("moved", [2.0] * 4)]
-
-
 def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         parameters = make_parameters(1 + executor.rank)

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, EveryForm, begin, call, list_forms
+from tests.worker_runtime.operations import FORMS, EveryForm, call
 from tests.worker_runtime.ranks import RankPool
 
-ALLREDUCES = list_forms("allreduce", in_place=True, grouped=True)
 COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 
 
@@ -30,27 +29,6 @@ class TestForms(EveryForm):
     hvd = hvd
     make = staticmethod(torch.tensor)
     read = staticmethod(torch.Tensor.tolist)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_before_init_raises(form: str) -> None:
-    with pytest.raises(hvd.HorovodInternalError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
-        begin(hvd, form, torch.ones(1), **NEEDED.get(KINDS[form], {}))
-
-
-def test_average_warns_of_the_callers_line_and_excludes_op(ranks: RankPool) -> None:
-    def body() -> object:
-        found = []
-        for form in ALLREDUCES:
-            for average in (True, False):
-                with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
-                    result = call(hvd, form, torch.ones(1), average=average).item()
-                with pytest.raises(ValueError, match="The op parameter supersedes average"):
-                    begin(hvd, form, torch.ones(1), average=average, op=hvd.Sum)
-                found.append((result, caught[0].filename.endswith("operations.py")))
-        return found
-
-    assert ranks.run(body) == [[(1.0, True), (2.0, True)] * len(ALLREDUCES)] * 2
 
 
 @pytest.mark.parametrize("form", COMPRESSED)
