@@ -10,8 +10,6 @@ from worker_runtime.collectives import Adasum, Combination, Reduction
 from worker_runtime.collectives.adasum import list_levels
 
 ADASUM = Combination(Reduction.ADASUM)
-
-
 SHAPES = [(3,), (), (50, 7), (0, 2), (2, 2), (1,)]
 
 

@@ -9,7 +9,6 @@ from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
 
-PAIR = Members(0, (0, 1), 1)
 VIEWS = {
     "columns": lambda x: x[:, ::2],
     "rows": lambda x: x[::2],

@@ -52,13 +52,10 @@ def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     assert first == second
 
 
-def test_names_are_torchs_and_lead_back() -> None:
+def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
     for dtype in dtypes.MOVABLE:
         assert dtypes.find_dtype(dtypes.name_dtype(dtype)) == dtype
     assert dtypes.name_dtype(torch.float16) == "float16"
-
-
-def test_an_unknown_dtype_has_no_name() -> None:
     with pytest.raises(ValueError, match="not supported; convert"):
         dtypes.name_dtype(torch.float4_e2m1fn_x2)
 

@@ -8,9 +8,7 @@ from tests.worker_runtime.threads import ELEMENTWISE, ThreadExecutor
 from worker_runtime.collectives import AVERAGE, Combination, Reducescatter, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import divide_rows
-from worker_runtime.operation import Members
 
-PAIR = Members(0, (0, 1), 1)
 DTYPES = sorted(FLOATS | INTEGERS, key=str)
 
 

@@ -238,12 +238,12 @@ def gathering(process: Process, size: int) -> Iterator[list[Client]]:
 @contextmanager
 def serving(size: int, generation: int = 1, **environment: str) -> Iterator[tuple[Process, list[Client]]]:
     """A sequencer, and all ranks of a generation with their proofs; rank 0 hands over its environment."""
-    with Process() as process, ExitStack() as stack:
-        process.activate(generation, size)
-        clients = [stack.enter_context(connected(process, rank, generation)) for rank in range(size)]
-        if environment:
-            clients[0].send(Frame.SETTINGS, wire.encode_settings(environment))
-        yield process, clients
+    with Process() as process:
+        process.generation = generation - 1
+        with gathering(process, size) as clients:
+            if environment:
+                clients[0].send(Frame.SETTINGS, wire.encode_settings(environment))
+            yield process, clients
 
 
 @contextmanager

@@ -10,8 +10,6 @@ from worker_runtime.core.questions import ALL_PAYLOADS_BYTES, PAYLOAD_BYTES, Kin
 from worker_runtime.sequencer.payloads import Entry, UnequalPayloadError, check_signature, check_size, combine
 from worker_runtime.wire import ProtocolError
 
-GATHER = Signature(Kind.ALLGATHER, ("int32",), ((),), payload_dtype="int32", tolerates_joined=True)
-
 
 def released(signature: Signature, *payloads: bytes | None, name: str = "x") -> tuple[Release, list[Entry]]:
     """A release of all these ranks; those with None have joined."""
