@@ -51,11 +51,6 @@ def test_a_joined_rank_is_tolerated_by_kind_or_by_what_the_signature_says(kind: 
         assert answer.reason.startswith(f"{kind.name} is not supported with Join at this time")
 
 
-def test_all_that_have_joined_are_named_to_who_asks_what_needs_them() -> None:
-    (answer,) = play("size 3", "join 1", "join 2", "ask 0 allgather.x")
-    assert "ranks 1, 2 have joined" in answer.reason
-
-
 def test_of_a_deadlock_of_many_ranks_six_are_named() -> None:
     commands = [f"{what} {rank} allreduce.{rank}" for rank in range(8) for what in ("ask", "block")]
     _, *refusals = play("size 8", *commands)

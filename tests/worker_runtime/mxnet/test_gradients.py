@@ -13,7 +13,7 @@ from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.core.questions import Release
-from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, make_settings
+from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.torch_groups import TorchGroup, Work
 
 
@@ -127,3 +127,12 @@ def test_settings_say_how_gradients_travel() -> None:
     half = make_settings(1.0, hvd.Compression.fp16)
     assert (str(half.wire_dtype), half.compressor) == ("torch.float16", None)
     assert make_settings(1.0, hvd.Compression.fp16()).compressor is not None
+
+
+def test_who_has_nobody_to_average_with_is_alone(ranks: RankPool) -> None:
+    def body() -> object:
+        sets = hvd.global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([1])
+        return [is_alone(each) for each in sets]
+
+    assert ranks.run(body, size=3) == [[False, False, True], [False, False, True], [False, True, True]]
+    assert ranks.run(lambda: is_alone(hvd.global_process_set), size=1) == [True]

@@ -339,6 +339,7 @@ def test_arguments_that_make_no_trainer_are_named(ranks: RankPool) -> None:
         trainer = mx.gluon.Trainer(params, "sgd", kvstore=None)
         for arguments, error, message in (
             ((params, "sgd", None, hvd.Compression.none, 1.0, 3), AssertionError, "prefix is 3"),
+            ((params, "sgd", None, "fp16"), TypeError, "compression is 'fp16'"),
             ((3, "sgd"), ValueError, "list or dict of Parameters"),
             ((params, "none"), ValueError, "Cannot find optimizer"),
             ((trainer,), TypeError, "takes the parameters and the optimizer, not a Trainer"),
