@@ -53,10 +53,14 @@ STORIES: dict[str, tuple[Operation, ...]] = {
     ),
     "what was synchronized is dropped by the model": (
         *(Wrap(), Backward(0, USES, is_scaled=True), Step(0, "synchronize"), Clear(None)),
-        *(Backward(1, USES, is_scaled=True), Step(0, "scaler")),
+        *(Backward(1, USES, is_scaled=True, infinite=0), Step(0, "scaler")),
     ),
     "another optimizer takes over": (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1)),
     "the model drops what was to be averaged": (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0)),
+    "an optimizer drops it, and keeps zeros": (
+        *(Wrap(), *EACH_STEP * 3, Clear(0, to_none=False), Backward(2, USES), Clear(0, to_none=False)),
+        *(Backward(1, USES), Step(0)),
+    ),
     "a closure fails on one rank": (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP),
     "a parameter is unfrozen before that": (
         *(Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip")),
