@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from worker_runtime.own_packages import own_packages
 
 if TYPE_CHECKING:
-    from rendezvous.client import WorkerClient
+    from rendezvous.client import TaskClient, WorkerClient
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
@@ -54,6 +54,7 @@ __all__ = [
     "encode",
     "encode_answer",
     "import_client",
+    "import_task_client",
     "limit_silence",
     "rank",
     "read_backend",
@@ -69,6 +70,13 @@ def import_client() -> "type[WorkerClient]":
     with own_packages(), _without_fork_handlers():
         from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
     return WorkerClient
+
+
+def import_task_client() -> "type[TaskClient]":
+    """The class of the client for tasks; see `import_client`."""
+    with own_packages(), _without_fork_handlers():
+        from rendezvous.client import TaskClient  # noqa: PLC0415 - see above
+    return TaskClient
 
 
 def connect(bootstrap: Bootstrap) -> "WorkerClient":

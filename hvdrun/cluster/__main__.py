@@ -1,0 +1,44 @@
+"""`python -m hvdrun.cluster DESCRIPTOR [options] COMMAND`: the launcher of a job whose workers run functions.
+
+It is a child of the program that calls `hvdrun.run()`, which holds the other end of the descriptor. What the job prints
+goes to standard output and error as always; what becomes of it is said on the descriptor.
+"""
+
+import signal
+import socket
+import sys
+from functools import partial
+
+from hvdrun.process_start import prepare_process
+from hvdrun.search_path import prefer_own_packages
+
+
+def main(descriptor: int, words: list[str]) -> int:
+    """Run the job that the words ask for; the exit code."""
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)  # noqa: FBT003 - socket's signature
+    prefer_own_packages()
+    prepare_process()
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # what the program ignores concerns the program
+    from hvdrun import cli  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun.cluster.desk import Desk  # noqa: PLC0415 - the same
+    from hvdrun.cluster.messages import Refused, send  # noqa: PLC0415 - the same
+    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
+    from hvdrun.launch import launch  # noqa: PLC0415 - the same
+
+    desk = Desk(connection)
+    try:
+        return cli.run(cli.read_spec(words), partial(launch, desk=desk))
+    except HvdrunError as error:
+        connection.setblocking(True)  # noqa: FBT003 - socket's signature
+        send(connection, Refused(error.lines, error.exit_code))
+        return error.exit_code
+    except KeyboardInterrupt:
+        return cli.INTERRUPTED
+    except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours
+        return cli.confess(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
