@@ -34,7 +34,7 @@ from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling
+from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
 
 if TYPE_CHECKING:
     from hvdrun.cluster.desk import Desk
@@ -227,6 +227,9 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
+            case Written(worker, number) if self._desk is not None:
+                await self._console.output.finish_task(worker)
+                self._desk.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
             case Reserved(master) if self._static is not None:

@@ -1431,6 +1431,7 @@ class Telling(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     PROBED_FIELD_NUMBER: _builtins.int
     ALERT_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1447,6 +1448,8 @@ class Telling(_message.Message):
     def probed(self) -> Global___Probed: ...
     @_builtins.property
     def alert(self) -> Global___Alert: ...
+    @_builtins.property
+    def written(self) -> Global___Written: ...
     def __init__(
         self,
         *,
@@ -1458,16 +1461,43 @@ class Telling(_message.Message):
         found: Global___Found | None = ...,
         probed: Global___Probed | None = ...,
         alert: Global___Alert | None = ...,
+        written: Global___Written | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert"]  # noqa: Y015
+    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert", "written"]  # noqa: Y015
     _WhichOneofArgType_telling: _TypeAlias = _typing.Literal["telling", b"telling"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_telling) -> _WhichOneofReturnType_telling | None: ...
 
 Global___Telling: _TypeAlias = Telling  # noqa: Y015
+
+@_typing.final
+class Written(_message.Message):
+    """All has been told that a worker has written before it said what has become of this function."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the function"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Written: _TypeAlias = Written  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):

@@ -1,7 +1,7 @@
 """The one door from a training process to the rendezvous package; see `own_packages` for why there is only one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_answer",
+    "find_unsendable",
     "import_client",
     "import_task_client",
     "limit_silence",
@@ -77,6 +78,13 @@ def import_task_client() -> "type[TaskClient]":
     with own_packages(), _without_fork_handlers():
         from rendezvous.client import TaskClient  # noqa: PLC0415 - see above
     return TaskClient
+
+
+def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
+    """See `rendezvous.unsendable`, which few workers need."""
+    with own_packages():
+        from rendezvous.unsendable import find  # noqa: PLC0415 - see above
+    return find(place, value, is_sendable)
 
 
 def connect(bootstrap: Bootstrap) -> "WorkerClient":

@@ -16,7 +16,7 @@ from hvdrun.search_path import prefer_own_packages
 def main(descriptor: int, words: list[str]) -> int:
     """Run the job that the words ask for; the exit code."""
     connection = socket.socket(fileno=descriptor)
-    connection.set_inheritable(False)  # noqa: FBT003 - socket's signature
+    connection.set_inheritable(False)
     prefer_own_packages()
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):

@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 Hosts = str | Sequence[str]
 
 
-def run(
+def run(  # noqa: PLR0917 - the order is Horovod's
     function: Callable[..., ResultT],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,

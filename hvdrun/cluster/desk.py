@@ -39,6 +39,8 @@ class Desk:
         self._is_over = False
         self._news = asyncio.Event()
         self._delivered: set[tuple[Worker, int]] = set()
+        self._held: dict[tuple[Worker, int], Delivered] = {}  # their output is not printed yet
+        self._written: set[tuple[Worker, int]] = set()
         self._waiting: deque[Message] = deque()  # the program is behind
         self._rank_of: Callable[[Worker], int] = lambda _: 0
         self._stop: Callable[[int, str], None] = lambda _code, _reason: None
@@ -78,7 +80,18 @@ class Desk:
             return
         self._delivered.add((head.worker, head.number))
         rank = self._rank_of(head.worker)
-        self._say(Delivered(rank, head.number, head.failed, head.follows_another, body))
+        self._held[head.worker, head.number] = Delivered(rank, head.number, head.failed, head.follows_another, body)
+        self._pass_on(head.worker, head.number)
+
+    def note_written(self, worker: Worker, number: int) -> None:
+        """All is printed that a worker has written up to this outcome."""
+        self._written.add((worker, number))
+        self._pass_on(worker, number)
+
+    def _pass_on(self, worker: Worker, number: int) -> None:
+        """Say what has become of a task when its output is printed."""
+        if (worker, number) in self._written and (worker, number) in self._held:
+            self._say(self._held.pop((worker, number)))
 
     async def close(self, outcome: Outcome, last_lines: tuple[str, ...]) -> None:
         """Say how the job has ended."""
@@ -88,6 +101,8 @@ class Desk:
             if characters > _MOST_TAIL_CHARACTERS:
                 break
             lines.appendleft(line)
+        for held in self._held.values():  # of a host that was lost meanwhile
+            self._say(held)
         self._say(
             Ended(
                 outcome.exit_code == 0,
@@ -99,7 +114,7 @@ class Desk:
             )
         )
         deadline = asyncio.get_running_loop().time() + _END_SECONDS
-        while self._waiting and asyncio.get_running_loop().time() < deadline:
+        while self._waiting and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - the program may stand still
             await asyncio.sleep(0.01)
 
     def _read(self) -> None:

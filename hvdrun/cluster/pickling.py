@@ -14,7 +14,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
-from hvdrun.cluster.unsendable import explain
+from rendezvous.unsendable import find
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
@@ -82,15 +82,39 @@ def pack(
     """
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
         pickle.dump((list_paths(), begins_anew, is_last), file)
-        pickler = _Pickler(file)  # type: ignore[arg-type]  # such a file is one
+        pickler = _Pickler(file)
         try:
             pickler.dump((function, tuple(arguments), dict(keywords)))
         except Exception as error:
-            raise UnsendableError(explain(function, arguments, keywords, error)) from error
+            raise UnsendableError(_explain(function, arguments, keywords, error)) from error
         finally:
             for module in pickler.lost.values():
                 cloudpickle.unregister_pickle_by_value(module)
         return Body.of(file)  # type: ignore[arg-type]  # such a file is one
+
+
+def _explain(
+    function: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object], error: Exception
+) -> str:
+    """One sentence for a task that cannot be pickled, which `error` says."""
+    name = getattr(function, "__name__", type(function).__name__)
+    parts = [
+        (name, function),
+        *((f"the argument {position} of {name}", value) for position, value in enumerate(arguments)),
+        *((f"the argument {word!r} of {name}", value) for word, value in keywords.items()),
+    ]
+    for place, value in parts:
+        if not _is_sendable(value):
+            return f"{find(place, value, _is_sendable)}; make it inside the function, or leave it out."
+    return f"{name} cannot be sent to the workers: {error}"
+
+
+def _is_sendable(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return False
+    return True
 
 
 def list_paths() -> tuple[str, ...]:
@@ -116,8 +140,8 @@ def read_error(delivered: Delivered) -> BaseException:
     """What a function has raised; the traceback on its worker is the cause."""
     with delivered.body.open() as file:
         kind, text, traceback, pickled = pickle.load(file)  # noqa: S301 - see above
-    if kind == "UnsendableResult":
-        return UnsendableError(f"rank {delivered.rank}: {text}")
+    if not kind:
+        return UnsendableError(f"rank {delivered.rank}: {text}; return what can be, as numbers, arrays and text.")
     error: BaseException | None = None
     if pickled is not None:
         try:

@@ -6,7 +6,7 @@ They are tried again for as long as the worker lives: one whose agent has gone i
 import os
 import time
 from collections.abc import Callable
-from typing import BinaryIO, TypeVar
+from typing import IO, TypeVar
 
 import grpc
 
@@ -33,7 +33,7 @@ class TaskClient:
         self._channel = grpc.insecure_channel(name_socket(bootstrap.socket), options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
 
-    def fetch(self, after: int, file: BinaryIO) -> int | None:
+    def fetch(self, after: int, file: IO[bytes]) -> int | None:
         """Wait for the task after this one, and write it into an empty file: its number; None when there is none.
 
         Raises:
@@ -52,7 +52,7 @@ class TaskClient:
 
         return self._retry(fetch)
 
-    def deliver(self, number: int, file: BinaryIO, *, failed: bool, follows_another: bool = False) -> None:
+    def deliver(self, number: int, file: IO[bytes], *, failed: bool, follows_another: bool = False) -> None:
         """Say what has become of a task; the file has the bytes of it.
 
         Raises:

@@ -1,4 +1,8 @@
-"""The life of a worker that runs functions: fetch one, run it, tell what has become of it, until there are no more."""
+"""The life of a worker that runs functions: fetch one, run it, tell what has become of it, until there are no more.
+
+The connection to the agent is closed while a function runs: a process that forks (a DataLoader with workers does) with
+an open one cannot rely on gRPC in the child.
+"""
 
 import os
 import pickle
@@ -12,10 +16,11 @@ from typing import IO, Any, NamedTuple
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from worker_runtime.membership import Bootstrap, import_task_client
-from worker_runtime.tasks.outcome import Outcome, describe
+from worker_runtime.tasks.failure import Failure, explain_unsendable
 
 _MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
 _FAILURE = 1
+_WRONG_USE = 2
 
 
 class Orders(NamedTuple):
@@ -31,51 +36,74 @@ class Orders(NamedTuple):
     is_last: bool
 
 
+class Answer(NamedTuple):
+    """What has become of a function, in bytes; see `rendezvous.tasks.OutcomeHead`."""
+
+    file: IO[bytes]
+    failed: bool = False
+    follows_another: bool = False
+    is_last: bool = False
+
+
 def run_all() -> int:
     """Run the functions of this job; the exit code."""
     bootstrap = Bootstrap.read(os.environ)
     if bootstrap is None:
         sys.stderr.write("worker_runtime.tasks runs the functions of hvdrun.run(), and nothing else.\n")
-        return 2
-    client = import_task_client()
-    number = 0
+        return _WRONG_USE
+    connect = import_task_client()
+    number, answer = 0, None
     while True:
-        with SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-") as task, _dying_of_interrupts():
-            with closing(client(bootstrap)) as tasks:
+        with make_file() as task:
+            with _interrupts(signal.SIG_DFL), closing(connect(bootstrap)) as tasks:  # nothing of the user's runs
+                if answer is not None:
+                    with answer.file as file:
+                        tasks.deliver(number, file, failed=answer.failed, follows_another=answer.follows_another)
+                    if answer.failed and answer.is_last:
+                        return _FAILURE
+                    if answer.failed:
+                        leave_job()  # now that the program knows of the failure, the others may
                 found = tasks.fetch(number, task)
             if found is None:
                 return 0
             number = found
             task.seek(0)
-            orders = Orders(*pickle.load(task))  # noqa: S301 - from the program that has started this worker
-            outcome = run(task, orders)
-        with SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-") as answer:
-            failed = outcome.write(answer)
-            with _dying_of_interrupts(), closing(client(bootstrap)) as tasks:
-                tasks.deliver(number, answer, failed=failed, follows_another=outcome.follows_another)
-        if failed:
-            if orders.is_last:
-                return _FAILURE
-            leave_job()
+            answer = run(task)
 
 
-def run(file: IO[bytes], orders: Orders) -> Outcome:
-    """Run the function that stands in the file; what has become of it."""
+def run(file: IO[bytes]) -> Answer:
+    """Run the function that stands in a file, and write what has become of it."""
+    orders = Orders(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
     if orders.begins_anew:
         leave_job()
     sys.path[:0] = [path for path in orders.paths if path not in sys.path]
-    with _raising_interrupts():
+    answer = make_file()
+    with _interrupts(signal.default_int_handler):
         try:
             function, arguments, keywords = cloudpickle.load(file)
-            return Outcome(result=function(*arguments, **keywords))
+            result = function(*arguments, **keywords)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001 - told to the program
-            return describe(error, follows_another=follows_another())
+            Failure.of(error).write(answer)
+            return Answer(answer, failed=True, follows_another=follows_another(), is_last=orders.is_last)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 if stream is not None:
                     stream.flush()
+        try:
+            cloudpickle.dump(result, answer)
+        except Exception as error:  # noqa: BLE001 - whatever the result's own code raises
+            answer.seek(0)
+            answer.truncate()
+            explain_unsendable(result, error).write(answer)
+            return Answer(answer, failed=True, is_last=orders.is_last)
+    return Answer(answer)
+
+
+def make_file() -> IO[bytes]:
+    """An empty file, which lies in memory while it is small."""
+    return SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-")
 
 
 def leave_job() -> None:
@@ -97,19 +125,9 @@ def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported
 
 
 @contextmanager
-def _dying_of_interrupts() -> Iterator[None]:
-    """Within it, Ctrl-C ends this process without a word: nothing of the user's runs."""
-    former = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, former)
-
-
-@contextmanager
-def _raising_interrupts() -> Iterator[None]:
-    """Within it, Ctrl-C raises KeyboardInterrupt, as functions expect it."""
-    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _interrupts(handler: Any) -> Iterator[None]:  # noqa: ANN401 - what `signal.signal` takes
+    """Within it, Ctrl-C does this."""
+    former = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

@@ -1,35 +1,23 @@
-"""Finds what in a function, an argument or a result cannot be pickled, and says where it is."""
+"""Finds what in a function, an argument or a result cannot be sent to another process, and says where it is. Pure.
+
+What can be sent, the two who send things (`hvdrun` and `worker_runtime`) know: they pickle.
+"""
 
 import dis
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
-
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 _DEEPEST = 20
 
 
-def explain(
-    function: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object], error: Exception
-) -> str:
-    """One sentence for a task that cannot be pickled, which `error` says."""
-    name = getattr(function, "__name__", type(function).__name__)
-    parts: list[tuple[str, object]] = [
-        (name, function),
-        *((f"the argument {position} of {name}", value) for position, value in enumerate(arguments)),
-        *((f"the argument {word!r} of {name}", value) for word, value in keywords.items()),
-    ]
-    for place, value in parts:
-        if not is_sendable(value):
-            return f"{find(place, value)}; make it inside the function, or leave it out."
-    return f"{name} cannot be sent to the workers: {error}"
+def find(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
+    """One sentence, without a full stop, for a value that cannot be sent: where in it the part is that cannot.
 
-
-def find(place: str, value: object) -> str:
-    """Where in a value that cannot be pickled the part is that cannot."""
-    path = [place]
-    for _ in range(_DEEPEST):
+    place: what the value is called.
+    """
+    path: list[str] = []
+    while len(path) < _DEEPEST:
         part = next(((where, part) for where, part in list_parts(value) if not is_sendable(part)), None)
         if part is None:
             break
@@ -37,18 +25,8 @@ def find(place: str, value: object) -> str:
         value = part[1]
     kind = type(value)
     named = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    if len(path) == 1:
-        return f"{place} cannot be sent to another process: it is a {named}"
-    return f"{place} cannot be sent to another process: its {', '.join(path[1:])} is a {named}"
-
-
-def is_sendable(value: object) -> bool:
-    """Whether it can be pickled."""
-    try:
-        cloudpickle.dumps(value)
-    except Exception:  # noqa: BLE001 - whatever its own code raises
-        return False
-    return True
+    owner = f"its {', '.join(path)}" if path else "it"
+    return f"{place} cannot be sent to another process: {owner} is a {named}"
 
 
 def list_parts(value: object) -> Iterator[tuple[str, object]]:
