@@ -1,9 +1,10 @@
-"""`python -m hvdrun.cluster DESCRIPTOR [options] COMMAND`: the launcher of a job whose workers run functions.
+"""`python -m hvdrun.cluster DESCRIPTOR PID [options] COMMAND`: the launcher of a job whose workers run functions.
 
-It is a child of the program that calls `hvdrun.run()`, which holds the other end of the descriptor. What the job prints
-goes to standard output and error as always; what becomes of it is said on the descriptor.
+It is a child of the program that calls `hvdrun.run()`: process PID, which holds the other end of the descriptor. What
+the job prints goes to standard output and error as always; what becomes of it is said on the descriptor.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -13,7 +14,7 @@ from hvdrun.process_start import prepare_process
 from hvdrun.search_path import prefer_own_packages
 
 
-def main(descriptor: int, words: list[str]) -> int:
+def main(descriptor: int, program: int, words: list[str]) -> int:
     """Run the job that the words ask for; the exit code."""
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
@@ -26,8 +27,11 @@ def main(descriptor: int, words: list[str]) -> int:
     from hvdrun.cluster.messages import Refused, send  # noqa: PLC0415 - the same
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
     from hvdrun.launch import launch  # noqa: PLC0415 - the same
+    from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
 
-    desk = Desk(connection)
+    desk = Desk(connection, watch(program))
+    if os.getppid() != program:  # it has ended, and nobody wants the job
+        return SIGNAL_OFFSET + signal.SIGTERM
     try:
         return cli.run(cli.read_spec(words), partial(launch, desk=desk))
     except HvdrunError as error:
@@ -40,5 +44,13 @@ def main(descriptor: int, words: list[str]) -> int:
         return cli.confess(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
 
 
+def watch(program: int) -> int | None:
+    """A descriptor that becomes readable when the program ends; None where there can be none, as on an old Linux."""
+    try:
+        return os.pidfd_open(program)
+    except (AttributeError, OSError):
+        return None
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

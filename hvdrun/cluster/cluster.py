@@ -61,8 +61,14 @@ def run(  # noqa: PLR0917 - the order is Horovod's
         "max_num_proc": max_num_proc,
         **options,
     }
-    request = _Request(given, env)
-    body = pack(function, args, kwargs or {}, begins_anew=False, is_last=True)
+    return run_once(Request(given, env), function, args, kwargs or {})
+
+
+def run_once(
+    request: "Request", function: Callable[..., ResultT], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[ResultT]:
+    """Run a function on the workers of such a job; see `run`."""
+    body = pack(function, args, kwargs, begins_anew=False, is_last=True)
     job = request.start()
     try:
         job.send(1, body)
@@ -88,7 +94,7 @@ class Cluster:
         env: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401 - any option
     ) -> None:
-        self._request = _Request({"num_proc": num_proc, "hosts": hosts, "hostfile": hostfile, **options}, env)
+        self._request = Request({"num_proc": num_proc, "hosts": hosts, "hostfile": hostfile, **options}, env)
         if self._request.is_elastic:
             raise UsageError(
                 "the workers of a Cluster stay the same: run a function of an elastic job with hvdrun.run()."
@@ -163,12 +169,21 @@ class Cluster:
         self._finalizer.detach()
 
 
-class _Request:
-    """What is asked of a job, found right."""
+class Request:
+    """What is asked of a job, found right.
 
-    def __init__(self, given: Mapping[str, object], env: Mapping[str, str] | None) -> None:
+    given: keywords, see `hvdrun.cluster.keywords`. env: variables for the workers. executable: their Python.
+
+    Raises:
+        HvdrunError: the job is impossible.
+        TypeError: there is no such keyword.
+    """
+
+    def __init__(
+        self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
+    ) -> None:
         self.environment = {**os.environ, **(env or {})}
-        self.words = complete(make_words(given, env))
+        self.words = complete(make_words(given, env), executable)
         spec = read_job(self.words, self.environment)
         self.size = spec.size
         self.is_elastic = spec.is_elastic

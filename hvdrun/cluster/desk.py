@@ -31,10 +31,13 @@ class Desk:
     """Of one job; belongs to one event loop, from `open` on. A `rendezvous.tasks.TaskDesk`.
 
     connection: to the program; the desk's from now on.
+    program: a descriptor of its process (a pidfd), which none of its forked children keeps as they keep the connection;
+        None where there is none.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, program: int | None = None) -> None:
         self._connection = connection
+        self._program = program
         self._task: _Task | None = None
         self._is_over = False
         self._news = asyncio.Event()
@@ -56,6 +59,8 @@ class Desk:
         self._stop = stop
         self._connection.setblocking(False)  # noqa: FBT003 - socket's signature
         asyncio.get_running_loop().add_reader(self._connection, self._read)
+        if self._program is not None:
+            asyncio.get_running_loop().add_reader(self._program, self._note_end)
 
     async def next(self, after: int) -> _Task | None:
         """See `TaskDesk`."""
@@ -130,11 +135,17 @@ class Desk:
             case EndTasks():
                 self._is_over = True
             case _:
-                asyncio.get_running_loop().remove_reader(self._connection)
-                self._stop(SIGNAL_OFFSET + signal.SIGTERM, _CALLER_GONE)
+                self._note_end()
                 return
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+    def _note_end(self) -> None:
+        """The program has closed the connection, or has ended."""
+        asyncio.get_running_loop().remove_reader(self._connection)
+        if self._program is not None:
+            asyncio.get_running_loop().remove_reader(self._program)
+        self._stop(SIGNAL_OFFSET + signal.SIGTERM, _CALLER_GONE)
 
     def _say(self, message: Message) -> None:
         self._waiting.append(message)

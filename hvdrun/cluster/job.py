@@ -40,7 +40,7 @@ class Job:
         try:
             with theirs:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "hvdrun.cluster", str(theirs.fileno()), *words],
+                    [sys.executable, "-P", "-m", "hvdrun.cluster", str(theirs.fileno()), str(self._owner), *words],
                     stdin=subprocess.DEVNULL,
                     stdout=streams[0].writer,
                     stderr=streams[1].writer,
