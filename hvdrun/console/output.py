@@ -204,8 +204,8 @@ class OutputPrinter:
             self._put(stream, self._marker.finish(worker, stream))
 
     async def finish_task(self, worker: Worker) -> None:
-        """A worker has said all that belongs to a task: return when it is written."""
-        self.finish(worker)
+        """A worker has said all that belongs to a task: return when it is written. Its last lines begin anew."""
+        self.forget(worker)
         while self._writer.is_behind:  # noqa: ASYNC110 - the writer is a thread
             await asyncio.sleep(_LOOK_SECONDS)
 
@@ -219,7 +219,7 @@ class OutputPrinter:
             self.finish(worker)
 
     def forget(self, worker: Worker) -> None:
-        """Another one has taken this worker's place: show what is left of it, and do not remember it."""
+        """What follows is another's, or belongs to another task: show what is left of it, and do not remember it."""
         self.finish(worker)
         self._marker.forget(worker)
 

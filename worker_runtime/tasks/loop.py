@@ -83,6 +83,7 @@ def run(file: IO[bytes]) -> Answer:
             function, arguments, keywords = cloudpickle.load(file)
             result = function(*arguments, **keywords)
         except KeyboardInterrupt:
+            answer.close()
             raise
         except BaseException as error:  # noqa: BLE001 - told to the program
             Failure.of(error).write(answer)
