@@ -138,7 +138,8 @@ def test_a_notebook_shows_output_in_its_cell_survives_an_interrupt_and_leaves_no
     (hvdrun.directory / "beside.py").write_text("def get_name():\n    return __name__\n", encoding="utf-8")
     for name, value in hvdrun.environment().items():
         monkeypatch.setenv(name, value)
-    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS.split("---\n")])
+    cells = [nbformat.v4.new_code_cell(cell) for cell in CELLS.split("---\n")]  # type: ignore[no-untyped-call]  # it ships no types
+    book = nbformat.v4.new_notebook(cells=cells)  # type: ignore[no-untyped-call]  # the same
     client = nbclient.NotebookClient(
         book, timeout=LIMIT_SECONDS, resources={"metadata": {"path": str(hvdrun.directory)}}
     )

@@ -85,8 +85,11 @@ def test_the_first_exception_is_raised_itself_and_the_next_function_finds_the_wo
 def test_what_the_workers_print_comes_before_their_results(
     cluster: hvdrun.Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    def speak(number: int) -> None:
+        print(f"line {number}\npart {number}", end="")  # noqa: T201 - what is tested
+
     for number in range(5):
-        cluster.run(lambda number=number: print(f"line {number}\npart {number}", end=""))  # type: ignore[misc]  # mypy infers no type for a lambda's default  # noqa: T201
+        cluster.run(speak, (number,))
         lines = sorted(capsys.readouterr().out.splitlines())
         assert lines == [f"[{rank}] {text} {number}" for rank in range(2) for text in ("line", "part")]
 
@@ -111,7 +114,7 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     def die() -> None:
         rank, _ = sum_ranks(1)
         if rank == 1:
-            print("last words", flush=True)  # noqa: T201
+            print("last words", flush=True)  # noqa: T201 - the same
             os._exit(7)
         sum_ranks(1)  # fails as well, and is not the cause
 

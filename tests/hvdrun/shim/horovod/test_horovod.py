@@ -112,9 +112,11 @@ def test_a_module_that_is_not_served_says_which_are(name: str) -> None:
 
 
 def test_run_is_imported_when_it_is_used_and_is_the_runners() -> None:
-    asks = "import horovod, sys; assert 'hvdrun' not in sys.modules; import horovod.runner as r; print(horovod.run is r.run)"
+    asks = (
+        "import horovod, sys; print('hvdrun' in sys.modules); import horovod.runner as r; print(horovod.run is r.run)"
+    )
     run = subprocess.run([sys.executable, "-c", asks], env={"PYTHONPATH": str(FOLDER)}, capture_output=True, check=True)
-    assert run.stdout == b"True\n"
+    assert run.stdout == b"False\nTrue\n"
 
 
 def test_the_file_that_steps_aside_is_understood_by_older_pythons() -> None:
