@@ -116,7 +116,8 @@ class Job:
             if self._desk is not None:
                 self._desk.open(self._ranks.rank_of, self._stop)
             self._stdin = self._open_stdin(stack)
-            self._start_line.open(started)
+            if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
+                self._start_line.open(started)
             stack.callback(self._start_line.close)
             await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome

@@ -2,18 +2,17 @@
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hvdrun.cluster.errors import JobEndedError, JobRefusedError
+from hvdrun.cluster.answers import Answers, collect
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.keywords import complete, make_words, read_job
-from hvdrun.cluster.messages import Delivered, Ended, Refused
-from hvdrun.cluster.pickling import pack, read_error, read_result
+from hvdrun.cluster.messages import Delivered
+from hvdrun.cluster.pickling import pack
 from hvdrun.errors import UsageError
 
 ResultT = TypeVar("ResultT")
@@ -73,10 +72,10 @@ def run_once(
     try:
         job.send(1, body)
         job.finish()
-        delivered, end = _collect(job)
+        answers = collect(job)
     finally:
         job.close()
-    return _judge(delivered, end, request.size, is_elastic=request.is_elastic)
+    return answers.read(request.size, is_elastic=request.is_elastic)
 
 
 class Cluster:
@@ -115,22 +114,36 @@ class Cluster:
         self, function: Callable[..., ResultT], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> list[ResultT]:
         """Run a function on all workers, and return what it returns on each of them, by rank; see `run()`."""
+        return self.call(function, args, kwargs or {}).read(self.size)
+
+    def call(
+        self,
+        function: Callable[..., object],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        grace_seconds: float | None = None,
+    ) -> Answers:
+        """Run a function on all workers; what has become of it on each of them, in the order in which that came.
+
+        grace_seconds: when it has failed on one, how long the others may take; the job ends after that.
+        """
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this hvdrun.Cluster is closed: make another one.")
-            body = pack(function, args, kwargs or {}, begins_anew=self._begins_anew, is_last=False)
             job = self._open()
+            body = pack(function, args, kwargs, begins_anew=self._begins_anew, is_last=False)
             self._number += 1
             job.send(self._number, body)
             try:
-                delivered, end = _collect(job, self.size, self._request.grace_seconds)
+                grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
+                answers = collect(job, self.size, grace)
             except BaseException:
                 self._end_job()
                 raise
-            self._begins_anew = any(outcome.failed for outcome in delivered)
-            if end is not None or len(delivered) < self.size:
+            self._begins_anew = answers.has_failed
+            if answers.end is not None or len(answers.delivered) < self.size:
                 self._end_job()
-            return _judge(delivered, end, self.size, is_elastic=False)
+            return answers
 
     def close(self) -> None:
         """End the workers; does nothing when they have ended."""
@@ -149,7 +162,9 @@ class Cluster:
         self.close()
 
     def _open(self) -> Job:
-        """The job, which is started where there is none."""
+        """The job, which is started where there is none, or none any more."""
+        if self._job is not None and self._job.has_ended():  # a worker has died since the last function
+            self._end_job()
         if self._job is None:
             self._job = self._request.start()
             self._number, self._begins_anew = 0, False
@@ -192,49 +207,3 @@ class Request:
     def start(self) -> Job:
         """Such a job."""
         return Job(self.words, self.environment)
-
-
-def _collect(
-    job: Job, size: int | None = None, grace_seconds: float = 0.0
-) -> tuple[list[Delivered], Ended | Refused | None]:
-    """What the workers deliver, in the order in which it comes, and how the job has ended, if it has.
-
-    Args:
-        job: that runs a function.
-        size: so many outcomes are enough; None waits for the job's end.
-        grace_seconds: when one has failed, how long the others are waited for.
-    """
-    delivered: list[Delivered] = []
-    deadline: float | None = None
-    while True:
-        message = next(job.messages(deadline), None)
-        if not isinstance(message, Delivered):
-            return delivered, message
-        delivered.append(message)
-        if message.failed and size is not None and deadline is None:
-            deadline = time.monotonic() + grace_seconds
-        if len(delivered) == size:
-            return delivered, None
-
-
-def _judge(delivered: Sequence[Delivered], end: Ended | Refused | None, size: int, *, is_elastic: bool) -> list[Any]:
-    """The results by rank.
-
-    Raises:
-        Exception: see `run`.
-    """
-    failed = [outcome for outcome in delivered if outcome.failed]
-    is_well = end is None or (isinstance(end, Ended) and end.succeeded)
-    if failed and not (is_well and is_elastic):
-        first = next((outcome for outcome in failed if not outcome.follows_another), None)
-        if first is not None or end is None:
-            raise read_error(first or failed[0])
-    if isinstance(end, Refused):
-        raise JobRefusedError(end.lines)
-    if isinstance(end, Ended) and not end.succeeded:
-        raise JobEndedError(end.reason, end.rank, end.returncode, end.last_lines)
-    results = {outcome.rank: outcome for outcome in delivered if not outcome.failed}
-    if not is_elastic and len(results) < size:
-        missing = ", ".join(str(rank) for rank in range(size) if rank not in results)
-        raise JobEndedError(f"the job ended without the results of the ranks {missing}")
-    return [read_result(results[rank]) for rank in sorted(results)]

@@ -61,6 +61,8 @@ class Job:
 
     def send(self, number: int, body: Body) -> None:
         """Have all workers run this function."""
+        for stream in self._streams:
+            stream.flush()
         self._say(RunTask(number, body))
 
     def finish(self) -> None:
@@ -82,6 +84,11 @@ class Job:
             if message is None:
                 return
 
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, while no function ran."""
+        next(self.messages(time.monotonic()), None)
+        return self.is_over
+
     def close(self) -> None:
         """End the job, if it has not ended, and wait until nothing of it is left; a Ctrl-C meanwhile hurries it."""
         if os.getpid() != self._owner:  # a child that was forked has no part in this
@@ -92,11 +99,6 @@ class Job:
                 self._connection.shutdown(socket.SHUT_WR)
             self._drain()
         self._leave()
-
-    def stop(self) -> None:
-        """End the job as SIGTERM does, and wait for it."""
-        self._process.send_signal(signal.SIGTERM)
-        self._drain()
 
     def pump(self) -> None:
         """Print what has come."""

@@ -24,20 +24,25 @@ class Stream:
         self._name = name
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self.reader: int | None = None
-        self._is_own = True
-        if _is_own_descriptor(name):
-            getattr(sys, name).flush()  # what the program has printed comes first
+        self._inherits = _is_own_descriptor(name)
+        self._is_open = not self._inherits
+        if self._inherits:
+            self.flush()
             self.writer = 1 if name == "stdout" else 2
             return
-        self._is_own = False
         self.reader, self.writer = os.pipe()
         os.set_blocking(self.reader, False)
 
     def let_go(self) -> None:
         """The launcher has its end."""
-        if not self._is_own:
+        if self._is_open:
+            self._is_open = False
             os.close(self.writer)
-            self._is_own = True
+
+    def flush(self) -> None:
+        """Let what the program has printed come before what the job prints from now on."""
+        if self._inherits:
+            getattr(sys, f"__{self._name}__").flush()
 
     def pump(self) -> None:
         """Print what has come."""

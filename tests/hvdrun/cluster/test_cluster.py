@@ -122,7 +122,13 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     with pytest.raises(JobEndedError, match=r"rank 1 .* failed with exit code 7") as caught:
         cluster.run(die)
     assert (caught.value.rank, caught.value.returncode, caught.value.last_lines) == (1, 7, ("last words",))
-    assert set(get_pids(cluster)).isdisjoint(pids)
+    others = get_pids(cluster)
+    assert set(others).isdisjoint(pids)
+    os.kill(others[0], signal.SIGKILL)  # while no function runs
+    job = cluster._job
+    assert job is not None
+    wait_until(job.has_ended)
+    assert set(get_pids(cluster)).isdisjoint(others)
 
 
 def test_ctrl_c_ends_the_job_and_the_program_lives_on(tmp_path: Path) -> None:
