@@ -156,3 +156,10 @@ def test_a_notebook_shows_output_in_its_cell_survives_an_interrupt_and_leaves_no
     assert shown[2] == ["['beside', 'beside']"]
     assert shown[3][-1] == "interrupted"
     assert shown[4][-1] == "[15, 15]"
+
+
+@pytest.mark.nightly
+def test_a_result_above_2_gb_comes_back(hvdrun: Launcher) -> None:
+    words = "import hvdrun; print([len(x) for x in hvdrun.run(lambda: bytes(2**31 + 1), num_proc=1, no_prefork=True)])"
+    with start(hvdrun, words) as program:
+        assert program.communicate(timeout=4 * LIMIT_SECONDS) == (f"[{2**31 + 1}]\n", "")
