@@ -38,6 +38,7 @@ from rendezvous.errors import ListenError, WireError
 from rendezvous.file_limit import count_connections
 from rendezvous.notices import Board
 from rendezvous.tasks import TaskDesk
+from rendezvous.wire.tasks import decode_outcome_head, encode_task, read_data
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
@@ -272,7 +273,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await self._authorize(context, request.worker.host)
         desk = await self._find_tasks(context)
         task = await desk.next(request.after)
-        for part in () if task is None else wire.encode_task(task):
+        for part in () if task is None else encode_task(task):
             yield part
 
     async def DeliverOutcome(
@@ -284,7 +285,7 @@ class _Servicer(pb_grpc.RendezvousServicer):
         await self._authorize(context, first.worker.host)
         desk = await self._find_tasks(context)
         async with self._faults_told(context):
-            await desk.take(wire.decode_outcome_head(first), wire.read_data(request_iterator))
+            await desk.take(decode_outcome_head(first), read_data(request_iterator))
         return pb.DeliverOutcomeReply()
 
     async def _find_tasks(self, context: grpc.aio.ServicerContext[Any, Any]) -> TaskDesk:

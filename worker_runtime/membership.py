@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from worker_runtime.own_packages import own_packages
 
 if TYPE_CHECKING:
-    from rendezvous.client import TaskClient, WorkerClient
+    from rendezvous.client import WorkerClient
+    from rendezvous.client.tasks import TaskClient
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
@@ -76,7 +77,7 @@ def import_client() -> "type[WorkerClient]":
 def import_task_client() -> "type[TaskClient]":
     """The class of the client for tasks; see `import_client`."""
     with own_packages(), _without_fork_handlers():
-        from rendezvous.client import TaskClient  # noqa: PLC0415 - see above
+        from rendezvous.client.tasks import TaskClient  # noqa: PLC0415 - see above
     return TaskClient
 
 

@@ -8,10 +8,15 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from hvdrun.process_start import prepare_process
 from hvdrun.search_path import prefer_own_packages
+
+if TYPE_CHECKING:
+    from hvdrun.cluster.messages import Refused
 
 
 def main(descriptor: int, program: int, words: list[str]) -> int:
@@ -24,8 +29,8 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
         signal.signal(number, signal.SIG_DFL)  # what the program ignores concerns the program
     from hvdrun import cli  # noqa: PLC0415 - only now what it imports is surely ours
     from hvdrun.cluster.desk import Desk  # noqa: PLC0415 - the same
-    from hvdrun.cluster.messages import Refused, send  # noqa: PLC0415 - the same
-    from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
+    from hvdrun.cluster.messages import Refused  # noqa: PLC0415 - the same
+    from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - the same
     from hvdrun.launch import launch  # noqa: PLC0415 - the same
     from rendezvous.core.outcome import SIGNAL_OFFSET  # noqa: PLC0415 - the same
 
@@ -35,13 +40,22 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     try:
         return cli.run(cli.read_spec(words), partial(launch, desk=desk))
     except HvdrunError as error:
-        connection.setblocking(True)  # noqa: FBT003 - socket's signature
-        send(connection, Refused(error.lines, error.exit_code))
+        tell(connection, Refused(error.lines, error.exit_code))
         return error.exit_code
     except KeyboardInterrupt:
         return cli.INTERRUPTED
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours
+        sentence = f"this is a fault of hvdrun's own, please report it: {type(error).__name__}: {error}"
+        tell(connection, Refused((sentence,), CANNOT_LAUNCH))
         return cli.confess(error, with_traceback=cli.asks_for("verbose", words), with_time=False)
+
+
+def tell(connection: socket.socket, refused: "Refused") -> None:
+    """Say why there is no job, if the program is there."""
+    from hvdrun.cluster.messages import send  # noqa: PLC0415 - see above
+
+    with suppress(OSError):
+        send(connection, refused)
 
 
 def watch(program: int) -> int | None:

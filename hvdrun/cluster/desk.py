@@ -81,7 +81,10 @@ class Desk:
             body = await collect(pieces, head.size)
         except OSError as error:
             raise LaunchError(f"what the functions return cannot be kept on this machine: {error}") from error
-        if body is None or (head.worker, head.number) in self._delivered:
+        is_asked = self._task is not None and head.number == self._task.number
+        if body is None or not is_asked or (head.worker, head.number) in self._delivered:
+            if body is not None:
+                body.close()
             return
         self._delivered.add((head.worker, head.number))
         rank = self._rank_of(head.worker)
@@ -129,9 +132,7 @@ class Desk:
             return
         match message:
             case RunTask(number, body):
-                if self._task is not None:
-                    self._task.body.close()
-                self._task = _Task(number, body)
+                self._take_task(_Task(number, body))
             case EndTasks():
                 self._is_over = True
             case _:
@@ -139,6 +140,14 @@ class Desk:
                 return
         news, self._news = self._news, asyncio.Event()
         news.set()
+
+    def _take_task(self, task: _Task) -> None:
+        """The program sends the next one when all outcomes of the last have been said."""
+        if self._task is not None:
+            self._task.body.close()
+        self._task = task
+        self._delivered.clear()
+        self._written.clear()
 
     def _note_end(self) -> None:
         """The program has closed the connection, or has ended."""

@@ -6,7 +6,6 @@ starting and a network may stumble; whatever else goes wrong is final and raised
 
 from rendezvous.client.agent import AgentClient
 from rendezvous.client.calls import name_socket
-from rendezvous.client.tasks import TaskClient
 from rendezvous.client.worker import WorkerClient
 
-__all__ = ["AgentClient", "TaskClient", "WorkerClient", "name_socket"]
+__all__ = ["AgentClient", "WorkerClient", "name_socket"]

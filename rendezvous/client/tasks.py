@@ -16,6 +16,7 @@ from rendezvous import wire
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client.calls import OPTIONS, RETRY_SECONDS, name_socket, raise_final
 from rendezvous.tasks import PIECE_BYTES, OutcomeHead
+from rendezvous.wire.tasks import encode_outcome
 
 ResultT = TypeVar("ResultT")
 
@@ -63,7 +64,7 @@ class TaskClient:
         def deliver() -> None:
             file.seek(0)
             pieces = iter(lambda: file.read(PIECE_BYTES), b"")
-            self._stub.DeliverOutcome(wire.encode_outcome(head, pieces), wait_for_ready=True)
+            self._stub.DeliverOutcome(encode_outcome(head, pieces), wait_for_ready=True)
 
         self._retry(deliver)
 

@@ -18,7 +18,6 @@ from rendezvous.wire.membership import (
 )
 from rendezvous.wire.orders import decode_order, encode_order
 from rendezvous.wire.reports import decode_report, decode_verdict, encode_report, encode_verdict
-from rendezvous.wire.tasks import decode_outcome_head, encode_outcome, encode_task, read_data
 from rendezvous.wire.tellings import decode_telling, encode_telling
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "decode_exited",
     "decode_notice",
     "decode_order",
-    "decode_outcome_head",
     "decode_report",
     "decode_telling",
     "decode_verdict",
@@ -39,12 +37,9 @@ __all__ = [
     "encode_exited",
     "encode_notice",
     "encode_order",
-    "encode_outcome",
     "encode_report",
-    "encode_task",
     "encode_telling",
     "encode_verdict",
     "encode_worker",
     "frame",
-    "read_data",
 ]

@@ -113,8 +113,9 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
+        ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
-        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks", "rendezvous.client.tasks"}),
+        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks"}),
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
     ],
 )

@@ -41,6 +41,11 @@ class Story:
         self.stopped = asyncio.Event()
         self.desk.open(lambda worker: worker.slot.index, lambda *_: self.stopped.set())
 
+    async def begin(self, number: int = 1) -> None:
+        """Send a task, which the desk has then."""
+        send(self.program, RunTask(number, Body(b"task")))
+        await self.desk.next(number - 1)
+
     async def hear(self) -> Message | None:
         """The next that the desk says."""
         return await asyncio.to_thread(receive, self.program)
@@ -76,8 +81,10 @@ async def test_whoever_waits_gets_each_task_once_and_then_their_end() -> None:
 @pytest.mark.parametrize("size", [3, 2 * INLINE_BYTES])
 async def test_an_outcome_is_said_once_and_after_its_output(size: int) -> None:
     story = Story()
+    await story.begin()
     head = OutcomeHead(WORKERS[1], 1, size, failed=True)
     await story.desk.take(head, stream(b"x" * size))
+    await story.desk.take(OutcomeHead(WORKERS[1], 7, size), stream(b"x" * size))  # of no task that was sent
     await story.desk.take(head, stream(b"x" * size))  # its acknowledgement was lost
     story.desk.note_written(WORKERS[0], 1)
     story.program.setblocking(False)  # noqa: FBT003 - socket's signature
@@ -98,6 +105,7 @@ async def test_an_outcome_is_said_once_and_after_its_output(size: int) -> None:
 @in_loop
 async def test_an_outcome_that_breaks_off_is_not_taken_and_may_come_again() -> None:
     story = Story()
+    await story.begin()
     story.desk.note_written(WORKERS[0], 1)
     for size in (3, 2 * INLINE_BYTES):
         await story.desk.take(OutcomeHead(WORKERS[0], 1, size + 1), stream(b"x" * size))
@@ -126,6 +134,7 @@ async def test_a_program_that_reads_late_misses_nothing() -> None:
     story = Story()
     count = 200  # more than a socket holds
     for number in range(1, count + 1):
+        await story.begin(number)
         story.desk.note_written(WORKERS[0], number)
         await story.desk.take(OutcomeHead(WORKERS[0], number, 3000), stream(b"x" * 3000))
     heard = [await story.hear() for _ in range(count)]
@@ -136,6 +145,7 @@ async def test_a_program_that_reads_late_misses_nothing() -> None:
 @in_loop
 async def test_outcomes_of_a_host_that_is_lost_come_before_the_end_with_the_last_lines_that_fit() -> None:
     story = Story()
+    await story.begin()
     await story.desk.take(OutcomeHead(WORKERS[0], 1, 3), stream(b"xyz"))
     await story.desk.close(blame_host("a", "gone"), (*repeat("x" * 1000, 50), "last"))
     assert isinstance(await story.hear(), Delivered)
