@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hvdrun.process_start import prepare_process
 from hvdrun.search_path import prefer_own_packages
 
 if TYPE_CHECKING:
@@ -24,10 +23,12 @@ def main(descriptor: int, program: int, words: list[str]) -> int:
     connection = socket.socket(fileno=descriptor)
     connection.set_inheritable(False)
     prefer_own_packages()
+    from hvdrun.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours
+
     prepare_process()
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # what the program ignores concerns the program
-    from hvdrun import cli  # noqa: PLC0415 - only now what it imports is surely ours
+    from hvdrun import cli  # noqa: PLC0415 - the same
     from hvdrun.cluster.desk import Desk  # noqa: PLC0415 - the same
     from hvdrun.cluster.messages import Refused  # noqa: PLC0415 - the same
     from hvdrun.errors import CANNOT_LAUNCH, HvdrunError  # noqa: PLC0415 - the same

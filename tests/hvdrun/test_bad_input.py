@@ -1,19 +1,14 @@
 """Bad input: one line on stderr, the right exit code, nothing started."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from hvdrun.cli import main
-from hvdrun.console import Console
-from hvdrun.jobspec import JobSpec
 from tests.hvdrun.interpreter import run_python
 
-
-def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
-    pytest.fail(f"{spec} was launched")
-
-
+REFUSE = Mock(side_effect=AssertionError("it was launched"))
 BAD_INPUT = {
     "nothing at all": ([], 2, "-np"),
     "no -np": (["true"], 2, "hvdrun -np 2 true"),
@@ -32,7 +27,9 @@ BAD_INPUT = {
     "not executable": (["-np", "2", "./train.py"], 126, "python ./train.py"),
     "missing script": (["-np", "2", "python", "missing.py"], 2, "missing.py"),
     "unknown binding": (["-np", "1", "-bind-to", "hwthread", "true"], 2, "none, core, socket or numa"),
+    "unknown backend": (["-np", "1", "--backend", "UCC", "true"], 2, "gloo, nccl, ucc or mpi"),
     "unknown mapping": (["-np", "1", "-map-by", "ppr:1:node", "true"], 2, "slot or node"),
+    "no such rank": (["-np", "2", "--stdin", "2", "cat"], 2, "the ranks are 0 to 1"),
     "a variable that is not set": (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], 2, "'NO_SUCH_VARIABLE'"),
     "no port": (["-np", "1", "-p", "ssh", "true"], 2, "65535"),
     "no such key": (["-np", "1", "-i", "no-such-key", "true"], 2, "no-such-key"),
@@ -61,12 +58,13 @@ def test_bad_input_is_one_line_and_starts_nothing(
 ) -> None:
     words, code, sentence = BAD_INPUT[name]
     monkeypatch.chdir(directory)
-    assert main(words, launch=refuse_to_launch) == code
+    assert main(words, launch=REFUSE) == code
     captured = capfd.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("hvdrun: ")
     assert sentence in line
+    assert main(["--dry-run", *words], launch=REFUSE) == code
 
 
 @pytest.mark.parametrize("name", ["no -np", "unknown command", "not executable"])

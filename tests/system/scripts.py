@@ -23,20 +23,3 @@ def join():
         client.close()
 """
 )
-# Joins, says so and waits until it may end.
-JOINS_AND_WAITS = (
-    JOIN
-    + """
-join()
-print("joined", os.getpid(), flush=True)
-wait_for("go")
-"""
-)
-# Says that it lives and waits until it may end.
-WAITS = (
-    WAIT_FOR
-    + """
-print("alive", flush=True)
-wait_for("go")
-"""
-)

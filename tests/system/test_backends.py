@@ -33,8 +33,6 @@ class Spy:
         return getattr(self._group, name)
     def allreduce(self, tensor, op):
         os.write(1, f"ucc has {tensor.dtype}\\n".encode())  # in one: torchrun gives its workers one pipe
-        if os.environ.get("IS_BROKEN"):
-            tensor = tensor.clone()  # what is reduced is lost
         return self._group.allreduce(tensor, op)
 
 def make(store, rank, size, timeout):
@@ -49,11 +47,6 @@ def register():
 """
 ENTRY_POINT = "[torch.backends]\nstub_ucc = stub_ucc:register\n"
 METADATA = "Metadata-Version: 2.1\nName: stub-ucc\nVersion: 1\n"
-REFUSALS = {
-    "ucc": (dist.is_ucc_available(), r"torch \S+ has no UCC; .*USE_UCC.* NGC .*plug-in"),
-    "mpi": (dist.is_mpi_available(), r"torch \S+ has no MPI; build torch from source"),
-    "nccl": (dist.is_nccl_available(), r"torch \S+ has no NCCL; install a build of torch for CUDA"),
-}
 
 
 @pytest.fixture
@@ -74,34 +67,17 @@ def plug_in(hvdrun: Launcher) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-@pytest.mark.parametrize(
-    ("name", "forks"), rest_nightly([("ucc", True), ("ucc", False), ("mpi", True), ("nccl", True)])
-)
-def test_what_torch_lacks_is_refused_before_the_script_runs(
-    hvdrun: Launcher, script: Path, name: str, *, forks: bool
-) -> None:
-    is_there, sentence = REFUSALS[name]
-    if is_there:
-        pytest.skip(f"this torch has {name}")
-    run = hvdrun("--backend", name, "-np", "2", "python", script, forks=forks)
+FORKED = pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
+
+
+@FORKED
+def test_what_torch_lacks_is_refused_before_the_script_runs(hvdrun: Launcher, script: Path, *, forks: bool) -> None:
+    if dist.is_ucc_available():
+        pytest.skip("this torch has ucc")
+    run = hvdrun("--backend", "ucc", "-np", "2", "python", script, forks=forks)
     assert (run.returncode, run.stdout) == (125, "")
-    assert re.fullmatch(
-        rf"hvdrun: the backend '{name}', given with --backend or \$HVD_BACKEND, .*: {sentence}.*\.\n", run.stderr
-    )
-
-
-def test_a_name_that_is_none_is_wrong_use(hvdrun: Launcher, script: Path) -> None:
-    run = hvdrun("--backend", "UCC", "-np", "2", "python", script)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr == "hvdrun: --backend takes gloo, nccl, ucc or mpi, as in --backend gloo, not 'UCC'.\n"
-
-
-def test_a_python_without_torch_cannot_have_it(hvdrun: Launcher, script: Path) -> None:
-    hvdrun.write("torch.py", "raise ImportError('no torch here')")
-    environment = {"PYTHONPATH": str(hvdrun.directory)}
-    run = hvdrun("--backend", "ucc", "-np", "1", "python", script, environment=environment, forks=False)
-    assert (run.returncode, run.stdout) == (125, "")
-    assert "torch cannot be imported (no torch here)" in run.stderr
+    wished = r"hvdrun: the backend 'ucc', given with --backend or \$HVD_BACKEND, .*: "
+    assert re.fullmatch(rf"{wished}torch \S+ has no UCC; .*USE_UCC.* NGC .*plug-in.*\.\n", run.stderr)
 
 
 @pytest.mark.nightly
@@ -118,7 +94,7 @@ def count_dtypes(text: str) -> tuple[int, int]:
     return text.count("ucc has torch.float32"), text.count("ucc has torch.float16")
 
 
-@pytest.mark.parametrize("forks", rest_nightly([True, False]), ids=["forked", "executed"])
+@FORKED
 def test_a_plug_in_is_used_for_what_it_is_trusted_with(
     hvdrun: Launcher, script: Path, plug_in: dict[str, str], *, forks: bool
 ) -> None:
@@ -126,24 +102,6 @@ def test_a_plug_in_is_used_for_what_it_is_trusted_with(
     assert run.returncode == 0, run.stderr
     assert all(run.stdout.count(f"[{rank}] {rank} [3.0]\n") == 2 for rank in range(2))
     assert count_dtypes(run.stdout) == (4, 0)  # of each rank the test of the new group, and the script's
-
-
-@pytest.mark.nightly
-def test_what_is_there_is_not_used_for_being_there(hvdrun: Launcher, script: Path, plug_in: dict[str, str]) -> None:
-    run = hvdrun("-np", "2", "python", script, environment=plug_in)
-    assert run.returncode == 0, run.stderr
-    assert count_dtypes(run.stdout) == (0, 0)
-
-
-@pytest.mark.nightly
-def test_a_backend_that_is_silently_wrong_is_refused_by_all(
-    hvdrun: Launcher, script: Path, plug_in: dict[str, str]
-) -> None:
-    run = hvdrun("--backend", "ucc", "-np", "2", "python", script, environment={**plug_in, "IS_BROKEN": "1"})
-    assert run.returncode == 1
-    assert "the backend ucc failed its test on 2 of 2 members" in run.stderr
-    assert "an allreduce of known numbers returned" in run.stderr
-    assert "[3.0]" not in run.stdout
 
 
 @pytest.mark.nightly
@@ -160,9 +118,3 @@ def test_under_torchrun_a_variable_chooses(hvdrun: Launcher, script: Path, plug_
     )
     assert run.returncode == 0, run.stderr
     assert count_dtypes(run.stdout) == (4, 0)
-
-
-def test_the_launcher_reads_the_variable_too(hvdrun: Launcher, script: Path) -> None:
-    run = hvdrun("-np", "1", "python", script, environment={"HVD_BACKEND": "x"})
-    assert run.returncode == 2
-    assert "HVD_BACKEND takes gloo, nccl, ucc or mpi" in run.stderr

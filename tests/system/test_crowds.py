@@ -1,12 +1,10 @@
 """Many at once on one machine: jobs, workers, bytes; and a reader who pauses."""
 
 import signal
-import time
 
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent
 from tests.system.scripts import JOIN
 from tests.system.tables import rest_nightly
 from tests.waiting import wait_until
@@ -26,7 +24,6 @@ for step in range(20):
 print("sum", int(total[0]))
 """
 CROWD = 200
-FLOOD = "import sys\nwhile True: sys.stdout.write('y' * 1000 + '\\n')"
 
 
 @pytest.mark.parametrize(
@@ -58,18 +55,3 @@ def test_two_hundred_workers_end_with_hvdrun(hvdrun: Launcher, number: signal.Si
     job.send(number)
     assert job.wait().returncode == code
     wait_until(lambda: count_sleepers(hvdrun) == 0)
-
-
-@pytest.mark.nightly
-def test_a_reader_who_pauses_costs_no_lease_and_blocks_no_exit(hvdrun: Launcher) -> None:
-    hvdrun.write("flood.py", FLOOD)
-    job, stdout = hvdrun.open("-np", "2", "--lease", "2s", "--grace", "0.5s", "python", "flood.py")
-    assert stdout.read(1000)
-    time.sleep(6)  # three leases; that nothing happens has no event
-    assert job.poll() is None
-    assert find_agent(hvdrun) is not None
-    job.send_signal(signal.SIGINT)
-    wait_until(lambda: hvdrun.processes("flood.py") == hvdrun.processes("-m hvdrun --no-prefork -np"))
-    assert job.poll() is None  # it waits for its reader
-    job.send_signal(signal.SIGINT)
-    assert job.wait(60) == -signal.SIGINT

@@ -5,17 +5,13 @@ What a program finds, and how it ends, is compared in `tests/worker_runtime/test
 
 import json
 import re
-import signal
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
 from hvdrun.horovod_path import FOLDER
 from tests.system.launcher import Finished, Launcher
-from tests.system.roles import kill
-from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
 FACTS = Path(__file__).with_name("facts.py").read_text(encoding="utf-8")
@@ -61,41 +57,6 @@ def test_a_program_finds_the_same(hvdrun: Launcher, command: tuple[str, ...], en
     assert "hvdrun.agent" in forked["parent"]
     search = ":".join([str(FOLDER), *filter(None, [environment.get("PYTHONPATH")])])
     assert (environment | {"PYTHONPATH": search}).items() <= forked["environment"].items()
-
-
-SITE = "import os, sys\nif 'serve' in sys.orig_argv[-1]: {}\n"  # a sitecustomize, of the forkserver alone
-
-
-@pytest.mark.parametrize(
-    ("command", "site", "reason"),
-    [
-        (("python", "-O", "script.py"), "pass", "not a plain Python command"),
-        (("python", "script.py"), "kept = open('/dev/zero')", "something that is imported here keeps /dev/zero open"),
-        (("python", "script.py"), "os.write(2, b'it dies'); os._exit(0)", "the forkserver ended: it dies"),
-    ],
-    ids=["command", "import", "forkserver"],
-)
-def test_what_cannot_be_forked_is_executed_with_the_reason(
-    hvdrun: Launcher, command: tuple[str, ...], site: str, reason: str
-) -> None:
-    hvdrun.write("script.py", "import sys; print(sys.flags.optimize)\n")
-    (hvdrun.directory / "site").mkdir()
-    hvdrun.write("site/sitecustomize.py", SITE.format(site))
-    finished = hvdrun("-np", "1", "-v", *command, environment={"PYTHONPATH": "site"}, forks=True)
-    assert [how for _, how in SPAWNED.findall(finished.stderr)] == [f"executed ({reason})"]
-    assert (finished.returncode, finished.stdout) == (0, f"[0] {int('-O' in command)}\n")
-
-
-@pytest.mark.nightly
-def test_an_interpreter_without_our_runtime_is_used_nevertheless(hvdrun: Launcher) -> None:
-    """A virtual environment without any package stands for it."""
-    other = hvdrun.directory / "other"
-    venv.create(other, symlinks=True)
-    hvdrun.write("script.py", "import sys; print(sys.prefix)")
-    command = (other / "bin/python", "script.py")
-    finished = hvdrun("-np", "1", "-v", *command, environment={"PYTHONPATH": ""}, forks=True)
-    assert "executed (the forkserver ended: ModuleNotFoundError: No module named 'worker_runtime')" in finished.stderr
-    assert finished.stdout == f"[0] {other}\n"
 
 
 # What torch computes, with how many threads, and by which random numbers; and what is to differ from worker to worker.
@@ -146,20 +107,10 @@ def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) ->
     assert [len(set(values)) for values in drawn] == [2 * size] * 5
 
 
-def test_sixteen_workers_are_forked_at_once(hvdrun: Launcher) -> None:
-    hvdrun.write("script.py", "import os; print(os.getsid(0) == os.getpid(), os.environ['HOROVOD_RANK'])")
-    finished = hvdrun("-np", "16", "-v", "python", "script.py", forks=True)
-    spawned = SPAWNED.findall(finished.stderr)
-    assert finished.returncode == 0
-    assert {how for _, how in spawned} == {FORKED}
-    assert len({pid for pid, _ in spawned}) == 16
-    assert sorted(finished.stdout.splitlines()) == sorted(f"[{rank}] True {rank}" for rank in range(16))
-
-
 # The forkserver is killed by its own preload: at its start, or right after it has forked so many workers but one.
 KILLED = """
 import os, sys
-if "import serve" in sys.orig_argv[-1]:
+if "worker_runtime.forkserver" in sys.orig_argv:
     forks, own = [], os.getpid()
     def count():
         forks.append(None)
@@ -190,31 +141,3 @@ def test_a_forkserver_that_is_killed_costs_no_worker_and_makes_none_twice(hvdrun
     ran = (hvdrun.directory / "ran").read_text(encoding="utf-8").split()
     assert "3" in ran
     assert len(ran) == len(set(ran))
-
-
-# Rank 1 ends as the test says when it is told to; the other waits for it.
-ENDS = f"""{WAIT_FOR}
-print("alive", flush=True)
-wait_for("go")
-if os.environ["HOROVOD_RANK"] == "1":
-    {{how}}
-time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "code", "told"),
-    rest_nightly([("os.kill(os.getpid(), signal.SIGSEGV)", 139, "SIGSEGV"), ("sys.exit(9)", 9, "exit code 9")]),
-)
-def test_workers_outlive_the_forkserver_and_end_with_their_true_codes(
-    hvdrun: Launcher, how: str, code: int, told: str
-) -> None:
-    hvdrun.write("script.py", ENDS.format(how=how))
-    running = hvdrun.start("-np", "2", "python", "script.py", forks=True)
-    running.stdout.wait_for(r"(\[[01]\] alive\n){2}", 60)
-    (forkserver,) = hvdrun.processes("worker_runtime.forkserver")
-    kill(forkserver.pid, signal.SIGKILL)
-    hvdrun.write("go", "")
-    finished = running.wait()
-    assert finished.returncode == code
-    assert told in finished.stderr

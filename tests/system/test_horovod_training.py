@@ -1,6 +1,7 @@
-"""Scripts in the form of Horovod's own examples train, and what comes out is what one process would compute.
+"""Scripts in the form of Horovod's own examples train, begin again from a checkpoint, and run as elastic functions.
 
-The scripts lie in `horovod_scripts`; the data are scikit-learn's handwritten digits.
+The scripts lie in `horovod_scripts`; the data are scikit-learn's handwritten digits. That several workers come to what
+one process comes to is in `tests/worker_runtime/torch` and `test_random_trainings.py`.
 """
 
 import os
@@ -17,11 +18,6 @@ from tests.system.launcher import Launcher
 SCRIPTS = Path(__file__).parent / "horovod_scripts"
 SIZES = [2, 3] if "HVDRUN_SOAK_RUNS" in os.environ else [3]
 TEST_SAMPLES = 360  # of 1,797
-
-# How far the parameters of several workers may be from those of one process. Where nothing is named, all is computed
-# in float64, and only the order of the additions differs.
-ROUNDING = 1e-12
-TOLERANCES = {"fp16": 1e-3, "bf16": 1e-2}
 
 Said = list[list[str]]  # the lines of each rank
 
@@ -82,17 +78,3 @@ def test_elastic_run_trains_in_a_job_that_nothing_happens_to(hvdrun: Launcher, d
     said = run(hvdrun, size, "elastic.py", "--data", data)
     assert read_last(r"Accuracy: ([\d.]+)%", said[0]) >= 85
     read_parameters(said)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("size", SIZES)
-def test_several_workers_compute_what_one_does_with_all_the_data(hvdrun: Launcher, size: int) -> None:
-    results = {}
-    for workers in (1, size):
-        path = hvdrun.directory / f"{workers}.pt"
-        assert run(hvdrun, workers, "agreement.py", path) == [[]] * workers
-        results[workers] = torch.load(path)
-    assert len(results[1]) == 20
-    distances = {way: (results[size][way] - alone).abs().max().item() for way, alone in results[1].items()}
-    far = {way: distance for way, distance in distances.items() if not distance <= TOLERANCES.get(way, ROUNDING)}
-    assert far == {}

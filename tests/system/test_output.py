@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,25 +26,6 @@ with open(1, "wb", closefd=False) as out:
         out.write(f"{rank} {number:08d} ".ljust(99, "x").encode() + b"\\n")
 """
 NOISE = "import os, random, sys\nsys.stdout.buffer.write(random.Random(3).randbytes(3_000_000))"
-LAST_WORDS = """
-i=0; while [ $i -lt 30 ]; do echo "$HOROVOD_RANK line $i"; i=$((i+1)); done
-[ $HOROVOD_RANK = 0 ] || { printf "no end"; kill -9 $$; }
-"""
-
-
-def test_each_line_is_marked_with_its_rank_however_it_ends_and_both_streams_stay_apart(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "2", "sh", "-c", r"echo out; printf '10%%\r20%%\r\n'; echo err >&2; printf 'no end'")
-    marks = {rank: [line for line in finished.stdout.split("\n") if f"[{rank}] " in line] for rank in range(2)}
-    assert marks == {rank: [f"[{rank}] out", f"[{rank}] 10%\r[{rank}] 20%\r", f"[{rank}] no end"] for rank in range(2)}
-    assert sorted(finished.stderr.splitlines()) == ["[0] err", "[1] err"]
-
-
-def test_the_page_shows_the_last_words_of_a_killed_worker_only(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "2", "sh", "-c", LAST_WORDS)
-    assert finished.returncode == 137
-    assert "[1] no end\n" in finished.stdout
-    quoted = re.findall(r"^  \| (.*)$", finished.stderr, re.MULTILINE)
-    assert quoted == [*(f"1 line {number}" for number in range(21, 30)), "no end"]
 
 
 @pytest.mark.parametrize("forks", [True, False], ids=["forked", "executed"])

@@ -1,4 +1,4 @@
-"""Programs that know nothing of hvdrun: what they find in their environment, what they read, and jobs inside jobs."""
+"""Programs that know nothing of hvdrun: what they are given, what they read, and jobs inside jobs."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,7 @@ from tests.system.roles import kill
 from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
-NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-SHOW = "echo " + " ".join(f"$HOROVOD_{name}" for name in (*NUMBERS, "HOSTNAME", "ELASTIC"))
 READS = "import os, sys\ndata = sys.stdin.buffer.read()\nprint(os.environ['HOROVOD_RANK'], len(data), data[:20])\n"
-DEBUGGED = "total = 0\nfor number in range(3):\n    total += number\nprint('total', total)\n"
-
 # Rank 0 ends when the inner job of rank 1 runs: they have slots of the same name.
 OUTER = f"""{WAIT_FOR}
 if os.environ["HOROVOD_RANK"] == "0":
@@ -22,17 +18,6 @@ if os.environ["HOROVOD_RANK"] == "0":
     sys.exit(0)
 sys.exit(subprocess.run([sys.executable, "-m", "hvdrun", "-np", "2", "sh", "-c", {{script!r}}]).returncode)
 """
-
-
-def test_a_worker_s_numbers_are_in_its_environment_and_its_host_before_its_lines(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "3", "-H", "localhost:2,127.0.0.1:1", "sh", "-c", f"{SHOW}; echo $HOROVOD_RANK >&2")
-    assert finished.returncode == 0
-    assert sorted(finished.stdout.splitlines()) == [
-        "[0@localhost] 0 3 0 2 0 2 localhost 0",
-        "[1@localhost] 1 3 1 2 0 1 localhost 0",
-        "[2@127.0.0.1] 2 3 0 1 1 2 127.0.0.1 0",
-    ]
-    assert sorted(finished.stderr.splitlines()) == ["[0@localhost] 0", "[1@localhost] 1", "[2@127.0.0.1] 2"]
 
 
 def test_workers_have_the_caller_s_environment_and_directory_their_own_options_and_no_input(hvdrun: Launcher) -> None:
@@ -56,27 +41,11 @@ def test_stdin_of_hvdrun_is_read_by_the_worker_that_is_named_alone(hvdrun: Launc
     assert sorted(finished.stdout.splitlines()) == sorted(expected)
 
 
-@pytest.mark.nightly
-def test_a_debugger_takes_its_commands_from_stdin(hvdrun: Launcher) -> None:
-    hvdrun.write("loop.py", DEBUGGED)
-    (hvdrun.directory / "commands").write_text("break loop.py:4\ncontinue\np 'seen', total\ncontinue\nquit\n")
-    with Path(hvdrun.directory, "commands").open("rb") as stdin:
-        finished = hvdrun("-np", "2", "--stdin", "0", "python", "-m", "pdb", "loop.py", stdin=stdin)
-    assert "[0] (Pdb) ('seen', 3)" in finished.stdout
-    assert "[0] (Pdb) total 3" in finished.stdout
-
-
 def test_a_job_ends_although_its_input_does_not(hvdrun: Launcher) -> None:
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as stdin, os.fdopen(writer, "wb"):
         finished = hvdrun("-np", "2", "--stdin", "0", "true", stdin=stdin)
     assert (finished.returncode, finished.stderr) == (0, "")
-
-
-def test_stdin_for_a_rank_that_does_not_exist_is_wrong_use(hvdrun: Launcher) -> None:
-    finished = hvdrun("-np", "2", "--stdin", "2", "cat")
-    assert (finished.returncode, finished.stdout) == (2, "")
-    assert finished.stderr == "hvdrun: --stdin 2 names no worker: the ranks are 0 to 1.\n"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
-"""The sequencer of a job: one while workers are joined, none where none is needed; `test_kill.py` has its ends."""
+"""The sequencer of a job, which has one while workers are joined; `test_kill.py` has its ends."""
 
 import pytest
 
 from tests.system.launcher import Launcher
-from tests.system.roles import find_agent, find_sequencers, kill
-from tests.system.scripts import JOINS_AND_WAITS, WAIT_FOR, WAITS
+from tests.system.roles import find_agent, kill
+from tests.system.scripts import WAIT_FOR
 from tests.system.tables import rest_nightly
 
 JOINS = f"""{WAIT_FOR}
@@ -42,14 +42,3 @@ def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_report
     hvdrun.write("go", "")
     finished = running.wait()
     assert (finished.returncode, finished.stderr) == (0, f"hvdrun: {sentence}\n")
-
-
-@pytest.mark.parametrize(("size", "script"), [(1, JOINS_AND_WAITS), (2, WAITS)], ids=["one worker", "nobody joins"])
-def test_a_job_that_needs_none_has_none(hvdrun: Launcher, size: int, script: str) -> None:
-    hvdrun.write("train.py", script)
-    running = hvdrun.start("-np", str(size), "python", "train.py")
-    for rank in range(size):
-        running.stdout.wait_for(rf"^\[{rank}\] (joined|alive)", 60)
-    assert find_sequencers(hvdrun) == []
-    hvdrun.write("go", "")
-    assert running.wait().returncode == 0

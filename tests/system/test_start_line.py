@@ -6,7 +6,7 @@ import signal
 import psutil
 
 from tests.system.launcher import Launcher
-from tests.system.scripts import JOIN, WAIT_FOR
+from tests.system.scripts import WAIT_FOR
 from tests.system.terminal import CTRL_Z, Terminal, draw
 from tests.waiting import wait_until
 
@@ -17,15 +17,6 @@ PLAIN = f"""{WAIT_FOR}
 wait_for("go")
 print("hello from", os.environ["HOROVOD_RANK"], flush=True)
 time.sleep(0.6)
-"""
-
-# Rank 1 joins only when the test lets it; no word until the end.
-JOINS = f"""{JOIN}
-if os.environ["HOROVOD_RANK"] == "1":
-    wait_for("go")
-join()
-pathlib.Path("joined" + os.environ["HOROVOD_RANK"]).touch()
-wait_for("end")
 """
 
 
@@ -45,29 +36,6 @@ def test_plain_programs_never_join_and_their_first_words_end_it(hvdrun: Launcher
         assert sorted(terminal.screen()) == ["[0] hello from 0", "[1] hello from 1"]
         after = terminal.text()
         assert "joined" not in after[after.index("hello") :]
-
-
-def test_it_counts_who_has_joined_and_goes_when_all_have(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", JOINS)
-    with open_terminal(hvdrun, "python", "train.py") as terminal:
-        terminal.wait_for("hosts connected 1/1, workers joined 1/2", 60)
-        hvdrun.write("go", "")
-        wait_until((hvdrun.directory / "joined1").exists)
-        terminal.wait_for(r"joined ./2, \d+\.\d s\x1b\[0m\r\x1b\[K\Z", 60)
-        assert terminal.screen() == []
-        hvdrun.write("end", "")
-        assert terminal.wait(60) == 0
-        assert terminal.screen() == []
-
-
-def test_it_goes_when_the_start_fails(hvdrun: Launcher) -> None:
-    hvdrun.write("train.py", JOINS)
-    with open_terminal(hvdrun, "--start-timeout", "5s", "python", "train.py") as terminal:
-        assert terminal.wait(60) == 124
-        assert re.search(SHOWN, terminal.text())
-        screen = terminal.screen()
-        assert screen[0].startswith("[1] Fatal Python error: Aborted")  # where rank 1 hangs
-        assert not re.search(SHOWN, "\n".join(screen))
 
 
 def test_ctrl_z_takes_it_away_before_the_shell_has_the_terminal(hvdrun: Launcher) -> None:

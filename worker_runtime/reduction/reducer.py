@@ -419,6 +419,10 @@ class GradientReducer:
     def _fail(self, seat: Seat, error: BaseException) -> None:
         """The step has failed here: the others are told."""
         reason = f"{type(error).__name__}: {error}"
+        if self._is_eager and self._superseded is None:
+            with suppress(Exception):  # the failure that was first is told
+                self._roster.update(self._passes)
+                self._extend(seat)  # the others ask for parameters that are new as well
         if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
             self._withdraw(seat, reason)
         self._give_up(seat, reason)

@@ -50,17 +50,6 @@ def test_a_signal_ends_all_workers(pair: Cluster, number: signal.Signals, code: 
     assert finished.stderr == f"hvdrun: {said}\n"
 
 
-def test_a_second_ctrl_c_ends_workers_that_clean_up(pair: Cluster) -> None:
-    script = "trap 'echo not yet' INT; echo alive; while :; do sleep 0.05; done"
-    running = pair.start(*JOB, "--grace", "600s", "sh", "-c", script)
-    await_all(running)
-    running.send_to_terminal(signal.SIGINT)
-    for mark in ("0@host1", "2@host2"):
-        running.stdout.wait_for(rf"^\[{mark}\] not yet$", 60)
-    running.send_to_terminal(signal.SIGINT)
-    assert running.wait().returncode == -signal.SIGINT
-
-
 @STOPPED
 def test_a_signal_ends_a_login_that_is_not_answered(
     pair: Cluster, number: signal.Signals, code: int, said: str

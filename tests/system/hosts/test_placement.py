@@ -24,16 +24,3 @@ def test_a_hostfile_gives_the_hosts_in_every_form_and_their_order(build: BuildCl
         "[3@10.77.0.2] 3 5 0 1 2 4 10.77.0.2 host2",
         "[4@host4] 4 5 0 1 3 4 host4 host4",
     ]
-
-
-def test_a_list_of_hosts_may_have_an_ipv6_address_and_name_this_machine_as_others_do(pair: Cluster) -> None:
-    assert show(pair, "-np", "3", "-map-by", "node", "-H", "[fd77:0:0:1::2]:2,launcher:2") == [
-        "[0@fd77:0:0:1::2] 0 3 0 2 0 2 fd77:0:0:1::2 host2",
-        "[1@fd77:0:0:1::2] 1 3 1 2 0 1 fd77:0:0:1::2 host2",
-        "[2@launcher] 2 3 0 1 1 2 launcher launcher",
-    ]
-
-
-def test_a_host_that_is_not_needed_is_left_alone(pair: Cluster) -> None:
-    pair["host2"].network.cut()
-    assert show(pair, "-np", "1", "-H", "host1:1,host2:1") == ["[0@host1] 0 1 0 1 0 1 host1 host1"]

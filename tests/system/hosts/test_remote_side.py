@@ -5,23 +5,13 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from hvdrun import __version__, horovod_path
+from hvdrun import horovod_path
 from tests.lab.plan import HostPlan, SshdPlan
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.launcher import Finished
 
 JOB = ("-np", "2", "-H", "host1:1,host2:1")
 REMOTE = ("-np", "1", "-H", "host1:1")
-FOLDER = Path("/tmp/data")  # noqa: S108 - each host's own
-OTHER_VERSION = "0.0.0.dev7"
-# hvdrun as it is, but for what it says of its version.
-CHANGED_VERSION = f"""
-import runpy, sys
-import hvdrun
-hvdrun.__version__ = "{OTHER_VERSION}"
-sys.argv = [sys.argv[-1]]
-runpy.run_module("hvdrun.agent", run_name="__main__", alter_sys=True)
-"""
 
 
 def write_python(cluster: Cluster, name: str, script: str) -> Path:
@@ -55,51 +45,11 @@ def test_all_hosts_at_fault_are_listed_each_with_its_reason(build: BuildCluster)
     )
 
 
-def test_an_unknown_host_key_is_accepted_only_when_asked_for(pair: Cluster) -> None:
-    (pair.lab.launcher.home / ".ssh" / "known_hosts").write_text("", encoding="utf-8")
-    check_failure(
-        pair(*REMOTE, "hostname"),
-        r"hvdrun: the key of the host 'host1' is unknown \(host1: ssh-ed25519 SHA256:.*\): .* with --ssh-accept-new\.",
-    )
-    accepted = pair(*REMOTE, "--ssh-accept-new", "hostname")
-    assert (accepted.returncode, accepted.stdout) == (0, "[0] host1\n"), accepted.stderr
-
-
-def test_a_directory_that_is_missing_on_a_host_is_named(pair: Cluster) -> None:
-    hosts = {"localhost": pair.lab.launcher, "host1": pair["host1"], "host2": pair["host2"]}
-    folders = {name: host.locate(FOLDER) for name, host in hosts.items()}
-    job = ("-np", "3", "-H", "localhost:1,host1:1,host2:1", "--wdir", FOLDER, "pwd")
-    for name in ("localhost", "host2"):
-        folders[name].mkdir()
-    finished = pair(*job)
-    assert (finished.returncode, finished.stdout) == (125, "")
-    assert finished.stderr == (
-        f"hvdrun: the directory '{FOLDER}' does not exist on the host 'host1': create it there, or name another with "
-        "--wdir.\n"
-    )
-    folders["host1"].mkdir()
-    assert sorted(pair(*job).stdout.splitlines()) == [f"[{rank}@{name}] {FOLDER}" for rank, name in enumerate(hosts)]
-    for folder in folders.values():
-        folder.rmdir()
-
-
 def test_a_program_that_is_missing_on_a_host_is_named_with_the_host(pair: Cluster) -> None:
     finished = pair(*JOB, "no-such-program")
     assert finished.returncode == 127
     assert finished.stderr.startswith("hvdrun: on the host 'host")
     assert "the command 'no-such-program' was not found: looked in " in finished.stderr
-
-
-def test_hvdrun_has_another_version_there(pair: Cluster) -> None:
-    pair.write("agent.py", CHANGED_VERSION)
-    python = write_python(pair, "python-there", f'exec {sys.executable} {pair.directory}/agent.py "$@"')
-    finished = pair(*JOB, "--remote-python", python, "hostname")
-    versions = f"has hvdrun {OTHER_VERSION}, but this is hvdrun {__version__}: install the same there"
-    remedies = [
-        re.escape(f"  the host '{host}' {versions} with  {python} -m pip install hvdrun=={__version__}")
-        for host in ("host1", "host2")
-    ]
-    check_failure(finished, "hvdrun: 2 of 2 hosts cannot be used:", *remedies)
 
 
 def test_remote_python_is_the_agent_s_and_the_workers_on_remote_hosts_only(pair: Cluster) -> None:
@@ -110,16 +60,6 @@ def test_remote_python_is_the_agent_s_and_the_workers_on_remote_hosts_only(pair:
     assert sorted(finished.stdout.splitlines()) == ["[0@localhost] localhost", "[1@host1] host1"]
     uses = (pair.directory / "uses").read_text(encoding="utf-8").splitlines()
     assert uses == ["-P -m hvdrun.agent", f"-c {script}"]
-
-
-def test_a_prefix_prepares_the_host_and_may_be_noisy(pair: Cluster) -> None:
-    pair.write(
-        "env.sh",
-        'echo loading; echo "loading: 100%" >&2\nhead -c 200000 /dev/zero\nexport FROM_PREFIX="on $(hostname)"\n',
-    )
-    finished = pair(*JOB, "--remote-prefix", f"source '{pair.directory}/env.sh'", "sh", "-c", "echo $FROM_PREFIX")
-    assert (finished.returncode, finished.stderr) == (0, "")
-    assert sorted(finished.stdout.splitlines()) == ["[0@host1] on host1", "[1@host2] on host2"]
 
 
 def test_remote_workers_have_a_login_s_variables_the_short_list_and_what_is_forwarded(pair: Cluster) -> None:

@@ -17,7 +17,7 @@ from packaging.specifiers import SpecifierSet
 
 from hvdrun.horovod_path import FOLDER, ShimMode
 from rendezvous.bootstrap import HOROVOD_SHIM
-from tests.house.sources import ROOT, name_module
+from tests.house.sources import name_module
 
 LIMIT_SECONDS = 60
 UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
@@ -153,14 +153,9 @@ def ask(mode: str | None, *folders: Path, code: str = ASKS, flags: tuple[str, ..
     around = {name: value for name, value in os.environ.items() if name not in {HOROVOD_SHIM, "PYTHONPATH"}}
     search = os.pathsep.join(map(str, (FOLDER, *folders)))
     variables = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"} | ({} if mode is None else {HOROVOD_SHIM: mode})
+    command, environment = [sys.executable, *flags, "-c", code], {**around, **variables}
     done = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env={**around, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+        command, env=environment, cwd="/", capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
 
@@ -227,19 +222,8 @@ def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -
     assert found == str(installed / "horovod" / "torch" / "__init__.py")
 
 
-@pytest.mark.parametrize(
-    ("folders", "missing"),
-    [((), "has no hvdrun, which serves it: install hvdrun"), ((ROOT,), "has no PyTorch: install torch")],
-)
-def test_a_python_that_lacks_what_the_shim_needs_says_so(folders: tuple[Path, ...], missing: str) -> None:
-    told = ask(ShimMode.AUTO, *folders, code="import horovod.torch", flags=("-S",))
-    assert told.startswith("ImportError: horovod.torch")
-    assert told.endswith(f"cannot be imported: {sys.executable} {missing} there")
-
-
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module to take names from."""
     module = ModuleType("tank")
     vars(module).update(water=object(), _mud=object(), none=None)
     monkeypatch.setitem(sys.modules, "tank", module)
@@ -253,36 +237,28 @@ def offer(table: dict[str, tuple[str, ...]], **namespace: object) -> dict[str, A
     return filled
 
 
-def test_names_are_the_things_themselves(source: ModuleType) -> None:
-    filled = offer({"tank": ("water", "_mud", "none")})
-    assert filled["water"] is source.water
-    assert filled["_mud"] is source._mud
-    assert filled["none"] is None
-    assert filled["__all__"] == ["water", "none"]
+def test_what_is_there_is_offered_as_it_is_and_the_rest_is_left_out(source: ModuleType) -> None:
+    table = {"tank": ("water", "_mud", "none", "wine"), "tank.deep": ("pearls",), "cellar": ("beer",)}
+    there = {"water": source.water, "_mud": source._mud, "none": None}
+    assert offer(table, __all__=["air"]) == {"__name__": "glass", "__all__": ["air", "water", "none"], **there}
 
 
-@pytest.mark.usefixtures("source")
-def test_what_is_not_there_is_left_out() -> None:
-    filled = offer({"tank": ("wine",), "tank.deep": ("pearls",), "cellar": ("beer",)}, __all__=["air"])
-    assert filled == {"__name__": "glass", "__all__": ["air"]}
+REFUSED = f"^glass cannot be imported: {sys.executable}"
 
 
-@pytest.mark.parametrize(("missing", "told"), [("worker_runtime", "has no hvdrun"), ("torch", "has no PyTorch")])
-def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "name", "told"),
+    [
+        ("worker_runtime", "glass", f"{REFUSED} has no hvdrun, which serves it: install hvdrun there$"),
+        ("torch", "glass", f"{REFUSED} has no PyTorch: install torch there$"),
+        ("cloudpickle", "cloudpickle", "^$"),  # what a module itself lacks is not hidden
+    ],
+)
+def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, name: str, told: str) -> None:
     def refuse(_: str) -> None:
         raise ModuleNotFoundError(name=missing)
 
     monkeypatch.setattr(import_module("horovod._offering"), "import_module", refuse)
-    with pytest.raises(ImportError, match=rf"^glass cannot be imported: {sys.executable} {told}") as caught:
+    with pytest.raises(ImportError, match=told) as caught:
         offer({"worker_runtime.torch": ("rank",)})
-    assert caught.value.name == "glass"
-
-
-def test_what_a_module_itself_lacks_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> None:
-        raise ModuleNotFoundError(name="cloudpickle")
-
-    monkeypatch.setattr(import_module("horovod._offering"), "import_module", refuse)
-    with pytest.raises(ModuleNotFoundError) as caught:
-        offer({"worker_runtime.torch": ("rank",)})
-    assert caught.value.name == "cloudpickle"
+    assert caught.value.name == name
