@@ -14,7 +14,7 @@ from hvdrun.cluster.pickling import read_error, read_result
 class Answers:
     """What has become of one function.
 
-    delivered: by the workers, in the order in which it came; each can be read once.
+    delivered: by the workers, in the order in which it came.
     end: how the job has ended; None while it goes on.
     """
 
@@ -33,11 +33,18 @@ class Answers:
         return first or next(iter(failed if self.end is None else ()), None)
 
     def read(self, size: int, *, is_elastic: bool = False) -> list[Any]:
-        """The results by rank; of an elastic job those that there are.
+        """The results by rank; of an elastic job those that there are. They can be read once.
 
         Raises:
             Exception: what the function has raised first, or that the job has ended or never begun.
         """
+        try:
+            return self._read(size, is_elastic=is_elastic)
+        finally:
+            for outcome in self.delivered:
+                outcome.body.close()
+
+    def _read(self, size: int, *, is_elastic: bool) -> list[Any]:
         has_succeeded = isinstance(self.end, Ended) and self.end.succeeded
         first = self.find_first_failure()
         if first is not None and not (is_elastic and has_succeeded):

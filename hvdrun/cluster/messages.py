@@ -49,11 +49,11 @@ class Body:
             yield piece
 
     def open(self) -> BinaryIO:
-        """The bytes as a file, which is the caller's; the body is closed by that."""
+        """The bytes as a file, which is the caller's; the body stays open."""
         if self.descriptor is None:
             return io.BytesIO(self.data or b"")
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return os.fdopen(self.descriptor, "rb")
+        return os.fdopen(os.dup(self.descriptor), "rb")
 
     def close(self) -> None:
         """Let go of the file."""

@@ -1,12 +1,15 @@
 """Which failure is raised, and what the results are."""
 
+import os
 import pickle
+from contextlib import suppress
+from tempfile import TemporaryFile
 
 import pytest
 
 from hvdrun.cluster.answers import Answers
 from hvdrun.cluster.errors import JobEndedError, JobRefusedError
-from hvdrun.cluster.messages import Body, Delivered, Ended, Refused
+from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered, Ended, Refused
 
 GOOD = Ended(succeeded=True, exit_code=0, reason="all workers ended well")
 DEAD = Ended(succeeded=False, exit_code=7, reason="rank 1 (a:1) failed with exit code 7", rank=1, returncode=7)
@@ -60,3 +63,16 @@ def test_a_job_that_ends_without_all_results_names_the_missing() -> None:
 def test_a_job_that_cannot_be_launched_says_why() -> None:
     with pytest.raises(JobRefusedError, match="no way"):
         read(end=Refused(("no way", "b: closed"), 125))
+
+
+def test_files_of_results_are_closed_whatever_becomes_of_them() -> None:
+    with TemporaryFile() as file:
+        file.write(pickle.dumps("x" * INLINE_BYTES))
+        for others in ((result(1),), (failure(1),)):
+            body = Body.of(file)
+            large = Delivered(0, 1, failed=False, follows_another=False, body=body)
+            with suppress(KeyError):
+                read(large, *others)
+            assert body.descriptor is not None
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(body.descriptor)

@@ -97,6 +97,7 @@ async def test_an_outcome_is_said_once_and_after_its_output(size: int) -> None:
     assert (said.rank, said.number, said.failed) == (1, 1, True)
     with said.body.open() as file:
         assert file.read() == b"x" * size
+    said.body.close()
     await story.desk.close(succeed(), ())
     assert isinstance(await story.hear(), Ended)
     story.close()
