@@ -20,7 +20,7 @@ Hosts = str | Sequence[str]
 
 
 def run(  # noqa: PLR0917 - the order is Horovod's
-    function: Callable[..., ResultT],
+    fn: Callable[..., ResultT],
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     num_proc: int | None = None,
@@ -34,7 +34,7 @@ def run(  # noqa: PLR0917 - the order is Horovod's
     """Run a function on the workers of a new job, and return what it returns on each of them, by rank.
 
     Args:
-        function: any function, also a lambda, a closure or one of `__main__`; it calls `hvd.init()` itself.
+        fn: any function, also a lambda, a closure or one of `__main__`; it calls `hvd.init()` itself.
         args: its arguments.
         kwargs: its keyword arguments.
         num_proc: how many workers; all slots of the hosts, without hosts as many as this machine has GPUs, else 2.
@@ -60,7 +60,7 @@ def run(  # noqa: PLR0917 - the order is Horovod's
         "max_num_proc": max_num_proc,
         **options,
     }
-    return run_once(Request(given, env), function, args, kwargs or {})
+    return run_once(Request(given, env), fn, args, kwargs or {})
 
 
 def run_once(
@@ -111,10 +111,10 @@ class Cluster:
         return self._request.size
 
     def run(
-        self, function: Callable[..., ResultT], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, fn: Callable[..., ResultT], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> list[ResultT]:
         """Run a function on all workers, and return what it returns on each of them, by rank; see `run()`."""
-        return self.call(function, args, kwargs or {}).read(self.size)
+        return self.call(fn, args, kwargs or {}).read(self.size)
 
     def call(
         self,
@@ -132,10 +132,10 @@ class Cluster:
                 raise RuntimeError("this hvdrun.Cluster is closed: make another one.")
             job = self._open()
             body = pack(function, args, kwargs, begins_anew=self._begins_anew, is_last=False)
-            self._number += 1
-            job.send(self._number, body)
+            grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
             try:
-                grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
+                self._number += 1
+                job.send(self._number, body)
                 answers = collect(job, self.size, grace)
             except BaseException:
                 self._end_job()
