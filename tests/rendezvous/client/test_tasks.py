@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from protos import rendezvous_pb2 as pb
 from rendezvous.client.tasks import TaskClient
 from rendezvous.core.model import Worker
-from rendezvous.errors import CallRefusedError, WireError
+from rendezvous.errors import CallRefusedError
 from rendezvous.tasks import OutcomeHead
-from rendezvous.wire.tasks import decode_outcome_head
 from tests.rendezvous.stage import A0, B0, in_clean_loop, in_thread, make_bootstrap, open_network, open_stage
 from tests.waiting import happen
 
@@ -107,8 +105,3 @@ async def test_a_job_without_tasks_and_a_worker_of_another_host_are_refused(path
                 await in_thread(lambda: liar.fetch(0, io.BytesIO()))
             with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
                 await in_thread(lambda: liar.deliver(1, io.BytesIO(), failed=False))
-
-
-def test_an_outcome_without_a_worker_is_none() -> None:
-    with pytest.raises(WireError, match="an outcome without worker or number"):
-        decode_outcome_head(pb.OutcomePart(number=1))
