@@ -20,7 +20,7 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
-from tests.worker_runtime.reduction.threads import LIMIT_SECONDS, ThreadExecutor, World
+from tests.worker_runtime.threads import LIMIT_SECONDS, ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import ExcessBackwardError, HorovodInternalError, SupersededError, UnfinishedStepError
 from worker_runtime.mentions import Mention
