@@ -20,7 +20,7 @@ from rendezvous.bootstrap import HOROVOD_SHIM
 from tests.house.sources import name_module
 
 LIMIT_SECONDS = 60
-UNSERVED = {"tensorflow", "keras", "spark", "ray", "data", "runner"}
+UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
 MODULES = sorted(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))
 needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
@@ -104,16 +104,19 @@ def test_a_module_that_is_not_served_says_which_are(name: str) -> None:
         import_module(f"horovod.{name}")
     known = f"horovod.{name.partition('.')[0]}"
     assert caught.value.name == known
-    remedy = "hvdrun -np 2 python train.py." if name == "runner" else "(--horovod-shim auto)."
     assert str(caught.value).startswith(f"{known} is not served: ")
-    assert "which has horovod.torch, horovod.mxnet and horovod.common." in str(caught.value)
-    assert str(caught.value).endswith(remedy)
+    assert "which has horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()." in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("(--horovod-shim auto).")
 
 
-def test_run_names_the_way_that_there_is() -> None:
-    run = import_module("horovod").run
-    with pytest.raises(NotImplementedError, match=r"'hvdrun -np 2 python train\.py'"):
-        run(print, args=(1,), np=2)
+def test_run_is_imported_when_it_is_used_and_is_the_runners() -> None:
+    asks = (
+        "import horovod, sys; print('hvdrun' in sys.modules); import horovod.runner as r; print(horovod.run is r.run)"
+    )
+    run = subprocess.run([sys.executable, "-c", asks], env={"PYTHONPATH": str(FOLDER)}, capture_output=True, check=True)
+    assert run.stdout == b"False\nTrue\n"
 
 
 def test_the_file_that_steps_aside_is_understood_by_older_pythons() -> None:
@@ -126,7 +129,7 @@ def test_the_variable_is_the_one_that_the_launcher_sets() -> None:
 
 
 def test_the_shim_stands_on_the_runtime_alone() -> None:
-    allowed = {"worker_runtime", "horovod", "torch"} | sys.stdlib_module_names
+    allowed = {"worker_runtime", "hvdrun", "horovod", "torch"} | sys.stdlib_module_names
     for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
