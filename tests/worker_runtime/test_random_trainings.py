@@ -44,7 +44,6 @@ REFUSED = (
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
 USES = (frozenset(BLOCKS),) * 2
 EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
-<<<<<<< HEAD
 PAIR = (Wrap("momentum", BLOCKS["hidden"]), Wrap("AdamW", BLOCKS["skip"]))  # a generator, and its judge
 # What is played in each run; Hypothesis has found most of it: it made the ranks part, or wait for each other.
 STORIES: dict[str, tuple[Operation, ...]] = {
@@ -59,6 +58,9 @@ STORIES: dict[str, tuple[Operation, ...]] = {
     ),
     "another optimizer takes over": (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1)),
     "the model drops what was to be averaged": (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0)),
+    "the model zeroes in place what was to be averaged": (
+        *(Wrap(groups=2), *EACH_STEP * 3, Backward(2, USES), Clear(None, to_none=False), Step(0), *EACH_STEP),
+    ),
     "an optimizer drops it, and keeps zeros": (
         *(Wrap(), *EACH_STEP * 3, Clear(0, to_none=False), Backward(2, USES), Clear(0, to_none=False)),
         *(Backward(1, USES), Step(0)),
@@ -86,16 +88,6 @@ STORIES: dict[str, tuple[Operation, ...]] = {
         for rounds in (1, 4)
     },
 }
-=======
-# What Hypothesis has found: each made the ranks part, or wait for each other.
-SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
-ON_ONE_RANK = (Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), True), Step(0, "scaler"))  # noqa: FBT003 - the same
-SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
-DROPPED = (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0))
-UNFROZEN = (Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip"), Closure(0, 0, USES, frozenset({1})), *EACH_STEP)
-ZEROED = (Wrap(groups=2), *EACH_STEP * 3, Backward(2, USES), Clear(None, to_none=False), Step(0), *EACH_STEP)
-FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
->>>>>>> main
 
 
 def find_refused(outcomes: list[Outcome]) -> list[int]:
@@ -141,16 +133,6 @@ def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: Ran
 @pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine
 @settings(SETTINGS, max_examples=PROGRAMS)
 @given(program=programs())
-<<<<<<< HEAD
-=======
-@example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
-@example(program=Program(2, 1, clears_by_model=False, operations=ON_ONE_RANK))
-@example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
-@example(program=Program(2, 1, clears_by_model=False, operations=DROPPED))
-@example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
-@example(program=Program(2, 1, clears_by_model=False, operations=UNFROZEN))
-@example(program=Program(2, 1, clears_by_model=False, operations=ZEROED))
->>>>>>> main
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
     check(program, ranks)
 
