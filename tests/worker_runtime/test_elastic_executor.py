@@ -410,6 +410,16 @@ def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer
     return GradientReducer(lambda: [("p", parameter)], lambda: scene.executor)
 
 
+def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(scene: Scene) -> None:
+    handle = scene.executor.submit(scene.sum("x", 1.0))
+    scene.interrupt()
+    scene.executor.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
+    with pytest.raises(HorovodInternalError, match="allreduce 'x': over"):
+        handle.wait()
+    with pytest.raises(HorovodInternalError, match="allreduce 'y': over"):
+        scene.executor.submit(scene.sum("y", 1.0))
+
+
 def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
