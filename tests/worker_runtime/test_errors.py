@@ -6,10 +6,7 @@ import pytest
 
 from rendezvous.core.model import Assignment, Membership
 from worker_runtime import errors, reductions
-from worker_runtime.reductions import (
-    choose_reduction,
-    handle_average_backwards_compatibility,
-)
+from worker_runtime.reductions import choose_reduction, handle_average_backwards_compatibility
 
 EVERY_ERROR = [
     errors.NotInitializedError(),
