@@ -13,6 +13,7 @@ torch.manual_seed(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
+EPOCHS = 5
 state = hvd.elastic.TorchState(epoch=0)
 model, optimizer, loader = hvd.prepare(model, optimizer, loader, scale_lr=True, state=state)  # the line
 
@@ -20,7 +21,7 @@ model, optimizer, loader = hvd.prepare(model, optimizer, loader, scale_lr=True, 
 @hvd.elastic.run
 def train(state: hvd.elastic.TorchState) -> None:
     """Train from where the state is."""
-    while state.epoch < 5:
+    while state.epoch < EPOCHS:
         for step, (images, labels) in enumerate(loader, start=1):
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(images), labels)

@@ -112,6 +112,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
+        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.preparation", "worker_runtime.torch.preparation"}),
     ],
 )
 def test_importing_a_room_brings_only_what_it_stands_on(module: str, absent: set[str]) -> None:

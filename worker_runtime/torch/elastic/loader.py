@@ -13,8 +13,8 @@ LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
 class RecordedSampler(ElasticSampler):
     """An ElasticSampler whose loader records the batches, so that the program need not.
 
-    A batch is in use from when the loader hands it out until the program asks for the next one, or commits the state:
-    then it has made its step.
+    A batch is in use from when the loader hands it out until the program asks for the next one, commits the state or
+    looks for changes of the job: then it has made its step.
     """
 
     _in_use = 0  # samples that are handed out and not recorded
@@ -50,9 +50,8 @@ class RecordedSampler(ElasticSampler):
         super().set_epoch(epoch)
 
     def reset(self) -> None:
-        """Deal out what is left: all but what was recorded, and the batch in use."""
-        self.settle()
-        self._is_begun = False
+        """Deal out what is left; the batch in use is of another time, unless it was settled before."""
+        self._in_use, self._is_begun = 0, False
         super().reset()
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,10 +59,11 @@ class RecordedSampler(ElasticSampler):
         self.settle()
         return super().state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there; the batch in use was of another time."""
-        self._in_use = 0
-        super().load_state_dict(state_dict)
+    @property
+    def is_outdated(self) -> bool:
+        """As `ElasticSampler.is_outdated`, which a state asks for when it looks for changes of the job."""
+        self.settle()
+        return super().is_outdated
 
 
 class _RecordedLoader(DataLoader[Any]):
@@ -80,7 +80,6 @@ class _RecordedLoader(DataLoader[Any]):
             for batch in super().__iter__():
                 self.sampler.hand_out(self._rows)
                 yield batch
-            self.sampler.settle()
             if not self.sampler.is_outdated:
                 return
             self.sampler.reset()

@@ -233,7 +233,10 @@ class TorchState(ObjectState):
 
     def waits_for_reset(self) -> bool:
         """Whether ranks were lost without an interruption, and something here depends on how many there are."""
-        return super().waits_for_reset() or any(handler.waits_for_reset() for handler in self._handlers.values())
+        found = [
+            handler.waits_for_reset() for handler in self._handlers.values()
+        ]  # all: a sampler counts its batch then
+        return any(found) or super().waits_for_reset()
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
         if name != "_handlers" and name in self._handlers:
