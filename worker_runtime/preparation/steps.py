@@ -20,19 +20,19 @@ class Switches:
 class Framework(Protocol):
     """How each step is made in one framework."""
 
-    def pin(self, model: Any) -> None:  # noqa: ANN401 - here and below: of the framework
+    def pin(self, model: Any) -> None:  # noqa: ANN401 - of the framework
         """Let this worker use its own device."""
 
-    def scale(self, optimizer: Any) -> None:  # noqa: ANN401
+    def scale(self, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
         """Multiply the learning rate by the number of workers."""
 
-    def wrap(self, model: Any, optimizer: Any) -> Any:  # noqa: ANN401
+    def wrap(self, model: Any, optimizer: Any) -> Any:  # noqa: ANN401 - of the framework
         """An optimizer that averages gradients."""
 
-    def broadcast(self, model: Any, optimizer: Any) -> None:  # noqa: ANN401
+    def broadcast(self, model: Any, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
         """Give all ranks the parameters of rank 0 and, where there is an optimizer, its state."""
 
-    def split(self, data: Any) -> Any:  # noqa: ANN401
+    def split(self, data: Any) -> Any:  # noqa: ANN401 - of the framework
         """A loader that gives each rank its share of the data."""
 
 

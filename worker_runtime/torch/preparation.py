@@ -134,6 +134,8 @@ def prepare(
     gradients (`hvd.DistributedOptimizer`; one that does already stays as it is), and gives all ranks the model's and
     the optimizer's state of rank 0. Move the model to the GPU afterwards, or call `hvd.pin_device()` before.
 
+    (Long because each step has its switch, and its explanation.)
+
     Args:
         model: a module.
         optimizer: of the model's parameters; without one nothing is averaged.

@@ -130,12 +130,12 @@ def test_every_argument_of_a_loader_is_kept(split_for: Callable[..., Any], name:
     ],
 )
 def test_each_rank_gets_every_size_th_sample(
-    split_for: Callable[..., Any], arguments: dict[str, Any], first: object, second: object
+    split_for: Callable[..., Any], arguments: dict[str, Any], first: list[object], second: list[object]
 ) -> None:
     given = make_loader(**arguments)
     prepared = [split_for(given, rank, 2) for rank in range(2)]
     assert [[batch.tolist() for batch in loader] for loader in prepared] == [first, second]
-    assert [len(loader) for loader in prepared] == [len(first), len(second)]  # type: ignore[arg-type]
+    assert [len(loader) for loader in prepared] == [len(first), len(second)]
 
 
 def test_each_pass_is_the_next_epoch_as_set_epoch_makes_it_by_hand(split_for: Callable[..., Any]) -> None:
