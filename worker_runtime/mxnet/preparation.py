@@ -187,5 +187,5 @@ def _distribute(trainer: mx.gluon.Trainer) -> DistributedTrainer:
             "its first step"
         )
     distributed = DistributedTrainer(own["_params"], trainer.optimizer)
-    vars(distributed).update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
+    distributed.__dict__.update({name: own[name] for name in ("_updaters", "_scale")})  # with the states that it has
     return distributed

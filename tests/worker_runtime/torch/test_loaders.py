@@ -105,12 +105,14 @@ def make_loader(cls: type[DataLoader[Any]] = DataLoader, **arguments: object) ->
 @pytest.mark.parametrize("name", sorted({*inspect.signature(DataLoader).parameters} - {"dataset"}))
 def test_every_argument_of_a_loader_is_kept(split_for: Callable[..., Any], name: str) -> None:
     given = make_loader(OwnLoader, **ARGUMENTS[name])
+    given._iterator = iter([])  # of worker processes that persist
     before = dict(vars(given))
     prepared = split_for(given, 1, 2)
     assert (type(prepared), prepared.added, vars(given)) == (OwnLoader, "added", before)
     kept = {key: value for key, value in vars(given).items() if key not in REPLACED}
     assert all(vars(prepared)[key] is value for key, value in kept.items())
     assert vars(prepared).keys() == vars(given).keys()
+    assert prepared._iterator is None
     assert isinstance(prepared.sampler, PassSampler)
     assert prepared.sampler.shuffle == ("shuffle" in ARGUMENTS[name])
     batches = prepared.batch_sampler

@@ -183,6 +183,18 @@ def test_the_elastic_state_has_what_was_prepared_and_scales_with_the_job(ranks: 
     assert ranks.run(body) == [pytest.approx(0.8)] * 2
 
 
+def test_a_batch_counts_when_the_state_looks_for_changes_of_the_job(ranks: RankPool) -> None:
+    def body() -> object:
+        model, state = make_model(), hvd.elastic.TorchState(epoch=0)
+        _, loader = hvd.prepare(model, loader=DataLoader(torch.arange(6)), state=state)
+        state.register_reset_callbacks([int])
+        state._size = 2  # so the state has another reason to begin again
+        next(iter(loader))
+        return state.waits_for_reset(), loader.sampler.processed_num
+
+    assert ranks.run(body, size=1) == [(True, 1)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
