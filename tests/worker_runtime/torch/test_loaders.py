@@ -187,9 +187,13 @@ def test_of_other_samplers_rank_0_draws_and_all_get_their_share(
         shares = [int(sample) for _ in range(2) for sample in loader.sampler]
         torch.manual_seed(0)
         whole = sampler.sampler if isinstance(sampler, RankSampler) else sampler
-        return shares, [list(whole) for _ in range(2)], len(loader)
+        drawn = [list(whole) for _ in range(2)]
+        torch.manual_seed(1)
+        list(loader.sampler)
+        return shares, drawn, len(loader), torch.rand(()).item()
 
-    (first, drawn, length), (second, _, _) = ranks.run(body)
+    (first, drawn, length, after), (second, _, _, others_after) = ranks.run(body)
+    assert after == others_after  # the ranks' generators stay in step
     assert length == -(-len(drawn[0]) // 2)
     expected = [[*order, order[0]][: 2 * length] for order in drawn]
     assert (first, second) == tuple([index for order in expected for index in order[rank::2]] for rank in range(2))

@@ -121,6 +121,15 @@ def test_what_was_given_is_returned_in_its_order(ranks: RankPool) -> None:
     assert ranks.run(body) == [("PassSampler", "PassSampler", 2)] * 2
 
 
+def test_the_job_is_joined_where_that_was_not_done(ranks: RankPool) -> None:
+    def body() -> object:
+        hvd.shutdown()
+        hvd.prepare(make_model())
+        return hvd.is_initialized()
+
+    assert ranks.run(body, size=1) == [True]
+
+
 SWITCHES = ("pin_device", "wrap_optimizer", "broadcast", "split_data")
 
 

@@ -14,7 +14,7 @@ class RecordedSampler(ElasticSampler):
     """An ElasticSampler whose loader records the batches, so that the program need not.
 
     A batch is in use from when the loader hands it out until the program asks for the next one, commits the state or
-    looks for changes of the job: then it has made its step.
+    looks for changes of the job: then it has made its step. Where the program records it all the same, that counts.
     """
 
     _in_use = 0  # samples that are handed out and not recorded
@@ -22,14 +22,17 @@ class RecordedSampler(ElasticSampler):
 
     def hand_out(self, count: int) -> None:
         """The program gets a batch of so many samples."""
-        self.settle()
         self._in_use = count
 
     def settle(self) -> None:
         """Record the batch that was in use."""
-        count, self._in_use = self._in_use, 0
-        if count:
-            self.record_batch(0, count)
+        if self._in_use:
+            self.record_batch(0, self._in_use)
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """As `ElasticSampler.record_batch`; no batch is in use afterwards."""
+        self._in_use = 0
+        super().record_batch(batch_idx, batch_size)
 
     def begin_pass(self, epoch: int | None) -> None:
         """Go to the epoch of the next pass.
@@ -80,6 +83,7 @@ class _RecordedLoader(DataLoader[Any]):
             for batch in super().__iter__():
                 self.sampler.hand_out(self._rows)
                 yield batch
+                self.sampler.settle()
             if not self.sampler.is_outdated:
                 return
             self.sampler.reset()
