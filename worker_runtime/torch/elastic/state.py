@@ -233,9 +233,8 @@ class TorchState(ObjectState):
 
     def waits_for_reset(self) -> bool:
         """Whether ranks were lost without an interruption, and something here depends on how many there are."""
-        found = [
-            handler.waits_for_reset() for handler in self._handlers.values()
-        ]  # all: a sampler counts its batch then
+        # Every handler is asked: a sampler counts its batch then.
+        found = [handler.waits_for_reset() for handler in self._handlers.values()]
         return any(found) or super().waits_for_reset()
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
