@@ -30,6 +30,16 @@ class LaunchError(HvdrunError):
     """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
 
 
+class OutputLostError(HvdrunError):
+    """What was asked for cannot be written."""
+
+    exit_code: ClassVar[int] = OUTPUT_LOST
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the standard output cannot be written: {reason}; see what it is redirected to.")
+        self.reason = reason
+
+
 class BackendRefusedError(LaunchError):
     """The workers' torch cannot communicate through the backend that was asked for."""
 

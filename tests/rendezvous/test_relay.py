@@ -118,11 +118,7 @@ async def test_who_provides_the_sequencer_hears_of_interpreters_which_the_server
 
 @in_clean_loop
 async def test_a_relay_that_is_started_late_and_anew_loses_nobody(path: Path) -> None:
-    async with (
-        open_stage([Host("a", 2)]) as stage,
-        open_worker(path, A0) as a0,
-        open_worker(path, A1) as a1,
-    ):
+    async with open_stage([Host("a", 2)]) as stage, open_worker(path, A0) as a0, open_worker(path, A1) as a1:
         joining = asyncio.create_task(in_thread(lambda: a0.join(0)))
         await asyncio.wait({joining}, timeout=0.2)  # it may have knocked in vain
         async with stage.relay("a", path):

@@ -3,14 +3,7 @@
 import pytest
 
 from hvdrun import __version__
-from hvdrun.console.page import (
-    Page,
-    describe_ranks,
-    describe_returncode,
-    describe_seconds,
-    render_page,
-    strip_controls,
-)
+from hvdrun.console.page import Page, describe_ranks, describe_returncode, describe_seconds, render_page, strip_controls
 
 
 def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hvdrun.network.handshake import ANSWER_BYTES, QUESTION_BYTES, Identity
+from hvdrun.network.handshake import ANSWER_BYTES, QUESTION_BYTES
 from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.network.listener import Listener
 from hvdrun.network.probe import CONCURRENCY, bound_seconds, probe
@@ -65,21 +65,10 @@ async def test_a_listener_is_proven_with_the_way_to_it(address: str) -> None:
     assert proof.milliseconds > 0
 
 
-async def send_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(await reader.readexactly(QUESTION_BYTES))
-    await writer.drain()
-
-
 async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n" * 1000)
     await writer.drain()
     await reader.read()
-
-
-async def guess(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    question = await reader.readexactly(QUESTION_BYTES)
-    writer.write(Identity(b"", "a", Endpoint("127.0.0.1", 1))._sign(b"answer", question[:16]))
-    await writer.drain()
 
 
 async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -92,7 +81,7 @@ async def stop_short(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
     await writer.drain()
 
 
-@pytest.mark.parametrize("behave", [send_back, greet, guess, hang_up, stop_short])
+@pytest.mark.parametrize("behave", [greet, hang_up, stop_short])
 @in_loop
 async def test_an_impostor_is_not_believed(behave: Behaviour) -> None:
     async with impostor(behave) as endpoint:
@@ -141,10 +130,8 @@ def test_no_target_is_no_proof() -> None:
 async def test_more_targets_than_fit_at_once_are_all_tried_and_come_in_their_order() -> None:
     async with listening("a", "127.0.0.1") as one, listening("b", "127.0.0.2") as two:
         targets = [ProbeTarget("a", one), ProbeTarget("b", two)] * CONCURRENCY
-        assert [proof.host for proof in await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)] == [
-            "a",
-            "b",
-        ] * CONCURRENCY
+        proofs = await probe(TOKEN, targets, limit_seconds=LIMIT_SECONDS)
+        assert [proof.host for proof in proofs] == ["a", "b"] * CONCURRENCY
 
 
 @pytest.mark.parametrize(("count", "rounds"), [(0, 0), (1, 1), (CONCURRENCY, 1), (CONCURRENCY + 1, 2)])

@@ -15,15 +15,7 @@ from rendezvous.core.events import Joined
 from rendezvous.core.model import Host
 from rendezvous.errors import UnreachableError
 from rendezvous.notices import Published
-from tests.rendezvous.stage import (
-    A0,
-    LIMIT_SECONDS,
-    LOOPBACK,
-    find_sockets,
-    in_clean_loop,
-    open_network,
-    open_stage,
-)
+from tests.rendezvous.stage import A0, LIMIT_SECONDS, LOOPBACK, find_sockets, in_clean_loop, open_network, open_stage
 from tests.waiting import happen
 
 PATIENCE_SECONDS = 0.4

@@ -48,9 +48,7 @@ class Agent:
 
 async def serve(agent: Agent, path: Path) -> grpc.aio.Server:
     handler = grpc.unary_stream_rpc_method_handler(
-        agent.watch,
-        request_deserializer=pb.WatchRequest.FromString,
-        response_serializer=pb.Notice.SerializeToString,
+        agent.watch, request_deserializer=pb.WatchRequest.FromString, response_serializer=pb.Notice.SerializeToString
     )
     return await serve_method(path, "Watch", handler)
 

@@ -11,13 +11,7 @@ from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wis
 from rendezvous.core.state import Phase, State
 
 GIVEN_UP = frozenset(
-    {
-        Cause.NOT_RECOVERED,
-        Cause.RESETS_EXHAUSTED,
-        Cause.STATE_LOST,
-        Cause.TOO_FEW_WORKERS,
-        Cause.WORKER_FAILED,
-    }
+    {Cause.NOT_RECOVERED, Cause.RESETS_EXHAUSTED, Cause.STATE_LOST, Cause.TOO_FEW_WORKERS, Cause.WORKER_FAILED}
 )
 
 

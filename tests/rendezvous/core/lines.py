@@ -1,6 +1,7 @@
 """Lines of transcripts: what followed from a command, in text."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import groupby, repeat
 from typing import assert_never
 
 from rendezvous.core.effects import (
@@ -20,44 +21,61 @@ from rendezvous.core.model import Assignment
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
 from rendezvous.core.state import Standing, State, WorkerRecord
+from tests.rendezvous.core.judgement import number_members
 
 
-def show_effect(effect: Effect) -> Iterator[str]:
-    """An effect in one line; a Publish has one more for each member."""
-    match effect:
-        case Launch() | Terminate() | Dismiss() | Finish():
-            yield show_order(effect)
-        case Publish(generation, assignments, reason, verdict):
-            yield f"publish {generation.number}{show_verdict(verdict)}  ({reason})"
-            for worker, assignment in zip(generation.members, assignments, strict=True):
-                yield f"  {worker} {show_assignment(assignment)}"
-        case Announce(generation, endpoint):
-            yield f"announce {generation} at {endpoint.address}:{endpoint.port}"
-        case Interrupt(generation, reason):
-            yield f"interrupt {generation}  ({reason})"
-        case OfferResize(generation, number, adds, removes):
-            what = " and ".join(word for word, is_so in (("adds", adds), ("removes", removes)) if is_so)
-            yield f"offer {number} to generation {generation}: {what or 'nothing any more'}"
-        case Refuse(worker, reason):
-            yield f"refuse {worker}  ({reason})"
-        case Depart(generation, worker, rank):
-            yield f"depart {worker} rank={rank} generation={generation}"
-        case _:
-            assert_never(effect)
+def show_effects(effects: Sequence[Effect]) -> Iterator[str]:
+    """Effects in lines; what is ordered of several workers stands in one.
+
+    Numbers are told of workers that are launched, unless they are those of a generation of these workers.
+    """
+    launches = [effect for effect in effects if isinstance(effect, Launch)]
+    expected = number_members([launch.worker.slot for launch in launches])
+    numbered = expected != tuple(launch.assignment for launch in launches)
+    parts = [show_parts(effect, numbered=numbered) for effect in effects]
+    for (what, how), alike in groupby(parts, key=lambda part: (part[0], part[2])):
+        workers = [worker for _, worker, _ in alike]
+        yield from repeat(what, len(workers)) if not workers[0] else [f"{what} {' '.join(workers)}{how}"]
 
 
-def show_order(effect: Launch | Terminate | Dismiss | Finish) -> str:
-    """What the launcher carries out, in one line."""
+def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
+    """What is ordered, of which worker, and how; all in the first one where it is not ordered of a worker."""
     match effect:
         case Launch(worker, assignment, reason):
-            return f"launch {worker} {show_assignment(assignment)}  ({reason})"
+            numbers = f" {show_assignment(assignment)}" if numbered else ""
+            return "launch", str(worker), f"{numbers}  ({reason})"
         case Terminate(worker, grace_seconds, reason, is_loss, number):
             first = "" if number == SIGTERM else f" signal={number}"
-            return f"terminate {worker} grace={grace_seconds:g}{first}{' as lost' if is_loss else ''}  ({reason})"
+            lost = " as lost" if is_loss else ""
+            return "terminate", str(worker), f" grace={grace_seconds:g}{first}{lost}  ({reason})"
+        case _:
+            return show_effect(effect), "", ""
+
+
+def show_effect(effect: Announce | Depart | Dismiss | Finish | Interrupt | OfferResize | Publish | Refuse) -> str:
+    """An effect in one line; the numbers of a generation's members follow from their slots, and are not shown."""
+    match effect:
+        case Publish(generation, assignments, reason, verdict):
+            assert assignments == number_members([worker.slot for worker in generation.members])
+            members = " ".join(map(str, generation.members))
+            return f"publish {generation.number}{show_verdict(verdict)}: {members}  ({reason})"
+        case Announce(generation, endpoint):
+            return f"announce {generation} at {endpoint.address}:{endpoint.port}"
+        case Interrupt(generation, reason):
+            return f"interrupt {generation}  ({reason})"
+        case OfferResize(generation, number, adds, removes):
+            what = " and ".join(word for word, is_so in (("adds", adds), ("removes", removes)) if is_so)
+            return f"offer {number} to generation {generation}: {what or 'nothing any more'}"
+        case Refuse(worker, reason):
+            return f"refuse {worker}  ({reason})"
+        case Depart(generation, worker, rank):
+            return f"depart {worker} rank={rank} generation={generation}"
         case Dismiss(host, reason):
             return f"dismiss {host}  ({reason})"
         case Finish(outcome):
             return f"finish {show_outcome(outcome)}"
+        case _:
+            assert_never(effect)
 
 
 def show_verdict(verdict: Verdict) -> str:

@@ -25,8 +25,7 @@ def test_what_is_no_slot_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "shown"),
-    [("10.0.0.1", "10.0.0.1:80"), ("server1", "server1:80"), ("2001:db8::1", "[2001:db8::1]:80")],
+    ("address", "shown"), [("10.0.0.1", "10.0.0.1:80"), ("server1", "server1:80"), ("2001:db8::1", "[2001:db8::1]:80")]
 )
 def test_an_endpoint_is_written_so_that_its_port_can_be_told_from_its_address(address: str, shown: str) -> None:
     assert str(Endpoint(address, 80)) == shown
@@ -51,12 +50,7 @@ def test_an_impossible_size_is_refused(least: int, most: int) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [
-        {"start_timeout_seconds": 0.0},
-        {"lease_seconds": 0.0},
-        {"lease_seconds": math.nan},
-        {"grace_seconds": -1.0},
-    ],
+    [{"start_timeout_seconds": 0.0}, {"lease_seconds": 0.0}, {"lease_seconds": math.nan}, {"grace_seconds": -1.0}],
     ids=str,
 )
 def test_an_impossible_time_limit_is_refused(limits: dict[str, float]) -> None:

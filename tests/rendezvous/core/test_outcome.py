@@ -2,13 +2,7 @@
 
 import pytest
 
-from rendezvous.core.outcome import (
-    Cause,
-    Outcome,
-    blame_host,
-    exit_code,
-    lose_state,
-)
+from rendezvous.core.outcome import Cause, Outcome, blame_host, exit_code, lose_state
 from tests.rendezvous.core.commands import parse_worker
 
 WORKER = parse_worker("a:1")

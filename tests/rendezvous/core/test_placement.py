@@ -16,13 +16,7 @@ def show(hosts: list[Host], least: int, most: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "slots"),
-    [
-        (1, 1, "b:0"),
-        (2, 2, "b:0 b:1"),
-        (3, 3, "b:0 b:1 a:0"),
-        (1, 9, "b:0 b:1 a:0"),
-    ],
+    ("least", "most", "slots"), [(1, 1, "b:0"), (2, 2, "b:0 b:1"), (3, 3, "b:0 b:1 a:0"), (1, 9, "b:0 b:1 a:0")]
 )
 def test_hosts_are_filled_in_the_order_given(least: int, most: int, slots: str) -> None:
     assert show([Host("b", 2), Host("a", 1)], least, most) == slots

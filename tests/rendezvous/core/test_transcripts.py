@@ -20,7 +20,7 @@ def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noq
 
 def test_what_is_told_wrongly_is_noticed() -> None:
     told = "Two workers are placed.\n\npolicy size=1\nhosts a:1\n  > launch a:1\n"
-    assert "a:0 rank=0/1" in rerun(told)
+    assert "launch a:0  (placed)" in rerun(told)
     assert rerun(rerun(told)) == rerun(told)
 
 

@@ -9,6 +9,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     join a:0 after=1
     join a:0 after=1 continue state blank "trouble=the peer has gone" seen=7 floor=2 pending=OPERATION done=OPERATION
     declare a:0
+    join a:0 b:0 after=1 form   (each of them does so; workers may be listed for `declare` and `exit`, too)
     join all        (in the order of their ranks; so do `declare all` and, host by host, `report all`)
     store a:0 generation=1 at 10.0.0.1:4711
     exit b:1 127 "the command was not found"
@@ -28,8 +29,10 @@ What follows is written `> effect  (reason)`, `! Error: sentence`, and for `stat
 """
 
 import copy
+import re
 import shlex
 from collections.abc import Collection, Iterator
+from itertools import takewhile
 
 from rendezvous.core import membership
 from rendezvous.core.errors import CoreError
@@ -38,7 +41,7 @@ from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Standing, State
 from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
-from tests.rendezvous.core.lines import show_effect, show_state
+from tests.rendezvous.core.lines import show_effects, show_state
 
 
 def rerun(text: str) -> str:
@@ -62,8 +65,11 @@ def play(*commands: str) -> State:
 def expand(words: list[str], state: State) -> list[list[str]]:
     """A command for each whom it concerns."""
     match words:
-        case ["join" | "declare" as what, "all"]:
-            return [[what, str(record.worker)] for record in state.alive()]
+        case ["join" | "declare" as what, "all", *rest]:
+            return [[what, str(record.worker), *rest] for record in state.alive()]
+        case ["join" | "declare" | "exit" as what, first, *rest]:
+            others = list(takewhile(re.compile(r"\S+:\d+(#\d+)?").fullmatch, rest))
+            return [[what, worker, *rest[len(others) :]] for worker in (first, *others)]
         case ["report", "all"]:
             return [["report", host, "running", *map(str, _list_alive(state, host))] for host in state.hosts]
         case _:
@@ -112,7 +118,7 @@ class Teller:
 
     def _step(self, event: Event) -> list[str]:
         self.state, effects = membership.step(self.state, event)
-        return [f"> {line}" for effect in effects for line in show_effect(effect)]
+        return [f"> {line}" for line in show_effects(effects)]
 
 
 def _list_alive(state: State, host: str) -> tuple[Worker, ...]:

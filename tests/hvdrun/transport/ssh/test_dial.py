@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,28 +145,6 @@ def test_a_way_through_a_jump_host_that_fails_names_it(home: Home, server: SshSe
             reach(home.target(host="far"))
         with pytest.raises(JumpFailedError, match=r"'closed' through the jump host 'good' .*cannot be connected"):
             reach(home.target(host="closed"))
-
-
-RELAY = """
-import select, socket, sys, os
-from tests.waiting import wait_until
-peer = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-while True:
-    for ready in select.select([0, peer], [], [])[0]:
-        data = os.read(0, 65536) if ready == 0 else peer.recv(65536)
-        if not data:
-            sys.exit()
-        peer.sendall(data) if ready == 0 else os.write(1, data)
-"""
-
-
-def test_a_way_through_a_command(home: Home, server: SshServer, tmp_path: Path) -> None:
-    relay = tmp_path / "relay.py"
-    relay.write_text(RELAY, encoding="utf-8")
-    home.configure(
-        f"Host far\n HostName 127.0.0.1\n Port {server.port}\n ProxyCommand {sys.executable} {relay} %h %p\n"
-    )
-    reach(home.target(host="far"))
 
 
 @pytest.mark.parametrize(

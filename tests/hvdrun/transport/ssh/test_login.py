@@ -49,12 +49,6 @@ def test_the_key_that_is_asked_for_comes_first(home: Home, tmp_path: Path) -> No
         reach(home.target(server, identity_file=key))
 
 
-def test_a_configured_key_is_used(home: Home, server: SshServer, tmp_path: Path) -> None:
-    server.authorize(make_key(tmp_path / "mine"))
-    home.configure(f"IdentityFile {tmp_path}/mine\n")
-    reach(home.target(server))
-
-
 def test_the_ssh_agent_s_keys_are_used(home: Home, server: SshServer, ssh_agent: Path) -> None:
     assert ssh_agent.exists()
     hold(home.key)
@@ -96,10 +90,7 @@ def test_a_refusal_lists_what_was_tried_and_what_is_allowed(home: Home, server: 
 
 @pytest.mark.parametrize(
     ("option", "advice", "tried"),
-    [
-        ("PubkeyAuthentication no", "keys only", 0),
-        ("AuthenticationMethods publickey,password", "is not enough", 1),
-    ],
+    [("PubkeyAuthentication no", "keys only", 0), ("AuthenticationMethods publickey,password", "is not enough", 1)],
 )
 def test_a_server_to_which_a_key_is_not_enough_is_told(
     home: Home, tmp_path: Path, option: str, advice: str, tried: int

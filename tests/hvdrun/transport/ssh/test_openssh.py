@@ -40,6 +40,7 @@ CONFIGURATIONS = {
     "Match final all": "Match final all\n User last\nHost a\n User first\n Port 2\n",
     "Match canonical": "Match canonical\n User wrong\nMatch !canonical user *\n Port 9\n",
     "Match all": "Host b\n User b\nMatch all\n User all\n",
+    "Match not host": "Match !host b\n User right\n",
     "Match with equals": 'Match host=a originalhost="a"\n User right\n',
     "Include": "Include FOLDER/one FOLDER/t*\nPort 5\n",
     "Include in a section": "Host b\n Include FOLDER/one\nHost a\n Include FOLDER/two\n HostName after\n",
@@ -139,7 +140,6 @@ def test_a_configuration_means_what_ssh_says(tmp_path: Path, text: str) -> None:
             for case in (
                 ("ProxyJump nobody@near", False),
                 ("ProxyCommand none\nProxyJump nobody@near", True),
-                ("AddressFamily inet6", False),
                 ('Match originalhost far exec "test %h = 127.0.0.1"\nUser nobody', True),
                 ('Match final host 127.0.0.1 exec "test %h = 127.0.0.1"\nHostKeyAlias far.example', False),
             )

@@ -112,8 +112,7 @@ def test_bytes_that_are_no_text_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "prefix",
-    ["trap 'echo 3 bye >&2' EXIT; false", "trap 'exit 3' EXIT; false", "(sleep 0.2; echo 3 >&2) & false"],
+    "prefix", ["trap 'echo 3 bye >&2' EXIT; false", "trap 'exit 3' EXIT; false", "(sleep 0.2; echo 3 >&2) & false"]
 )
 def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, prefix: str) -> None:
     agent = RemoteAgent(python, f"echo why >&2; {prefix}")

@@ -1,0 +1,296 @@
+"""A world in one process: each rank is a thread, the sequencer's rules are the true ones, and so is gloo.
+
+It shows what a real world does not let a test see: who asked for what and when, and what is in flight.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from tests.worker_runtime.backends.stubs import LIMIT, run_members
+from worker_runtime.accord import Accord
+from worker_runtime.collectives import Commit, Join, make_neutral
+from worker_runtime.core import questions
+from worker_runtime.core.ordering import Ordering
+from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Restart, Signature, Wanted
+from worker_runtime.errors import HorovodInternalError, OperationRefusedError
+from worker_runtime.mentions import Mention
+from worker_runtime.operation import Members, Operation
+from worker_runtime.process_sets import ProcessSets
+from worker_runtime.torch_groups import TorchGroup
+
+LIMIT_SECONDS = LIMIT.total_seconds()
+_TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted
+ELEMENTWISE = {  # what becomes of payloads
+    Reduction.AVERAGE: np.add,
+    Reduction.SUM: np.add,
+    Reduction.MIN: np.minimum,
+    Reduction.MAX: np.maximum,
+    Reduction.PRODUCT: np.multiply,
+}
+
+
+class ThreadHandle:
+    """What a rank holds of an operation."""
+
+    def __init__(self, world: "World", rank: int, operation: Operation[Any], payload: bytes) -> None:
+        self.operation = operation
+        self.payload: bytes | memoryview = payload
+        self.terms: Release | None = None
+        self.failure: HorovodInternalError | None = None
+        self.answered = threading.Event()
+        self._world, self._rank = world, rank
+        self._result: list[Any] = []
+
+    def is_done(self) -> bool:
+        """Whether it was answered."""
+        return self.answered.is_set()
+
+    def await_answer(self) -> None:
+        """Until it was released or refused; noted."""
+        self._world.executors[self._rank].awaited.append(self.operation.question.name)
+        if self.answered.is_set():
+            return
+        executor, question, is_blocked = self._world.executors[self._rank], self.operation.question, False
+        executor.accord.begin_wait()
+        self._world.wait(self._rank, question, is_blocked=False)
+        executor.awaits = self
+        while not self.answered.wait(_TURN_SECONDS):
+            if executor.accord.is_wanted:
+                executor.awaits = None
+                executor.accord.help()
+                executor.awaits = self
+            elif not is_blocked and self._world.is_stuck:
+                is_blocked = True
+                self._world.wait(self._rank, question, is_blocked=True)
+        executor.awaits = None
+        executor.accord.end_wait()
+
+    def wait(self) -> Any:  # noqa: ANN401 - the operation's
+        """Its result, or its failure."""
+        self.await_answer()
+        if self.failure is not None:
+            raise self.failure
+        if not self._result:
+            assert self.terms is not None
+            self._result.append(self.operation.finish(self.terms, memoryview(self.payload)))
+        return self._result[0]
+
+
+class ThreadExecutor:
+    """What reducers and tests use of an executor; notes the names of what is asked and awaited."""
+
+    def __init__(self, world: "World", rank: int) -> None:
+        self.rank, self.size = rank, world.size
+        self.generation = 1
+        self.is_elastic = world.is_elastic
+        self.process_sets = ProcessSets(rank, world.size)
+        self.asked: list[str] = []
+        self.awaited: list[str] = []
+        self.notes: list[str] = []
+        self.awaits: ThreadHandle | None = None
+        self._world = world
+        self._counts: dict[tuple[int, str], int] = {}
+        self.accord = Accord(self._counts.clear)
+
+    @property
+    def all(self) -> Members:
+        """The set of all ranks."""
+        return self.find_members(0, "all")
+
+    def find_members(self, process_set: int, title: str) -> Members:
+        """As the true one."""
+        return self.process_sets.find(process_set, title)
+
+    def make_name(self, kind: str, name: str | None, process_set: int = 0) -> str:
+        """As the true one."""
+        assert name is None
+        count = self._counts[process_set, kind] = self._counts.get((process_set, kind), 0) + 1
+        return f"{kind}.noname.{f'0.{self.accord.restarts}.' if self.accord.restarts else ''}{count}"
+
+    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
+        """Tell the world."""
+        self._world.give_up(self.rank, process_set, name, reason)
+
+    def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
+        """Ask, and note it."""
+        del at_once, is_awaited
+        self.asked.append(operation.question.name)
+        self.notes.append(operation.question.signature.note)
+        return self._world.ask(self.rank, operation)
+
+    def withdraw(self, handle: ThreadHandle, reason: str) -> None:
+        """Tell the world."""
+        self._world.withdraw(self.rank, handle.operation.question, reason)
+
+    def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
+        """Ask and wait."""
+        return self.submit(operation).wait()
+
+    def commit(self, among: Members) -> None:
+        """As the true one."""
+        self.run(Commit(among))
+
+    def progress(self) -> None:
+        """Nothing is to be done: answers come by themselves."""
+
+    def join(self) -> None:
+        """Declare that this rank has no more data, and wait for all."""
+        self.run(Join(self.find_members(0, "join")))
+
+
+class World:
+    """Ranks 0 to size - 1, and what they have pending."""
+
+    def __init__(self, size: int = 2, *, is_elastic: bool = False) -> None:
+        self.size = size
+        self.is_elastic = is_elastic
+        self.executors = [ThreadExecutor(self, rank) for rank in range(size)]
+        self._ordering = Ordering(size)
+        self._lock = threading.Lock()
+        self._pending: dict[tuple[int, int, str], ThreadHandle] = {}
+        self._groups: dict[tuple[int, ...], list[TorchGroup]] = {}
+
+    def ask(self, rank: int, operation: Operation[Any]) -> ThreadHandle:
+        """A rank asks; what is then complete runs at once, in this thread."""
+        with self._lock:
+            question = operation.question
+            key = rank, question.process_set, question.name
+            payload = bytes(operation.payload) if question.signature.payload_dtype else b""
+            handle = ThreadHandle(self, rank, operation, payload)
+            assert key not in self._pending, f"{question.name} is in flight on rank {rank}"
+            self._pending[key] = handle
+            self._obey(self._ordering.ask(rank, question, tuple(operation.extents)))
+            return handle
+
+    def add_set(self, ranks: tuple[int, ...]) -> int:
+        """A process set, which all ranks have asked for; its number."""
+        question = Question(0, f"add_set.{ranks}", Signature(Kind.ADD_SET))
+        with self._lock:
+            answers = [answer for rank in range(self.size) for answer in self._ordering.ask(rank, question, ranks)]
+        (release,) = answers
+        assert isinstance(release, Release)
+        return release.value
+
+    def wait(self, rank: int, question: Question, *, is_blocked: bool) -> None:
+        """A rank waits, with its only thread."""
+        with self._lock:
+            if (rank, question.process_set, question.name) in self._pending:
+                self._obey(self._ordering.wait(rank, question.process_set, question.name, is_blocked=is_blocked))
+
+    def give_up(self, rank: int, process_set: int, name: str, reason: str) -> None:
+        """A rank will not ask."""
+        with self._lock:
+            self._obey(self._ordering.give_up(rank, process_set, name, reason))
+
+    def withdraw(self, rank: int, question: Question, reason: str) -> None:
+        """A rank does not want an answer any more."""
+        with self._lock:
+            self._obey(self._ordering.withdraw(rank, question.process_set, question.name, reason))
+
+    def run(self, body: Callable[[ThreadExecutor], Any]) -> list[Any]:
+        """Call `body` with each rank's executor in a thread of its own; the results by rank."""
+        results: list[Any] = [None] * self.size
+        errors: list[BaseException] = []
+
+        def play(rank: int) -> None:
+            try:
+                results[rank] = body(self.executors[rank])
+            except BaseException as error:  # noqa: BLE001 - the test is to see it
+                errors.append(error)
+
+        threads = [threading.Thread(target=play, args=(rank,), daemon=True) for rank in range(self.size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT_SECONDS)
+        if errors:
+            raise errors[0]
+        assert not any(thread.is_alive() for thread in threads), f"still pending: {sorted(self._pending)}"
+        return results
+
+    @property
+    def pending(self) -> list[tuple[int, int, str]]:
+        """What was asked and not answered: rank, set and name."""
+        return sorted(self._pending)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether every rank waits, and none is wanted."""
+        return all(
+            executor.awaits is not None and not executor.awaits.is_done() and not executor.accord.is_wanted
+            for executor in self.executors
+        )
+
+    def _obey(self, answers: Sequence[Any]) -> None:
+        for answer in answers:
+            if isinstance(answer, Release):
+                self._release(answer)
+            elif isinstance(answer, Wanted):
+                self.executors[answer.rank].accord.want(Mention(answer.process_set, answer.name, answer.note))
+            elif isinstance(answer, Restart):
+                for executor in self.executors:
+                    executor.accord.restart()
+            elif isinstance(answer, Refusal):
+                for rank in answer.ranks:
+                    handle = self._pending.pop((rank, answer.process_set, answer.name))
+                    handle.failure = OperationRefusedError(answer.reason)
+                    handle.answered.set()
+
+    def _release(self, terms: Release) -> None:
+        question = terms.question
+        asked = [rank for rank in terms.members if rank not in terms.joined]
+        handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
+        signature = question.signature
+        if signature.payload_dtype:
+            total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
+            for handle in handles.values():
+                handle.payload = total
+        elif signature.kind is Kind.ADD_SET:
+            for executor in self.executors:
+                executor.process_sets.add(terms.value, terms.extents[0], terms.index)
+        elif signature.kind not in (Kind.COMMIT, Kind.JOIN):
+            operations = [
+                handles[rank].operation if rank in handles else make_neutral(terms, rank) for rank in terms.members
+            ]
+            size = len(operations)
+            if terms.members not in self._groups:
+                prefix = str(terms.members)
+                self._groups[terms.members] = run_members(
+                    size, lambda position, gloo: gloo.make(prefix, position, size, "cpu", LIMIT)[0]
+                )
+            run_together(operations, self._groups[terms.members], terms)
+            for rank in terms.joined:
+                neutral = operations[terms.members.index(rank)]
+                assert (neutral.question, neutral.finish(terms, memoryview(b""))) == (question, None)
+        for handle in handles.values():
+            handle.terms = terms
+            handle.answered.set()
+
+
+def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGroup], terms: Release) -> None:
+    """Start the ranks' operations at the same time, since some wait for each other, and wait for what they do."""
+
+    def start(operation: Operation[Any], group: TorchGroup) -> None:
+        for work in operation.start(group, terms):
+            work.wait(LIMIT)
+
+    with ThreadPoolExecutor(len(operations)) as threads:
+        list(threads.map(start, operations, groups))
+
+
+def combine(question: Question, payloads: dict[int, bytes]) -> bytes:
+    """What becomes of the payloads."""
+    signature = question.signature
+    if not signature.payload_dtype:
+        return b""
+    if signature.kind is Kind.BROADCAST:
+        return payloads[signature.root]
+    assert signature.kind is Kind.ALLREDUCE
+    assert len(next(iter(payloads.values()))) <= questions.PAYLOAD_BYTES
+    parts = [np.frombuffer(payload, signature.payload_dtype) for payload in payloads.values()]
+    return reduce(ELEMENTWISE[signature.reduction], parts).tobytes()
