@@ -102,7 +102,7 @@ def split_data(data: Any, *, seed: int = 0, state: Epochs | None = None) -> Any:
         state: whose `epoch` says which epoch a pass is, for elastic training.
 
     Raises:
-        ValueError: it is no DataLoader, or has batch sampler or a sampler of its own, or its samples cannot be dealt
+        ValueError: it is no DataLoader, or has a batch sampler or a sampler of its own, or its samples cannot be dealt
             out in an elastic job; the sentence says what to write by hand.
     """
     if isinstance(data, Sampler):

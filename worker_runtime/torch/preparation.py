@@ -140,8 +140,8 @@ def prepare(
         model: a module.
         optimizer: of the model's parameters; without one nothing is averaged.
         loader: a DataLoader; `batch_size` is that of one worker.
-        scale_lr: multiply the learning rate by the number of workers, which changes in an elastic job; make a learning
-            rate scheduler after this call.
+        scale_lr: multiply the learning rate by the number of workers; with a state it follows that number. Make a
+            learning rate scheduler after this call.
         seed: of the order of shuffled samples.
         state: `hvd.elastic.TorchState(epoch=0)`, of elastic training: the model, the optimizer and the loader's sampler
             become part of it, and its `epoch` says which epoch a pass through the loader is.

@@ -14,7 +14,7 @@ class RecordedSampler(ElasticSampler):
     """An ElasticSampler whose loader records the batches, so that the program need not.
 
     A batch is in use from when the loader hands it out until the program asks for the next one, commits the state or
-    looks for changes of the job: then it has made its step. Where the program records it all the same, that counts.
+    looks for changes of the job: then it has made its step. If the program records it all the same, it counts once.
     """
 
     _in_use = 0  # samples that are handed out and not recorded
@@ -35,7 +35,7 @@ class RecordedSampler(ElasticSampler):
         super().record_batch(batch_idx, batch_size)
 
     def begin_pass(self, epoch: int | None) -> None:
-        """Go to the epoch of the next pass.
+        """Go to the epoch of the next pass, of which the first deals out among the workers that there are by then.
 
         Args:
             epoch: which one; None for the one after the present one, unless no pass through that has begun.
@@ -45,7 +45,17 @@ class RecordedSampler(ElasticSampler):
             epoch = self.epoch + self._is_begun
         if epoch != self.epoch:
             self.set_epoch(epoch)
+        elif not self._is_begun:
+            self.reset()
         self._is_begun = True
+
+    def continue_pass(self) -> bool:
+        """Deal out what lost workers have left of the epoch; whether there was any."""
+        if not self.is_outdated:
+            return False
+        self.reset()
+        self._is_begun = True
+        return True
 
     def set_epoch(self, epoch: int) -> None:
         """As `ElasticSampler.set_epoch`."""
@@ -79,15 +89,13 @@ class _RecordedLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch declares a class of its own
         """Go through what is left of the epoch, and then through what lost workers have left of it."""
         self.sampler.begin_pass(None if self._find_epoch is None else self._find_epoch())
-        while True:
+        is_left = True
+        while is_left:
             for batch in super().__iter__():
                 self.sampler.hand_out(self._rows)
                 yield batch
                 self.sampler.settle()
-            if not self.sampler.is_outdated:
-                return
-            self.sampler.reset()
-            self.sampler.begin_pass(self.sampler.epoch)
+            is_left = self.sampler.continue_pass()
 
 
 def make_recorded(loader: LoaderT, batch_size: int, find_epoch: Callable[[], int] | None) -> LoaderT:

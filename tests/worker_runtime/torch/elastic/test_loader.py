@@ -98,6 +98,13 @@ def test_training_that_begins_again_goes_on_in_the_same_epoch(runtime: SimpleNam
     assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == (list(range(COUNT)), 1)
 
 
+def test_the_first_pass_of_a_loader_is_dealt_among_the_workers_that_there_are_by_then(runtime: SimpleNamespace) -> None:
+    runtime.executor = Seat.take(0, 1)  # a worker that has not joined the others yet
+    loader = make_loader()
+    runtime.executor = Seat.take(1, 2)
+    assert read(loader, runtime) == [[1, 3], [5, 7], [9, 11]]
+
+
 def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: SimpleNamespace) -> None:
     loader, batches = make_loader(), []
     for batch in loader:
@@ -105,6 +112,7 @@ def test_what_a_lost_worker_had_left_comes_at_the_end_of_the_pass(runtime: Simpl
         runtime.executor.commit(*([1] if len(batches) == 2 else []))
     assert batches == [[0, 2], [4, 6], [8, 10], [5, 7], [9, 11]]
     assert (loader.sampler.epoch, loader.sampler.processed_num) == (0, COUNT)
+    assert ([*chain(*read(loader, runtime))], loader.sampler.epoch) == ([*range(COUNT)], 1)
 
 
 @pytest.mark.parametrize(
