@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from tests.worker_runtime.torch.training import make_model
 
 IMPORTING_INITIALIZES = hvd.is_initialized()  # before any test has run
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -25,8 +26,7 @@ def train(
     **settings: object,
 ) -> list[torch.Tensor]:
     """Train for some steps, LBFGS with a closure, and return the parameters; alone with the batches of all ranks."""
-    torch.manual_seed(3)
-    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+    model = make_model()
     called = prepare(model)
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
     if size > 1:
