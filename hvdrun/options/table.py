@@ -221,7 +221,37 @@ _TIME = (
     LAUNCHER_TIMEOUT,
 )
 
+CONFIG_FILE = Option(
+    flags=("--config-file",),
+    dest="config_file",
+    group=Group.OTHER,
+    help="Read options from this file, YAML or TOML, with their long names as keys, as in np: 8. What is typed comes "
+    "before the file, the file before the environment. Horovod's sections are understood.",
+    parse=parse_path,
+    metavar="FILE",
+    wanted="the name of a file, as in --config-file job.yaml",
+)
+WRITE_CONFIG = Option(
+    flags=("--write-config",),
+    dest="write_config",
+    group=Group.OTHER,
+    help="Write such a file with the options given, wherever from; with --dry-run nothing else is done.",
+    parse=parse_path,
+    metavar="FILE",
+    wanted="the name of a file, as in --write-config job.yaml",
+)
+
 _OUTPUT = (
+    Option(
+        flags=("--output-filename",),
+        dest="output_folder",
+        group=Group.OUTPUT,
+        help="Write what each worker prints also into files beneath this folder of this machine: DIR/rank.0/stdout, "
+        "DIR/rank.0/stderr and so on. A line goes to the rank that its worker has when it is printed.",
+        parse=parse_path,
+        metavar="DIR",
+        wanted="the name of a folder, as in --output-filename logs",
+    ),
     Option(
         flags=("--stdin", "-stdin"),
         dest="stdin_rank",
@@ -279,6 +309,8 @@ _OTHER = (
         group=Group.OTHER,
         help="Say what hvdrun itself does.",
     ),
+    CONFIG_FILE,
+    WRITE_CONFIG,
     Option(flags=("--dry-run",), dest="dry_run", group=Group.OTHER, help="Start nothing, and show what would be."),
     Option(flags=("--version",), dest="version", group=Group.OTHER, help="Print hvdrun's version.", acts=True),
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
@@ -286,3 +318,4 @@ _OTHER = (
 
 OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}
+BY_DEST: Mapping[str, Option] = {option.dest: option for option in OPTIONS}
