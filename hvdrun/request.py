@@ -19,7 +19,7 @@ from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
-from hvdrun.options import BY_DEST, Given, settle
+from hvdrun.options import Given, settle
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -57,8 +57,7 @@ def make_job(
     if "config_file" in typed:
         from hvdrun.configuration.reading import read_configuration  # noqa: PLC0415 - few jobs have a file
 
-        path = BY_DEST["config_file"].read(str(typed["config_file"]), "--config-file")
-        found = read_configuration(path, ignores_unknown=like_horovod)
+        found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
         filed, sources = found.given, found.sources
         remarks.extend(found.remarks)
     settled = settle(typed, filed, environment, sources)

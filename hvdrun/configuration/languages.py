@@ -12,6 +12,7 @@ from hvdrun.configuration.tree import Node
 from hvdrun.errors import ConfigurationError
 
 _DEEPEST = 8  # YAML's aliases can make a list that holds itself
+_TOO_DEEP = "lists and tables are nested too deeply"
 
 
 def parse_toml(text: str, name: str) -> Node:
@@ -24,6 +25,8 @@ def parse_toml(text: str, name: str) -> Node:
         return _convert_toml(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(name, f"this is no TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigurationError(name, _TOO_DEEP) from error
 
 
 def parse_yaml(text: str, name: str) -> Node:
@@ -45,6 +48,8 @@ def parse_yaml(text: str, name: str) -> Node:
         raise ConfigurationError(name, f"this is no YAML: {error.problem or error}", line) from error
     except yaml.YAMLError as error:
         raise ConfigurationError(name, f"this is no YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigurationError(name, _TOO_DEEP) from error
     return Node({}) if root is None else _convert_yaml(root, name, _DEEPEST)
 
 
@@ -63,7 +68,7 @@ def _convert_toml(value: object) -> Node:
 def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - its types say nothing of nodes
     line = node.start_mark.line + 1
     if not depth:
-        raise ConfigurationError(name, "lists and tables are nested too deeply", line)
+        raise ConfigurationError(name, _TOO_DEEP, line)
     if node.id == "scalar":
         return Node(None if node.tag == "tag:yaml.org,2002:null" else node.value, line)
     if node.id == "sequence":

@@ -3,14 +3,15 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 
 from hvdrun.configuration.languages import parse_toml, parse_yaml
 from hvdrun.configuration.tree import Node
 from hvdrun.errors import ConfigurationError
 from hvdrun.horovodrun.sections import SECTIONS, read_section
+from hvdrun.options.files import CONFIG_FILE, WRITE_CONFIG
 from hvdrun.options.option import Given, Option
-from hvdrun.options.table import CONFIG_FILE, OPTIONS, WRITE_CONFIG
+from hvdrun.options.table import OPTIONS
+from hvdrun.options.values import parse_path
 
 _TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
@@ -43,29 +44,20 @@ class Configuration:
     unknown: list[ConfigurationError] = field(default_factory=list)
 
 
-def read_configuration(path: Path, *, ignores_unknown: bool = False) -> Configuration:
+def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configuration:
     """Read a file; a name that ends with .toml says TOML, any other YAML.
 
     Args:
-        path: of the file.
+        name: of the file.
         ignores_unknown: keys that mean nothing become a remark, as Horovod's users expect; otherwise they are refused.
 
     Raises:
         ConfigurationError: it cannot be read, or an option cannot have such a value.
     """
-    name = str(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(name, f"it cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(name, "it is no text in UTF-8") from error
-    tree = parse_toml(text, name) if path.suffix == ".toml" else parse_yaml(text, name)
-    if not isinstance(tree.content, Mapping):
-        raise ConfigurationError(name, "keys with values are expected, as in np: 2", tree.line)
+    table = _load(name)
     found = Configuration()
     spelled: dict[str, str] = {}
-    for key, node in tree.content.items():
+    for key, node in sorted(table.items(), key=lambda item: item[0] in SECTIONS):  # these add to what options say
         option = KEYS.get(key.replace("_", "-"))
         if key in SECTIONS:
             _take_section(found, key, node, name)
@@ -82,6 +74,23 @@ def read_configuration(path: Path, *, ignores_unknown: bool = False) -> Configur
             raise found.unknown[0]
         found.remarks.append(f"these keys have no effect: {' '.join(map(str, found.unknown))}")
     return found
+
+
+def _load(name: str) -> Mapping[str, Node]:
+    """The table that the file is."""
+    try:
+        path = parse_path(name)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(name, f"it cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(name, "it is no text in UTF-8") from error
+    except ValueError as error:
+        raise ConfigurationError(name or "''", "no file can have such a name") from error
+    tree = parse_toml(text, name) if path.suffix == ".toml" else parse_yaml(text, name)
+    if not isinstance(tree.content, Mapping):
+        raise ConfigurationError(name, "keys with values are expected, as in np: 2", tree.line)
+    return tree.content
 
 
 def _take_section(found: Configuration, key: str, node: Node, name: str) -> None:

@@ -11,5 +11,5 @@ class Node:
     line: where it begins, counted from 1; None where the language's reader does not say.
     """
 
-    content: "str | None | tuple[Node, ...] | Mapping[str, Node]"
+    content: "str | tuple[Node, ...] | Mapping[str, Node] | None"
     line: int | None = None

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hvdrun.configuration.reading import KEYS
 from hvdrun.errors import ConfigurationError
-from hvdrun.options.option import Given, Option
+from hvdrun.options.option import Given
 from hvdrun.options.table import OPTIONS
 
 _PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9_./=-]*|\d+", re.ASCII)
@@ -25,14 +26,15 @@ def write_configuration(path: Path, given: Mapping[str, Given]) -> None:
     """
     is_toml = path.suffix == ".toml"
     text = "".join(_compose(given, is_toml=is_toml))
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:  # what is no text in UTF-8
-        raise ConfigurationError(str(path), "an option's value is no text in UTF-8, and cannot be written") from error
+    if is_toml:
+        try:
+            tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:  # it has no way to say bytes that are no text
+            raise ConfigurationError(str(path), "TOML cannot say what is no text in UTF-8: write YAML") from error
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+            file.write(text.encode())
     except OSError as error:
         raise ConfigurationError(str(path), f"it cannot be written: {error.strerror or error}") from error
 
@@ -45,12 +47,8 @@ def _compose(given: Mapping[str, Given], *, is_toml: bool) -> Iterator[str]:
     sign = " =" if is_toml else ":"
     for option in OPTIONS:
         value = given.get(option.dest)
-        if option.dest in names and option.dest not in _UNTOLD and _says_something(option, value):
+        if option.dest in names and option.dest not in _UNTOLD and value not in (None, ()):
             yield f"{names[option.dest]}{sign} {_render(value, is_toml=is_toml)}\n"
-
-
-def _says_something(option: Option, value: Given | None) -> bool:
-    return value is not None and (value != () if option.repeats else True)
 
 
 def _render(value: Given | None, *, is_toml: bool) -> str:

@@ -1,6 +1,6 @@
 """All options of horovodrun, in its own order, and what each means here."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from hvdrun.horovodrun.word import LEVELS, Word, parse_level, parse_natural, parse_number, parse_share
 from hvdrun.options.option import Given
@@ -35,8 +35,8 @@ def _switch(name: str, instead: str) -> Iterator[Word]:
         yield Word((flag,), instead=instead, excludes=name)
 
 
-def _same(*flags: str, dest: str, words: int = 1, excludes: str = "", means: Callable[[str], Given] | None = None) -> Word:
-    return Word(flags, dest=dest, words=words, excludes=excludes, means=means)
+def _same(*flags: str, dest: str, words: int = 1, excludes: str = "") -> Word:
+    return Word(flags, dest=dest, words=words, excludes=excludes)
 
 
 def _stall(flag: str, variable: str) -> Word:
@@ -50,8 +50,8 @@ WORDS: tuple[Word, ...] = (
     _same("-np", "--num-proc", dest="size"),
     Word(("--disable-cache",)),  # nothing is cached
     _same("--start-timeout", dest="start_timeout_seconds"),
-    _same("--network-interfaces", dest="interfaces", means=_list_interfaces),
-    _same("--network-interface", dest="interfaces", means=_list_interfaces),
+    Word(("--network-interfaces",), dest="interfaces", means=_list_interfaces, words=1),
+    Word(("--network-interface",), dest="interfaces", means=_list_interfaces, words=1),
     _same("--output-filename", dest="output_folder"),
     _same("--verbose", dest="verbose", words=0),
     _same("--config-file", dest="config_file"),

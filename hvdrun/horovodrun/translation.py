@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hvdrun.errors import BadValueError
 from hvdrun.horovodrun.words import Typed
 from hvdrun.options.option import Given
 from hvdrun.options.table import BY_DEST
+
 
 @dataclass(slots=True)
 class Translation:
@@ -25,18 +25,14 @@ def translate(typed: Iterable[Typed]) -> Translation:
     result = Translation()
     idle: dict[str, list[str]] = {}
     for word, flag, values in typed:
-        if word.parse is not None:
-            try:
-                word.parse(values[0])
-            except ValueError as error:
-                raise BadValueError(flag, word.wanted, values[0]) from error
+        word.check(flag, values)
         if word.instead:
             flags = idle.setdefault(word.instead, [])
             flags.extend(() if flag in flags else (flag,))
         if word.variable:
             _give(result, "forwarded", (f"{word.variable}={word.value or values[0]}",))
         if word.dest:
-            meant = word.means(values[0]) if word.means else values if len(values) > 1 else values[0] if values else True
+            meant = word.read(values)
             if meant is not None:
                 _give(result, word.dest, meant)
     result.remarks.extend(

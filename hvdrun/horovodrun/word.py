@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hvdrun.errors import BadValueError
 from hvdrun.options.option import Given
 
 
@@ -31,6 +32,27 @@ class Word:
     wanted: str = ""
     words: int = 0
     excludes: str = ""
+
+    def check(self, flag: str, values: tuple[str, ...]) -> None:
+        """Refuse what no option of hvdrun will read.
+
+        Raises:
+            BadValueError: it is not what is wanted.
+        """
+        if self.parse is None:
+            return
+        try:
+            self.parse(values[0])
+        except ValueError as error:
+            raise BadValueError(flag, self.wanted, values[0]) from error
+
+    def read(self, values: tuple[str, ...]) -> Given | None:
+        """What is given to the option `dest`; None for nothing."""
+        if self.means is not None:
+            return self.means(values[0])
+        if self.words > 1:
+            return values
+        return values[0] if values else True
 
 
 def parse_natural(text: str) -> int:

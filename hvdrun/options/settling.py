@@ -70,7 +70,7 @@ def _read(option: Option, given: Given | None, source: str) -> object:
         return bool(given)
 
     def read(value: object) -> object:
-        return tuple(option.read(x, source) for x in value) if isinstance(value, tuple) else option.read(str(value), source)
+        return tuple(map(read, value)) if isinstance(value, tuple) else option.read(str(value), source)
 
     if option.repeats:
         return tuple(read(value) for value in given) if isinstance(given, tuple) else ()

@@ -24,6 +24,7 @@ HOMES = {
     "psutil": {"hvdrun"},
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
+    "yaml": {"hvdrun.configuration"},
 }
 
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
@@ -108,7 +109,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("hvdrun.cli", {"torch", "mxnet", "numpy", "worker_runtime"}),
+        ("hvdrun.cli", {"torch", "mxnet", "numpy", "worker_runtime", "yaml", "tomllib"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
