@@ -8,6 +8,8 @@ import json
 import sys
 from contextlib import redirect_stdout
 
+MODULES = {"PyTorch": "torch", "MXNet": "mxnet"}
+
 
 def main() -> int:
     """Answer on standard output; the process's exit code."""
@@ -19,8 +21,8 @@ def main() -> int:
 
 def look() -> dict[str, bool]:
     """Which frameworks, controllers and libraries there are, by Horovod's names for them."""
-    has_torch = has_module("torch")
-    found = {"TensorFlow": False, "PyTorch": has_torch, "MXNet": has_torch and has_module("mxnet")}
+    has_torch = has_module(MODULES["PyTorch"])
+    found = {"TensorFlow": False, "PyTorch": has_torch, "MXNet": has_torch and has_module(MODULES["MXNet"])}
     libraries = dict.fromkeys(("MPI", "Gloo", "NCCL", "DDL", "CCL"), False)
     if has_torch:
         from worker_runtime import capabilities  # noqa: PLC0415 - it stands on torch

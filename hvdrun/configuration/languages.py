@@ -30,7 +30,7 @@ def parse_toml(text: str, name: str) -> Node:
 
 
 def parse_yaml(text: str, name: str) -> Node:
-    """Read YAML; an empty file is an empty table.
+    """Read YAML; an empty file is None.
 
     Raises:
         ConfigurationError: it is none, or PyYAML is missing.
@@ -50,7 +50,7 @@ def parse_yaml(text: str, name: str) -> Node:
         raise ConfigurationError(name, f"this is no YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
         raise ConfigurationError(name, _TOO_DEEP) from error
-    return Node({}) if root is None else _convert_yaml(root, name, _DEEPEST)
+    return Node(None) if root is None else _convert_yaml(root, name, _DEEPEST)
 
 
 def _convert_toml(value: object) -> Node:

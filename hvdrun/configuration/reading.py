@@ -62,7 +62,7 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
         if key in SECTIONS:
             _take_section(found, key, node, name)
         elif option is None:
-            found.unknown.append(_explain_unknown(name, key, KEYS, node.line))
+            found.unknown.append(_explain_unknown(name, key, [*KEYS, *SECTIONS], node.line))
         elif node.content is not None:
             if option.dest in spelled:
                 raise ConfigurationError(name, f"{spelled[option.dest]} and {key} mean the same", node.line)
@@ -88,6 +88,8 @@ def _load(name: str) -> Mapping[str, Node]:
     except ValueError as error:
         raise ConfigurationError(name or "''", "no file can have such a name") from error
     tree = parse_toml(text, name) if path.suffix == ".toml" else parse_yaml(text, name)
+    if tree.content is None:
+        return {}
     if not isinstance(tree.content, Mapping):
         raise ConfigurationError(name, "keys with values are expected, as in np: 2", tree.line)
     return tree.content

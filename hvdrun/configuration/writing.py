@@ -42,8 +42,7 @@ def write_configuration(path: Path, given: Mapping[str, Given]) -> None:
 def _compose(given: Mapping[str, Given], *, is_toml: bool) -> Iterator[str]:
     names: dict[str, str] = {}
     for key, option in KEYS.items():
-        if f"--{key}" in option.flags or option.dest not in names:
-            names.setdefault(option.dest, key)
+        names.setdefault(option.dest, key)
     sign = " =" if is_toml else ":"
     for option in OPTIONS:
         value = given.get(option.dest)
