@@ -109,9 +109,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
         ssh=SshOptions(
-            port=values["ssh_port"],
-            identity_file=find_identity_file(values["ssh_identity_file"], here),
-            accept_new=values["ssh_accept_new"],
+            values["ssh_port"], find_identity_file(values["ssh_identity_file"], here), values["ssh_accept_new"]
         ),
         users=listed.users,
         interfaces=tuple(dict.fromkeys(name for names in values["interfaces"] for name in names)),
