@@ -66,6 +66,7 @@ gpu: setup
 
 bench: setup
 	$(BIN)/python benchmarks/launch.py
+	$(BIN)/python benchmarks/functions.py
 	$(BIN)/python benchmarks/step_time.py --json benchmarks/step_time.json
 	$(BIN)/python benchmarks/collectives.py --json benchmarks/collectives.json
 	$(BIN)/python benchmarks/mxnet_step.py

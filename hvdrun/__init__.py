@@ -1,3 +1,20 @@
-"""hvdrun starts the workers of a distributed training job, watches them, and ends them."""
+"""hvdrun starts the workers of a distributed training job, watches them, and ends them.
 
+From Python: `hvdrun.run(function, num_proc=2)`, and `hvdrun.Cluster`. They are imported when they are used. Pythons
+that are too old for hvdrun must be able to read this file.
+"""
+
+TYPE_CHECKING = False  # as in `typing`, which they may not have
+if TYPE_CHECKING:
+    from hvdrun.cluster.cluster import Cluster, run
+
+__all__ = ["Cluster", "run"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        from hvdrun.cluster import cluster  # noqa: PLC0415 - the command line and the workers need none of it
+
+        return getattr(cluster, name)
+    raise AttributeError("module 'hvdrun' has no attribute " + repr(name))

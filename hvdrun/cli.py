@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from hvdrun import __version__
 from hvdrun.command import Surroundings, reads_program
-from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, LaunchError, UsageError
+from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageError
 from hvdrun.flags import find_command
 from hvdrun.help_page import ABOUT, EXAMPLES, EXIT_CODES
 from hvdrun.jobspec import JobSpec
@@ -212,7 +212,7 @@ def answer(text: str) -> NoReturn:
 
     Raises:
         click.exceptions.Exit: always.
-        LaunchError: it cannot be written.
+        OutputLostError: it cannot be written.
     """
     try:
         if sys.stdout is not None:  # None when hvdrun was started with it closed
@@ -223,7 +223,7 @@ def answer(text: str) -> NoReturn:
         raise click.exceptions.Exit(OUTPUT_CLOSED) from None
     except OSError as error:
         discard_stdout()
-        raise LaunchError(f"the standard output cannot be written: {error.strerror}.") from error
+        raise OutputLostError(error.strerror or str(error)) from error
     raise click.exceptions.Exit(0)
 
 

@@ -30,6 +30,16 @@ class LaunchError(HvdrunError):
     """Hvdrun itself could not launch the job; the sentence says what failed, where, and what to do."""
 
 
+class OutputLostError(HvdrunError):
+    """What was asked for cannot be written."""
+
+    exit_code: ClassVar[int] = OUTPUT_LOST
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the standard output cannot be written: {reason}; see what it is redirected to.")
+        self.reason = reason
+
+
 class BackendRefusedError(LaunchError):
     """The workers' torch cannot communicate through the backend that was asked for."""
 
@@ -154,18 +164,6 @@ class BadValueError(UsageError):
         super().__init__(f"{source} takes {wanted}, not {found!r}.")
         self.source = source
         self.found = found
-
-
-class ConfigurationError(UsageError):
-    """A configuration file cannot be read or written, or says what cannot be; `fault` is a sentence, or a part of one.
-
-    name: of the file. line: where in it, counted from 1; None where that is not known.
-    """
-
-    def __init__(self, name: str, fault: str, line: int | None = None) -> None:
-        where = name if line is None else f"{name}, line {line}"
-        super().__init__(f"{where}: {fault.rstrip('.')}{'' if fault.endswith('?') else '.'}")
-        self.line = line
 
 
 class VariableNotSetError(UsageError):

@@ -79,7 +79,11 @@ def suggest_option(word: str) -> str | None:
     """What a mistyped flag probably means; None when it resembles nothing."""
     for flag in sorted((flag for flag, option in BY_FLAG.items() if option.takes_value), key=len, reverse=True):
         rest = word.removeprefix(flag)
-        is_value = rest != word and (rest[0].isdecimal() or ":" in rest or (flag == _VARIABLE_FLAG and rest.isupper()))
+        is_value = (
+            rest != word
+            and rest.isprintable()
+            and (rest[0].isdecimal() or ":" in rest or (flag == _VARIABLE_FLAG and rest.isupper()))
+        )
         if is_value and not flag.startswith("--"):
             return f"{flag} {rest}"
     score, flag = max((_measure_likeness(word, flag), flag) for flag in BY_FLAG)

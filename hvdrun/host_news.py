@@ -67,15 +67,16 @@ def describe_closed(state: State, before: Blame, lost: Collection[str], counted:
     of which nothing is told.
     """
     recovery = state.policy.recovery
+    most = recovery.failures_per_slot
+    failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
+    causes = f"{failures} of workers that had trained no steps, or a command that cannot be started"
     for slot, blame in state.blame.slots.items():
         if blame != before.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
-            most = recovery.failures_per_slot
-            failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
-            why = f"{failures} of workers that had trained no steps, or a command that cannot be started, close a slot"
-            yield f"the slot {slot} is left alone for {recovery.forgiveness_seconds:g} s (--slot-cooldown): {why}"
+            cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
+            yield f"the slot {slot} is left alone for {cooldown}: {causes}, close a slot"
     for host, closing in state.blame.hosts.items():
         if closing != before.hosts.get(host) and host not in counted:
-            why = "it was lost" if host in lost else "workers have failed in half of its slots or more"
+            why = "it was lost" if host in lost else f"half of its slots or more are closed: {causes}, close one"
             limit = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"
             yield f"the host {host} is left alone for {limit}: {why}"
 

@@ -34,9 +34,10 @@ from rendezvous.core.events import Exited, Lost, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling
+from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
 
 if TYPE_CHECKING:
+    from hvdrun.cluster.desk import Desk
     from hvdrun.elastic_hosts import ElasticHosts
     from rendezvous.authority import Authority
     from rendezvous.server import Server
@@ -47,8 +48,10 @@ _HURRIED_CLOSE_SECONDS = 1.0  # for what is near enough to be ended properly eve
 _AGENT_START_SECONDS = 0.05  # an agent on this machine is started in a fraction of it; then it boots beside us
 
 
-def launch(spec: JobSpec, console: Console) -> int:
+def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     """Run the job to its end; the exit code.
+
+    desk: what hands functions out to its workers, where these run any.
 
     Raises:
         LaunchError: hvdrun could not do its part.
@@ -56,7 +59,7 @@ def launch(spec: JobSpec, console: Console) -> int:
     """
 
     async def run() -> Outcome:
-        return await Job(spec, console).run()
+        return await Job(spec, console, desk).run()
 
     outcome = asyncio.run(run())
     if outcome.is_interrupt:
@@ -67,12 +70,13 @@ def launch(spec: JobSpec, console: Console) -> int:
 class Job:
     """One job from its agents' start to its last line of output."""
 
-    def __init__(self, spec: JobSpec, console: Console) -> None:
+    def __init__(self, spec: JobSpec, console: Console, desk: "Desk | None" = None) -> None:
         around = name_origin(os.environ)
         token = secrets.token_hex(8)
         self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
         self._spec = spec
         self._console = console
+        self._desk = desk
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
         patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
@@ -109,16 +113,22 @@ class Job:
             signals.enter_context(answer_signals(self._stop, self._suspend))
             stack.callback(self._note_closing)
             self._output.open()
+            if self._desk is not None:
+                self._desk.open(self._ranks.rank_of, self._stop)
             self._stdin = self._open_stdin(stack)
-            self._start_line.open(started)
+            if self._desk is None:  # a program goes on printing while its workers start, and while they wait for it
+                self._start_line.open(started)
             stack.callback(self._start_line.close)
             await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome
             await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
             self._console.output.finish_all()
-            self._narrator.explain(outcome, len(self._fleet.hosts))
+            if self._desk is None:
+                self._narrator.explain(outcome, len(self._fleet.hosts))
             await self._unless_hurried(self._console.output.close(limit_seconds=None))
             await self._console.output.close(limit_seconds=0)  # does nothing, unless a signal said not to wait
+        if self._desk is not None:
+            await self._desk.close(outcome, () if outcome.worker is None else self._console.output.tail(outcome.worker))
         lost = self._output.find_exit_code()
         return replace(outcome, exit_code=outcome.exit_code or lost)
 
@@ -143,7 +153,9 @@ class Job:
         from rendezvous.authority import Authority  # noqa: PLC0415 - the same
 
         authority = Authority(self._id)
-        server = NarratedServer(self._spec.policy(), self._carry_out, authority.issue_server(), self._narrator)
+        server = NarratedServer(
+            self._spec.policy(), self._carry_out, authority.issue_server(), self._narrator, self._desk
+        )
         return await stack.enter_async_context(server), authority
 
     async def _find_hosts(self, opening: asyncio.Task[None], authority: "Authority") -> None:
@@ -216,6 +228,9 @@ class Job:
                 self._console.verbose(text)
             case Alert(text):
                 self._console.notice(text)
+            case Written(worker, number) if self._desk is not None:
+                await self._console.output.finish_task(worker)
+                self._desk.note_written(worker, number)
             case Taken() if self._stdin is not None:
                 self._stdin.ask()
             case Reserved(master) if self._static is not None:

@@ -8,6 +8,7 @@ from rendezvous.core.events import Event
 from rendezvous.core.model import Policy
 from rendezvous.credentials import Credential
 from rendezvous.server import Server
+from rendezvous.tasks import TaskDesk
 
 
 class NarratedServer(Server):
@@ -19,8 +20,9 @@ class NarratedServer(Server):
         carry_out: Callable[[Effect], None],
         credential: Credential,
         narrator: Narrator,
+        tasks: TaskDesk | None = None,
     ) -> None:
-        super().__init__(policy, carry_out, credential)
+        super().__init__(policy, carry_out, credential, tasks)
         self._narrator = narrator
 
     def tell(self, event: Event) -> None:

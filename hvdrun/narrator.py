@@ -201,6 +201,8 @@ class Narrator:
         self._losses.append(sentence.rstrip("."))
         if self._repeated.note(host, sentence.rstrip(".")):
             self._held.append(sentence.rstrip("."))
+        else:
+            self._console.verbose(f"{sentence.rstrip('.')}.")
 
     def _tell_held(self, outcome: Outcome | None = None) -> None:
         """Tell of hosts that were lost, but for what the page about this outcome tells."""

@@ -19,7 +19,7 @@ from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
-from hvdrun.options import Given, settle
+from hvdrun.options import Given, Settled, settle
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -51,6 +51,26 @@ def make_job(
     Raises:
         HvdrunError: the job is impossible, or names what does not exist.
     """
+    settled, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    if settled.values["size"] is None:
+        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(settled.values)}")
+    own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    spec = make_spec(settled.values, command, own)
+    if settled.values["write_config"] is not None:
+        from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
+
+        write_configuration(settled.values["write_config"], settled.given)
+    return replace(spec, remarks=(*spec.remarks, *remarks))
+
+
+def settle_request(
+    typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
+) -> tuple[Settled, tuple[str, ...]]:
+    """All options' values, and what to say of them; see `make_job`.
+
+    Raises:
+        HvdrunError: one cannot be read.
+    """
     remarks: list[str] = []
     filed: dict[str, Given] = {}
     sources: Mapping[str, str] = {}
@@ -66,14 +86,7 @@ def make_job(
         settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
         if idle:
             remarks.append(f"{', '.join(idle.values())} without effect: the workers of this job stay the same.")
-    if settled.values["size"] is None:
-        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(settled.values)}")
-    spec = make_spec(settled.values, command, os.environb)
-    if settled.values["write_config"] is not None:
-        from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
-
-        write_configuration(settled.values["write_config"], settled.given)
-    return replace(spec, remarks=(*spec.remarks, *remarks))
+    return settled, tuple(remarks)
 
 
 def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:

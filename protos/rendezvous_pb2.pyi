@@ -444,6 +444,109 @@ class FailReply(_message.Message):
 Global___FailReply: _TypeAlias = FailReply  # noqa: Y015
 
 @_typing.final
+class FetchTaskRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    after: _builtins.int
+    """the last function that it has run; 0 at first"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchTaskRequest: _TypeAlias = FetchTaskRequest  # noqa: Y015
+
+@_typing.final
+class TaskPart(_message.Message):
+    """The first part names the function, the others only have data."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "number", b"number"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaskPart: _TypeAlias = TaskPart  # noqa: Y015
+
+@_typing.final
+class OutcomePart(_message.Message):
+    """The first part has all but data, the others only have that."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    FOLLOWS_ANOTHER_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the function"""
+    failed: _builtins.bool
+    follows_another: _builtins.bool
+    """it failed because another worker had ended"""
+    data: _builtins.bytes
+    size: _builtins.int
+    """of all data: a stream that breaks off has less"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        number: _builtins.int = ...,
+        failed: _builtins.bool = ...,
+        follows_another: _builtins.bool = ...,
+        data: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "failed", b"failed", "follows_another", b"follows_another", "number", b"number", "size", b"size", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OutcomePart: _TypeAlias = OutcomePart  # noqa: Y015
+
+@_typing.final
+class DeliverOutcomeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeliverOutcomeReply: _TypeAlias = DeliverOutcomeReply  # noqa: Y015
+
+@_typing.final
 class WatchRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1328,6 +1431,7 @@ class Telling(_message.Message):
     FOUND_FIELD_NUMBER: _builtins.int
     PROBED_FIELD_NUMBER: _builtins.int
     ALERT_FIELD_NUMBER: _builtins.int
+    WRITTEN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def output(self) -> Global___Output: ...
     @_builtins.property
@@ -1344,6 +1448,8 @@ class Telling(_message.Message):
     def probed(self) -> Global___Probed: ...
     @_builtins.property
     def alert(self) -> Global___Alert: ...
+    @_builtins.property
+    def written(self) -> Global___Written: ...
     def __init__(
         self,
         *,
@@ -1355,16 +1461,43 @@ class Telling(_message.Message):
         found: Global___Found | None = ...,
         probed: Global___Probed | None = ...,
         alert: Global___Alert | None = ...,
+        written: Global___Written | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alert", b"alert", "found", b"found", "hello", b"hello", "output", b"output", "probed", b"probed", "remark", b"remark", "reserved", b"reserved", "taken", b"taken", "telling", b"telling", "written", b"written"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert"]  # noqa: Y015
+    _WhichOneofReturnType_telling: _TypeAlias = _typing.Literal["output", "remark", "reserved", "taken", "hello", "found", "probed", "alert", "written"]  # noqa: Y015
     _WhichOneofArgType_telling: _TypeAlias = _typing.Literal["telling", b"telling"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_telling) -> _WhichOneofReturnType_telling | None: ...
 
 Global___Telling: _TypeAlias = Telling  # noqa: Y015
+
+@_typing.final
+class Written(_message.Message):
+    """All has been told that a worker has written before it said what has become of this function."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """of the function"""
+    @_builtins.property
+    def worker(self) -> Global___WorkerId: ...
+    def __init__(
+        self,
+        *,
+        worker: Global___WorkerId | None = ...,
+        number: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Written: _TypeAlias = Written  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):

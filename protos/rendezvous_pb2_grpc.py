@@ -64,6 +64,16 @@ class RendezvousStub(object):
                 request_serializer=protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.ReportAck.FromString,
                 _registered_method=True)
+        self.FetchTask = channel.unary_stream(
+                '/hvdrun.rendezvous.v1.Rendezvous/FetchTask',
+                request_serializer=protos_dot_rendezvous__pb2.FetchTaskRequest.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.TaskPart.FromString,
+                _registered_method=True)
+        self.DeliverOutcome = channel.stream_unary(
+                '/hvdrun.rendezvous.v1.Rendezvous/DeliverOutcome',
+                request_serializer=protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.DeliverOutcomeReply.FromString,
+                _registered_method=True)
 
 
 class RendezvousServicer(object):
@@ -113,6 +123,21 @@ class RendezvousServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchTask(self, request, context):
+        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
+        none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeliverOutcome(self, request_iterator, context):
+        """What has become of a function on this worker; one that was delivered before is ignored.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RendezvousServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +170,16 @@ def add_RendezvousServicer_to_server(servicer, server):
                     servicer.Report,
                     request_deserializer=protos_dot_rendezvous__pb2.AgentReport.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.ReportAck.SerializeToString,
+            ),
+            'FetchTask': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchTask,
+                    request_deserializer=protos_dot_rendezvous__pb2.FetchTaskRequest.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.TaskPart.SerializeToString,
+            ),
+            'DeliverOutcome': grpc.stream_unary_rpc_method_handler(
+                    servicer.DeliverOutcome,
+                    request_deserializer=protos_dot_rendezvous__pb2.OutcomePart.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.DeliverOutcomeReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -309,6 +344,60 @@ class Rendezvous(object):
             '/hvdrun.rendezvous.v1.Rendezvous/Report',
             protos_dot_rendezvous__pb2.AgentReport.SerializeToString,
             protos_dot_rendezvous__pb2.ReportAck.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchTask(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/FetchTask',
+            protos_dot_rendezvous__pb2.FetchTaskRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.TaskPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeliverOutcome(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/hvdrun.rendezvous.v1.Rendezvous/DeliverOutcome',
+            protos_dot_rendezvous__pb2.OutcomePart.SerializeToString,
+            protos_dot_rendezvous__pb2.DeliverOutcomeReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -56,6 +56,12 @@ class RendezvousStub:
     """
     Report: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]
     """An agent says which workers it has; also its sign of life."""
+    FetchTask: _grpc.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]
+    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
+    none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+    """
+    DeliverOutcome: _grpc.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]
+    """What has become of a function on this worker; one that was delivered before is ignored."""
 
 @_typing.type_check_only
 class RendezvousAsyncStub(RendezvousStub):
@@ -76,6 +82,12 @@ class RendezvousAsyncStub(RendezvousStub):
     """
     Report: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.AgentReport, _rendezvous_pb2.ReportAck]  # type: ignore[assignment]
     """An agent says which workers it has; also its sign of life."""
+    FetchTask: _aio.UnaryStreamMultiCallable[_rendezvous_pb2.FetchTaskRequest, _rendezvous_pb2.TaskPart]  # type: ignore[assignment]
+    """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
+    none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+    """
+    DeliverOutcome: _aio.StreamUnaryMultiCallable[_rendezvous_pb2.OutcomePart, _rendezvous_pb2.DeliverOutcomeReply]  # type: ignore[assignment]
+    """What has become of a function on this worker; one that was delivered before is ignored."""
 
 class RendezvousServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -129,5 +141,23 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_rendezvous_pb2.ReportAck, _abc.Awaitable[_rendezvous_pb2.ReportAck]]:
         """An agent says which workers it has; also its sign of life."""
+
+    @_abc_1.abstractmethod
+    def FetchTask(
+        self,
+        request: _rendezvous_pb2.FetchTaskRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_rendezvous_pb2.TaskPart], _abc.AsyncIterator[_rendezvous_pb2.TaskPart]]:
+        """A worker of a job that runs functions waits for the next one. The stream is that function, or empty: there will be
+        none. Bytes are passed on as they come; only the program that wrote them and the worker know what they mean.
+        """
+
+    @_abc_1.abstractmethod
+    def DeliverOutcome(
+        self,
+        request_iterator: _MaybeAsyncIterator[_rendezvous_pb2.OutcomePart],
+        context: _ServicerContext,
+    ) -> _typing.Union[_rendezvous_pb2.DeliverOutcomeReply, _abc.Awaitable[_rendezvous_pb2.DeliverOutcomeReply]]:
+        """What has become of a function on this worker; one that was delivered before is ignored."""
 
 def add_RendezvousServicer_to_server(servicer: RendezvousServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

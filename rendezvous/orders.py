@@ -216,4 +216,12 @@ class Probed:
     token: bytes = field(default=b"", repr=False)
 
 
-Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed
+@dataclass(frozen=True, slots=True)
+class Written:
+    """All has been told that a worker has written before it said what has become of the task with this number."""
+
+    worker: Worker
+    number: int
+
+
+Telling = Output | Remark | Alert | Reserved | Taken | Hello | Found | Probed | Written

@@ -42,6 +42,7 @@ class Relay(pb_grpc.RendezvousServicer):
     """Serves the workers of one host.
 
     note_failure: is told of each worker that says how it will end, with the code.
+    note_outcome: is told of each worker that has run a task, with the task's number, before anybody else is.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class Relay(pb_grpc.RendezvousServicer):
         client: AgentClient,
         sequencing: Sequencing,
         note_failure: Callable[[Worker, int], None] = lambda _worker, _returncode: None,
+        note_outcome: Callable[[Worker, int], None] = lambda _worker, _number: None,
     ) -> None:
         self._host = host
         self._client = client
         self._sequencing = sequencing
         self._note_failure = note_failure
+        self._note_outcome = note_outcome
         self._board = Board()
         self._server = grpc.aio.server()
         pb_grpc.add_RendezvousServicer_to_server(self, self._server)
@@ -134,6 +137,25 @@ class Relay(pb_grpc.RendezvousServicer):
     ) -> pb.ReportAck:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, and to the server")
 
+    async def FetchTask(
+        self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]
+    ) -> AsyncIterator[pb.TaskPart]:
+        await self._decode_own(request.worker, context)
+        async with _faults_told(context), contextlib.aclosing(self._client.fetch_task(request)) as parts:
+            async for part in parts:
+                yield part
+
+    async def DeliverOutcome(
+        self,
+        request_iterator: AsyncIterator[pb.OutcomePart],
+        context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
+    ) -> pb.DeliverOutcomeReply:
+        first = await anext(request_iterator, pb.OutcomePart())
+        worker = await self._decode_own(first.worker, context)
+        self._note_outcome(worker, first.number)
+        async with _faults_told(context):
+            return await self._client.deliver_outcome(_chain(first, request_iterator))
+
     async def _decode_own(self, message: pb.WorkerId, context: grpc.aio.ServicerContext[Any, Any]) -> Worker:
         """The worker that a call names, which must be one of this host."""
         async with _faults_told(context):
@@ -142,6 +164,12 @@ class Relay(pb_grpc.RendezvousServicer):
             reason = f"worker {worker} is not on host {self._host}"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return worker
+
+
+async def _chain(first: pb.OutcomePart, others: AsyncIterator[pb.OutcomePart]) -> AsyncIterator[pb.OutcomePart]:
+    yield first
+    async for part in others:
+        yield part
 
 
 @contextlib.asynccontextmanager

@@ -6,6 +6,8 @@ the order of their events, each once, whatever becomes of the others.
 
 Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
 costs a connection, and not a line on anybody's terminal.
+
+Long because every call of the service is answered here.
 """
 
 import asyncio
@@ -35,6 +37,8 @@ from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
 from rendezvous.file_limit import count_connections
 from rendezvous.notices import Board
+from rendezvous.tasks import TaskDesk
+from rendezvous.wire.tasks import decode_outcome_head, encode_task, read_data
 
 TICK_SECONDS = 0.25
 HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a slow line needs one or two
@@ -54,9 +58,19 @@ _OPTIONS = (
 
 
 class Server:
-    """Serves one job's membership; an asynchronous context manager, so that its ports and clock end with it."""
+    """Serves one job's membership; an asynchronous context manager, so that its ports and clock end with it.
 
-    def __init__(self, policy: Policy, carry_out: Callable[[Effect], None], credential: Credential) -> None:
+    tasks: of a job whose workers run functions; None for one that runs a program.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        carry_out: Callable[[Effect], None],
+        credential: Credential,
+        tasks: TaskDesk | None = None,
+    ) -> None:
+        self.tasks = tasks
         self.state: State = membership.begin(policy)
         self._carry_out = carry_out
         self._credential = credential
@@ -252,6 +266,32 @@ class _Servicer(pb_grpc.RendezvousServicer):
         async with contextlib.aclosing(self._server.board(request.host).follow()) as notices:
             async for notice in notices:
                 yield wire.encode_notice(notice)
+
+    async def FetchTask(
+        self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]
+    ) -> AsyncIterator[pb.TaskPart]:
+        await self._authorize(context, request.worker.host)
+        desk = await self._find_tasks(context)
+        task = await desk.next(request.after)
+        for part in () if task is None else encode_task(task):
+            yield part
+
+    async def DeliverOutcome(
+        self,
+        request_iterator: AsyncIterator[pb.OutcomePart],
+        context: grpc.aio.ServicerContext[pb.OutcomePart, pb.DeliverOutcomeReply],
+    ) -> pb.DeliverOutcomeReply:
+        first = await anext(request_iterator, pb.OutcomePart())
+        await self._authorize(context, first.worker.host)
+        desk = await self._find_tasks(context)
+        async with self._faults_told(context):
+            await desk.take(decode_outcome_head(first), read_data(request_iterator))
+        return pb.DeliverOutcomeReply()
+
+    async def _find_tasks(self, context: grpc.aio.ServicerContext[Any, Any]) -> TaskDesk:
+        if self._server.tasks is None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this job runs a program, and has no tasks")
+        return self._server.tasks
 
     async def _authorize(self, context: grpc.aio.ServicerContext[Any, Any], host: str) -> None:
         identities = context.auth_context().get("x509_subject_alternative_name", ())

@@ -45,7 +45,6 @@ FILES = {
         "tests/hvdrun/network/test_restriction.py",
         "tests/hvdrun/options/test_table.py",
         "tests/hvdrun/options/test_values.py",
-        "tests/hvdrun/test_elasticity.py",
         "tests/hvdrun/test_environment.py",
         "tests/hvdrun/test_errors.py",
         "tests/hvdrun/test_flags.py",

@@ -235,6 +235,18 @@ class ExcessBackwardError(AssertionError):
         )
 
 
+class ChangedGradientError(RuntimeError):
+    """A gradient was changed while it was averaged; no HorovodInternalError: a restart would not help."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"the gradient of {parameter} was changed between backward() and step(), while it was being averaged; call "
+            "optimizer.synchronize() before you change gradients, and then step() within optimizer.skip_synchronize(); "
+            "to throw them away, call optimizer.zero_grad()"
+        )
+        self.parameter = parameter
+
+
 class SupersededError(RuntimeError):
     """An optimizer steps whose parameters a newer one averages; no HorovodInternalError: a restart would not help."""
 

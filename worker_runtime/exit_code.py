@@ -79,5 +79,4 @@ def _is_outermost(frame: FrameType) -> bool:
     program = vars(sys.modules["__main__"])
     if frame.f_globals is not program and frame.f_code is not runpy._run_module_as_main.__code__:  # type: ignore[attr-defined]  # noqa: SLF001 - under `python -m`
         return False
-    around = frame.f_back
-    return around is None or (around.f_back is None and around.f_globals is not program)  # the forkserver's
+    return frame.f_back is None

@@ -1,7 +1,8 @@
 """Imports torch once per host, and forks workers that cannot be told from executed ones.
 
 The agent starts it with the interpreter that the job's command names, in the job's own environment, as
-`python -c BOOT`; see `hvdrun/agent/prefork.py`, which holds the other end of its socket. It only imports: it runs no
+`python -m worker_runtime.forkserver DESCRIPTOR WORDS MODULES`; see `hvdrun/agent/prefork.py`, which holds the other end
+of its socket, and `hvdrun/agent/entrance`, which has Python ask `serve` what to run. It only imports: it runs no
 torch operation, opens no device and no channel, and has one thread, since what a second thread holds at the moment of
 a fork is held in the child for ever. Each worker is forked twice, so that it becomes a child of the agent, which is a
 subreaper.
@@ -18,6 +19,7 @@ optimizer that is made, which takes a second or two, so that a replacement need 
 import errno
 import gc
 import importlib
+import json
 import os
 import select
 import socket
@@ -45,20 +47,21 @@ _PID_BYTES = 32
 _IDLE_SECONDS = 5.0  # the first workers import and connect meanwhile, on the same cores
 
 
-def serve(descriptor: int, words: Sequence[str], modules: Sequence[str]) -> Program:
+def serve(descriptor: str, words: str, modules: str) -> Program:
     """Import the modules, then fork a worker for each request; returns in the workers, with what each is to run.
 
     descriptor: of the socket to the agent.
-    words: what the command starts with, after the interpreter.
+    words: what the command starts with, after the interpreter; this and `modules` are lists in JSON.
 
     Raises:
         SystemExit: in the forkserver, when the agent has gone or closed the socket.
     """
-    agent = socket.socket(fileno=descriptor)
-    import_all(modules)
+    agent = socket.socket(fileno=int(descriptor))
+    names: list[str] = json.loads(modules)
+    import_all(names)
     said = read_outputs()
-    agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(words))))
-    later = list_later(modules)
+    agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(json.loads(words)))))
+    later = list_later(names)
     has_forked = False
     while True:
         if later and has_forked and is_idle(agent):
@@ -225,3 +228,7 @@ def write(output: int, data: bytes) -> None:
     """Write all of it."""
     while data:
         data = data[os.write(output, data) :]
+
+
+if __name__ == "__main__":
+    raise SystemExit("this Python has not run the sitecustomize that the agent has put on its PYTHONPATH")

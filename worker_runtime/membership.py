@@ -1,7 +1,7 @@
 """The one door from a training process to the rendezvous package; see `own_packages` for why there is only one."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,6 +9,7 @@ from worker_runtime.own_packages import own_packages
 
 if TYPE_CHECKING:
     from rendezvous.client import WorkerClient
+    from rendezvous.client.tasks import TaskClient
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
@@ -53,7 +54,9 @@ __all__ = [
     "decode",
     "encode",
     "encode_answer",
+    "find_unsendable",
     "import_client",
+    "import_task_client",
     "limit_silence",
     "rank",
     "read_backend",
@@ -69,6 +72,20 @@ def import_client() -> "type[WorkerClient]":
     with own_packages(), _without_fork_handlers():
         from rendezvous.client import WorkerClient  # noqa: PLC0415 - see above
     return WorkerClient
+
+
+def import_task_client() -> "type[TaskClient]":
+    """The class of the client for tasks; see `import_client`."""
+    with own_packages(), _without_fork_handlers():
+        from rendezvous.client.tasks import TaskClient  # noqa: PLC0415 - see above
+    return TaskClient
+
+
+def find_unsendable(place: str, value: object, is_sendable: Callable[[object], bool]) -> str:
+    """See `rendezvous.unsendable`, which few workers need."""
+    with own_packages():
+        from rendezvous.unsendable import find  # noqa: PLC0415 - see above
+    return find(place, value, is_sendable)
 
 
 def connect(bootstrap: Bootstrap) -> "WorkerClient":

@@ -226,8 +226,12 @@ def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:
         raise ValueError(f"a process set needs at least one of the ranks 0 to {executor.size - 1}; got {list(ranks)}")
     sets = executor.process_sets
     own = process_set.process_set_id
-    if any(sets.is_current(number) for number in sets.numbers if number == own or sets.list_ranks(number) == ranks):
-        raise ValueError(f"Attempted to add a duplicate process set: {process_set}")
+    for number in sets.numbers:
+        if sets.is_current(number) and (number == own or sets.list_ranks(number) == ranks):
+            raise ValueError(
+                f"Attempted to add a duplicate process set: {process_set}; process set {number} has these ranks (after "
+                "a recovery, those that its members have now): use that set, or remove it first"
+            )
     return ranks
 
 

@@ -1,14 +1,14 @@
-"""A Python program run the way the interpreter itself runs it, in a process that is an interpreter already.
+"""A Python program run by the interpreter itself, in a process that is an interpreter already.
 
-`python script.py`, `python folder`, `python archive.zip` and `python -m module`. `__main__` is a real module that stays
-in sys.modules, so that classes defined in the script can be pickled from anywhere, at exit too. What an uncaught
-exception shows and does is left to the interpreter; only the frame that ran the program is taken out of its traceback.
+`python script.py`, `python folder`, `python archive.zip` and `python -m module`. The same functions of C run it, print
+what it does not catch, and end it; they are called where no Python function runs, so that the program's frame is the
+outermost.
 
 What cannot be made equal: modules that were imported before the program are in sys.modules from its start (so a program
-that brings one of these itself is executed); and beneath its frames lies one more, seen by `traceback.print_stack()`,
-by `warnings.warn(..., stacklevel=2)` at the top of a script, and in the depth at which recursion ends.
+that brings one of these itself is executed); and the depth at which recursion ends.
 """
 
+import ctypes
 import os
 import pkgutil
 import runpy
@@ -16,10 +16,10 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.machinery import BuiltinImporter, PathFinder, SourceFileLoader
+from functools import partial
+from importlib.machinery import BuiltinImporter, PathFinder
 from io import open_code
-from types import ModuleType, TracebackType
+from types import ModuleType
 
 from worker_runtime import own_packages
 
@@ -28,69 +28,64 @@ _MAIN = "__main__"
 _MP_MAIN = "__mp_main__"  # what children that were spawned call the script's classes when they send them back
 _OURS = frozenset({_MAIN, *own_packages.NAMES})  # the latter have a way of their own to step aside
 
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """What runs a program: `run(*arguments)`, with no frame of another function between.
-
-    variables: the program's globals.
-    """
-
-    run: Callable[..., object]
-    arguments: tuple[object, ...]
-    variables: dict[str, object]
-
-    def end(self) -> None:
-        """Do what the interpreter does after the last instruction of a script, before any atexit function."""
-        if self.run is exec:
-            for name in ("__file__", "__cached__"):
-                self.variables.pop(name, None)
-
-    def fail(self) -> None:
-        """Keep the caller's frame out of the traceback of the exception that it lets pass to the interpreter.
-
-        To be called in the frame that ran the program, which then raises the exception again.
-        """
-        if not hasattr(sys, "excepthook"):  # the interpreter has words of its own for that
-            return
-        hook = sys.excepthook
-
-        def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-            shown = None if traceback is None else traceback.tb_next
-            sys.last_traceback = shown
-            error.__traceback__ = shown
-            sys.excepthook = hook
-            _call_hook(kind, error, shown)
-            self.end()
-
-        sys.excepthook = show
+Program = Callable[..., object]  # runs it, without a frame of its own; whatever arguments it gets mean nothing
 
 
 def load(arguments: Sequence[str]) -> Program:
     """Prepare this process for the program that the command (interpreter first) names, up to its first instruction.
 
     Raises:
-        OSError, SyntaxError, ...: there is no such script, or it cannot be compiled; executing the command would say
-            the same in Python's own words.
+        OSError: there is no such script; executing the command would say the same in Python's own words.
     """
     sys.orig_argv[:] = arguments
-    main = sys.modules[_MAIN] = _make_main()
-    if _MP_MAIN in sys.modules:  # multiprocessing, imported before, has noted the former one under this name as well
-        sys.modules[_MP_MAIN] = main
+    _renew_main()
     if arguments[1] == _MODULE_FLAG:
         sys.argv[:] = [_MODULE_FLAG, *arguments[3:]]
         _search_first(os.getcwd())  # noqa: PTH109 - a string, as the interpreter has it
-        return Program(runpy._run_module_as_main, (arguments[2],), vars(main))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+        return _make_module_program(arguments[2], True)  # noqa: FBT003 - as the interpreter calls it
     sys.argv[:] = arguments[1:]
     path = _locate(arguments[1])
     if pkgutil.get_importer(path) is not None:  # a folder, or an archive
         sys.path.insert(0, path)
-        return Program(runpy._run_module_as_main, (_MAIN, False), vars(main))  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+        return _make_module_program(_MAIN, False)  # noqa: FBT003 - as above
     _search_first(_find_folder(path))
-    vars(main).update(__file__=path, __cached__=None, __loader__=SourceFileLoader(_MAIN, path))
-    with open_code(path) as file:
-        code = compile(file.read(), path, "exec", dont_inherit=True)
-    return Program(exec, (code, vars(main)), vars(main))
+    return _make_script_program(os.fsencode(path))
+
+
+def _renew_main() -> None:
+    """Have a `__main__` that garbage collections look at: what was there before the fork they leave out."""
+    main = sys.modules[_MAIN] = ModuleType(_MAIN)
+    vars(main).update(
+        __doc__=None, __loader__=BuiltinImporter, __annotations__={}, __builtins__=sys.modules["builtins"]
+    )
+    if _MP_MAIN in sys.modules:  # multiprocessing, imported before, has noted the former one under this name as well
+        sys.modules[_MP_MAIN] = main
+
+
+def _make_module_program(*arguments: object) -> Program:
+    """What the interpreter calls for `-m`. Null ends the arguments: what follows is not read."""
+    call = ctypes.PyDLL(None).PyObject_CallFunctionObjArgs
+    call.argtypes = (ctypes.py_object,) * (1 + len(arguments)) + (ctypes.c_void_p,)
+    call.restype = ctypes.py_object
+    return partial(call, runpy._run_module_as_main, *arguments, None)  # type: ignore[attr-defined]  # noqa: SLF001 - as the interpreter does
+
+
+def _make_script_program(path: bytes) -> Program:
+    """What the interpreter calls for a script, which has shown what was not caught when it returns."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fopen.restype = ctypes.c_void_p
+    file = libc.fopen(path, b"rbe")
+    if not file:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    run = ctypes.PyDLL(None).PyRun_SimpleFileExFlags
+    run.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)
+    run.restype = _conclude
+    return partial(run, file, path, True, None)  # noqa: FBT003 - the file is closed
+
+
+def _conclude(returned: int) -> None:
+    if returned:
+        raise SystemExit(1)
 
 
 def find_objection(words: Sequence[str]) -> str:
@@ -148,32 +143,3 @@ def _find_folder(path: str) -> str:
 def _search_first(folder: str) -> None:
     if not sys.flags.safe_path:
         sys.path.insert(0, folder)
-
-
-def _make_main() -> ModuleType:
-    """`__main__` as it is before the program."""
-    main = ModuleType(_MAIN)
-    vars(main).update(
-        __doc__=None, __loader__=BuiltinImporter, __annotations__={}, __builtins__=sys.modules["builtins"]
-    )
-    return main
-
-
-def _call_hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Call the excepthook, and say what the interpreter says when that fails."""
-    try:
-        sys.excepthook(kind, error, traceback)
-    except SystemExit:
-        raise
-    except BaseException as failure:  # noqa: BLE001 - whatever it is, the original exception is shown
-        own = failure.__traceback__
-        _say("Error in sys.excepthook:\n")
-        sys.__excepthook__(type(failure), failure.with_traceback(own and own.tb_next), own and own.tb_next)
-        _say("\nOriginal exception was:\n")
-        sys.__excepthook__(kind, error, traceback)
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
-        sys.stderr.flush()

@@ -17,7 +17,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdrun.search_path import prefer_own_packages
@@ -66,19 +66,20 @@ def main() -> None:
 class Vigil:
     """Looks at the family, and at its head, from time to time."""
 
-    def __init__(self, family: Family) -> None:
+    def __init__(self, family: Family, clock: Callable[[], float] = time.monotonic) -> None:
         self.heartbeat: Heartbeat | None = None
         self._family = family
-        self._look_at = time.monotonic() + LOOK_SECONDS
+        self._clock = clock
+        self._look_at = clock() + LOOK_SECONDS
 
     def look(self) -> float:
         """Look at what it is time for; for how many seconds there is nothing to do then."""
-        now = time.monotonic()
+        now = self._clock()
         if now >= self._look_at:
             self._family.look()
-            cost_seconds = time.monotonic() - now
+            cost_seconds = self._clock() - now
             self._look_at = now + max(LOOK_SECONDS, cost_seconds / _LOOKS_COST_AT_MOST)
-        left_seconds = max(0.0, self._look_at - time.monotonic())
+        left_seconds = max(0.0, self._look_at - self._clock())
         if self.heartbeat is None or self._family.head is None:
             return left_seconds
         agent = self.heartbeat.find_given_up(*self._family.head)

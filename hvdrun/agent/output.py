@@ -9,7 +9,7 @@ import os
 
 from rendezvous import wire
 from rendezvous.core.model import Worker
-from rendezvous.orders import Output, OutputStream, Telling
+from rendezvous.orders import Output, OutputStream, Telling, Written
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -44,6 +44,13 @@ class OutputForwarder(asyncio.Protocol):
         if self._flowing.is_set():
             asyncio.get_running_loop().add_reader(descriptor, self._read, descriptor)
 
+    def note_outcome(self, worker: Worker, number: int) -> None:
+        """A worker has run a task, and written what belongs to it: tell the rest of that, and that this was all."""
+        for descriptor in [descriptor for descriptor, (owner, _) in self._sources.items() if owner == worker]:
+            while self._read(descriptor):
+                pass
+        self.tell(Written(worker, number))
+
     async def close(self) -> None:
         """Return when all output has been read to its end and written; the writers must have ended.
 
@@ -74,16 +81,18 @@ class OutputForwarder(asyncio.Protocol):
         self._transport = None
         self.resume_writing()
 
-    def _read(self, descriptor: int) -> None:
+    def _read(self, descriptor: int) -> bool:
+        """Take what has come; whether there may be more."""
         try:
             data = os.read(descriptor, _CHUNK_BYTES)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._finish(descriptor)
         elif self._transport is not None:
             worker, stream = self._sources[descriptor]
             self.tell(Output(worker, stream, data))
+        return bool(data)
 
     def _finish(self, descriptor: int) -> None:
         asyncio.get_running_loop().remove_reader(descriptor)

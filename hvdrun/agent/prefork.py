@@ -13,29 +13,31 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from hvdrun.agent import processes
 from hvdrun.agent.output_file import OutputFile
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, decode, encode
 
-# The interpreter puts its working directory first on the path for `-c`: nothing may be imported from there. Whatever
-# ends the program passes through here to the interpreter, which ends the worker as it ends any other process.
-BOOT = """\
-import sys
-if not sys.flags.safe_path: del sys.path[0]
-from worker_runtime.forkserver import serve
-program = serve({descriptor}, {words}, {modules})
-try:
-    program.run(*program.arguments)
-except SystemExit:
-    raise
-except BaseException:
-    program.fail()
-    raise
-program.end()
-"""
+_SEARCH = b"PYTHONPATH"
+_ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there
 _WORDS = 2  # of the command, which say what program it is: the script, or -m and the module
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
+
+
+def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, ...]) -> list[str]:
+    """The command of a forkserver for this one.
+
+    descriptor: of its socket. modules: what it imports.
+    """
+    interpreter, *words = command[: 1 + _WORDS]
+    return [interpreter, "-m", "worker_runtime.forkserver", str(descriptor), json.dumps(words), json.dumps(modules)]
+
+
+def make_environment(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """The environment of a forkserver for a job with this one."""
+    search = os.pathsep.encode().join(filter(None, [_ENTRANCE, environment.get(_SEARCH)]))
+    return {**environment, **_ONE_THREAD, _SEARCH: search}
 
 
 class ForkserverError(Exception):
@@ -69,7 +71,6 @@ class Forkserver:
         Raises:
             OSError: it cannot be started.
         """
-        name, *words = command[: 1 + _WORDS]
         try:
             with contextlib.ExitStack() as stack:
                 self._socket, theirs = socket.socketpair()
@@ -78,12 +79,11 @@ class Forkserver:
                 # Files: a pipe that nobody reads would hold up an import that says much.
                 self._errors = OutputFile()
                 output = stack.enter_context(contextlib.closing(OutputFile()))
-                boot = BOOT.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
                 process = subprocess.Popen(
-                    [name, "-c", boot],
+                    make_command(command, theirs.fileno(), modules),
                     executable=executable,
                     cwd=directory,
-                    env={**environment, **_ONE_THREAD},
+                    env=make_environment(environment),
                     stdin=subprocess.DEVNULL,
                     stdout=output.fileno(),
                     stderr=self._errors.fileno(),

@@ -6,7 +6,6 @@ as somebody is; they take at most half of the agent's time.
 """
 
 import asyncio
-import os
 import signal
 import time
 from collections.abc import Callable, Container
@@ -122,8 +121,6 @@ class Sweeper:
 
     def _find_origin(self, process: Process, sessions: dict[int, str], doomed: dict[int, str]) -> str:
         """The origin of the worker that a process belongs to: is itself, has the session of, or was started from."""
-        if process.pid == os.getpid():
-            return ""
         if process.pid in doomed:  # a worker that was just forked leads no session yet
             return doomed[process.pid]
         if process.session in sessions:

@@ -156,6 +156,10 @@ class Watch:
         self._tell_end(worker, returncode)
         self._live[pid].kill_after(self._grace_seconds)
 
+    def note_outcome(self, worker: Worker, number: int) -> None:
+        """A worker has run a task: its output comes before whatever follows from that."""
+        self._output.note_outcome(worker, number)
+
     async def await_failed(self) -> None:
         """Return when no worker lives that has said that it fails."""
         while any(live.worker in self._told for live in self._live.values()):

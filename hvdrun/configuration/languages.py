@@ -8,8 +8,8 @@ so what YAML 1.1 makes of `on`, `1:30` or `007` does not matter. That, and a lin
 import tomllib
 from typing import Any
 
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.tree import Node
-from hvdrun.errors import ConfigurationError
 
 _DEEPEST = 8  # YAML's aliases can make a list that holds itself
 _TOO_DEEP = "lists and tables are nested too deeply"

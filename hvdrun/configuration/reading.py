@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.languages import parse_toml, parse_yaml
 from hvdrun.configuration.tree import Node
-from hvdrun.errors import ConfigurationError
 from hvdrun.horovodrun.sections import SECTIONS, read_section
 from hvdrun.options.files import CONFIG_FILE, WRITE_CONFIG
 from hvdrun.options.option import Given, Option

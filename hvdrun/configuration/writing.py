@@ -7,8 +7,8 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.reading import KEYS
-from hvdrun.errors import ConfigurationError
 from hvdrun.options.option import Given
 from hvdrun.options.table import OPTIONS
 

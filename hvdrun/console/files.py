@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdrun.console.marks import Marks
-from hvdrun.console.output import OutputMarker
+from hvdrun.console.output import STREAM_NAMES, OutputMarker
 from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.core.model import Worker
@@ -87,7 +87,7 @@ class OutputFiles:
         return await self._writer.close(limit_seconds)
 
     def _name(self, rank: int, stream: OutputStream) -> Path:
-        return self._folder / f"rank.{rank:0{self._digits}}" / stream.name.lower()
+        return self._folder / f"rank.{rank:0{self._digits}}" / STREAM_NAMES[stream]
 
     def _find(self, descriptor: int) -> Path:
         return next(self._name(*key) for key, each in self._descriptors.items() if each == descriptor)

@@ -19,9 +19,12 @@ from rendezvous.core.model import Worker
 from rendezvous.orders import OutputStream
 
 PARTIAL_LINE_SECONDS = 0.1  # after which the beginning of a line is shown
+_LOOK_SECONDS = 0.002  # between two looks whether the writer has written
 _ERASE_LINE = b"\x1b[K"
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
+
+STREAM_NAMES: Mapping[OutputStream, str] = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr"}
 
 
 class _Source(NamedTuple):
@@ -159,7 +162,7 @@ class OutputMarker:
     def _show(self, source: _Source, *lines: bytes, begun: int = 0) -> bytes:
         """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end."""
         rank, host = self._ranks[source.worker], source.worker.slot.host
-        coloured, stream = source.stream in self._coloured, source.stream.name.lower()
+        coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]
         mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
         before = self.leave_line(source.stream, source)
         lead = b"" if self._open == source else mark
@@ -228,6 +231,12 @@ class OutputPrinter:
             self._call_off(_Source(worker, stream))
             self._put(stream, self._marker.finish(worker, stream))
 
+    async def finish_task(self, worker: Worker) -> None:
+        """A worker has said all that belongs to a task: return when it is written. Its last lines begin anew."""
+        self.forget(worker)
+        while self._writer.is_behind:  # noqa: ASYNC110 - the writer is a thread
+            await asyncio.sleep(_LOOK_SECONDS)
+
     def note_typed_line(self) -> None:
         """A line was typed on hvdrun's terminal: the cursor stands at the beginning of the next."""
         self._marker.note_typed_line()
@@ -238,7 +247,7 @@ class OutputPrinter:
             self.finish(worker)
 
     def forget(self, worker: Worker) -> None:
-        """Another one has taken this worker's place: show what is left of it, and do not remember it."""
+        """What follows is another's, or belongs to another task: show what is left of it, and do not remember it."""
         self.finish(worker)
         self._marker.forget(worker)
         if self._copy is not None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.tree import Node
-from hvdrun.errors import BadValueError, ConfigurationError
+from hvdrun.errors import BadValueError
 from hvdrun.horovodrun.table import BY_WORD
 from hvdrun.horovodrun.translation import Translation, translate
 from hvdrun.horovodrun.words import Typed

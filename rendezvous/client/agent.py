@@ -5,7 +5,7 @@ connection (a firewall, a laptop that slept), a new one is made while the lease 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import grpc
 
@@ -72,6 +72,15 @@ class AgentClient:
     async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
         """Pass on that a worker has state."""
         return await self._stub.Declare(request, timeout=CALL_SECONDS)
+
+    async def fetch_task(self, request: pb.FetchTaskRequest) -> AsyncGenerator[pb.TaskPart, None]:
+        """Pass on that a worker waits for a task, and the task in its parts; there is no limit to that."""
+        async for part in self._stub.FetchTask(request):
+            yield part
+
+    async def deliver_outcome(self, parts: AsyncIterator[pb.OutcomePart]) -> pb.DeliverOutcomeReply:
+        """Pass on what has become of a task, part by part."""
+        return await self._stub.DeliverOutcome(parts)
 
     async def watch(self) -> AsyncGenerator[Notice, None]:
         """What the server's board holds for this host, through broken connections, until cancelled."""

@@ -19,6 +19,7 @@ from rendezvous.orders import (
     Reserved,
     Taken,
     Telling,
+    Written,
 )
 from rendezvous.wire.frames import frame
 from rendezvous.wire.membership import decode_endpoint, decode_worker, encode_endpoint, encode_worker
@@ -46,10 +47,12 @@ def encode_telling(telling: Telling) -> bytes:
             message = pb.Telling(found=pb.Found(addresses=map(_encode_listening, addresses), cores=cores, token=token))
         case Probed(proofs, token):
             message = pb.Telling(probed=pb.Probed(proofs=map(_encode_proof, proofs), token=token))
+        case Written(worker, number):
+            message = pb.Telling(written=pb.Written(worker=encode_worker(worker), number=number))
     return frame(message.SerializeToString())
 
 
-def decode_telling(data: bytes) -> Telling:
+def decode_telling(data: bytes) -> Telling:  # noqa: C901 - one case for each kind
     """What the agent told in one frame."""
     try:
         message = pb.Telling.FromString(data)
@@ -61,6 +64,8 @@ def decode_telling(data: bytes) -> Telling:
             return Output(decode_worker(output.worker), _decode_stream(output.stream), output.data)
         case "remark":
             return Remark(message.remark.text)
+        case "written":
+            return Written(decode_worker(message.written.worker), message.written.number)
         case "alert":
             return Alert(message.alert.text)
         case "reserved":

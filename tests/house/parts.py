@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from rich.console import Console  # noqa: E402 - after the path
 from rich.text import Text  # noqa: E402 - the same
 
 from tests.costs import Budgets, Costs, rank_files, read_shard  # noqa: E402 - the same
+from tests.house.sources import find_python_files  # noqa: E402 - the same
 
 PROGRAMS = Path(sys.executable).parent
 TESTS = "tests"
@@ -80,13 +81,14 @@ def run_part(part: Part) -> Outcome:
 
 
 def show_parts(outcomes: list[Outcome]) -> Iterator[Text]:
-    """The table of parts and tiers; red is what failed, and what did not run."""
+    """The table of parts and tiers; red is what failed, and what an installation would have let run."""
     yield Text("\nwhat each part cost", "bold")
     for outcome in outcomes:
         line = Text(f"{outcome.name:<16}{outcome.seconds:>8.1f} s  ")
         line.append("failed" if outcome.code else "ok", "red" if outcome.code else "")
         if outcome.costs and outcome.costs.skipped:
-            line.append(f", {outcome.costs.skipped.total()} skipped", "red")
+            is_curable = list_remedies(outcome.costs.skipped)
+            line.append(f", {outcome.costs.skipped.total()} skipped", "red" if is_curable else "")
         yield line
         if outcome.costs:
             for tier, seconds in outcome.costs.tiers.items():
@@ -106,19 +108,23 @@ def show_files(files: Mapping[str, float], budgets: Budgets) -> Iterator[Text]:
 
 def show_skipped(skipped: Counter[str]) -> Iterator[Text]:
     """How many tests did not run, why, and the command that installs what they need."""
-    yield Text(f"\n{skipped.total()} tests did not run:", "bold red")
-    packages: set[str] = set()
+    remedies = list_remedies(skipped)
+    yield Text(f"\n{skipped.total()} tests did not run:", "bold red" if remedies else "bold")
     for reason, count in skipped.most_common():
-        yield Text(f"{count:>6}  {reason}")
-        for found in re.findall(r"apt-get install ([a-z0-9][a-z0-9 -]*)", reason):
-            packages.update(found.split())
-    needs_root = any("root" in reason for reason in skipped)
-    sudo = "sudo " if needs_root else ""
-    commands = [f"{sudo}apt-get install {' '.join(sorted(packages))}"] if packages else []
-    if needs_root:
-        commands.append("sudo make test")
-    if commands:
-        yield Text("To run them:  ").append(" && ".join(commands), "bold")
+        yield Text(f"{count:>6}  {reason}", "red" if list_remedies([reason]) else "")
+    if remedies:
+        yield Text("To run them:  ").append(" && ".join(remedies), "bold")
+
+
+def list_remedies(reasons: Iterable[str]) -> list[str]:
+    """The commands that let tests run which were skipped for these reasons: a GPU, or hours, they cannot bring."""
+    found = [
+        word for reason in reasons for word in re.findall(r"apt-get install ([a-z0-9][a-z0-9 -]*)|\b(root)\b", reason)
+    ]
+    packages = sorted({name for names, _ in found for name in names.split()})
+    needs_root = any(root for _, root in found)
+    install = [f"{'sudo ' if needs_root else ''}apt-get install {' '.join(packages)}"] if packages else []
+    return [*install, "sudo make test"] if needs_root else install
 
 
 def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
@@ -132,14 +138,13 @@ def judge(costs: Mapping[str, Mapping[str, float]]) -> Iterator[Text]:
 
 
 def read_last() -> dict[str, Costs]:
-    """The costs of the last `make test` here, of the files that are still there."""
+    """The costs of the last `make test` here, unless something has changed since."""
     try:
         costs = Costs.read(LAST.read_text(encoding="utf-8"))
+        is_current = all((ROOT / file).stat().st_mtime <= LAST.stat().st_mtime for file in find_python_files())
     except (FileNotFoundError, ValueError):  # there was none, or it was interrupted
         return {}
-    for file in [file for file in costs.files if not (ROOT / file).exists()]:
-        del costs.files[file]
-    return {"test": costs}
+    return {"test": costs} if is_current and all((ROOT / file).exists() for file in costs.files) else {}
 
 
 def read_arguments() -> argparse.Namespace:

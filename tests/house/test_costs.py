@@ -1,6 +1,7 @@
 """What `make test` and `make nightly` report: files over their budget, what did not run, and how shards are dealt."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -59,10 +60,23 @@ def test_what_did_not_run_is_counted_with_the_command_that_installs_its_needs() 
     assert lines[-1] == "To run them:  sudo apt-get install iproute2 nftables && sudo make test"
 
 
-def test_a_part_with_skipped_tests_is_marked_red() -> None:
-    costs = Costs(skipped=Counter({"needs nft": 150}))
+@pytest.mark.parametrize(("reason", "style"), [("no fish: apt-get install fish", "red"), ("no CUDA device", "")])
+def test_skipped_tests_are_red_where_an_installation_would_let_them_run(reason: str, style: str) -> None:
+    costs = Costs(skipped=Counter({reason: 150}))
     line = list(parts.show_parts([parts.Outcome("tests", 1.0, costs=costs)]))[1]
-    assert [str(span.style) for span in line.spans if "150 skipped" in line.plain[span.start : span.end]] == ["red"]
+    assert [str(span.style) for span in line.spans if "150 skipped" in line.plain[span.start : span.end]] == (
+        [style] if style else []
+    )
+    assert [str(each.style) for each in parts.show_skipped(costs.skipped)][1] == style
+
+
+def test_costs_are_judged_as_long_as_nothing_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "LAST", tmp_path / "costs.json")
+    assert parts.read_last() == {}
+    parts.LAST.write_text('{"files": {"Makefile": 3.0}}')
+    assert parts.read_last()["test"].files == {"Makefile": 3.0}
+    os.utime(parts.LAST, (0, 0))
+    assert parts.read_last() == {}
 
 
 def test_pytest_counts_costs_in_its_workers_and_keeps_a_shard(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.house.sources import PACKAGES, ROOT
 # Where each outside package is at home. A package that is not listed has no home yet: decide where it belongs.
 HOMES = {
     "click": {"hvdrun.cli", "hvdrun.options"},
-    "cloudpickle": {"worker_runtime.objects"},
+    "cloudpickle": {"hvdrun.cluster.pickling", "worker_runtime.objects", "worker_runtime.tasks"},
     "cryptography": {"hvdrun.transport.ssh", "rendezvous.authority"},  # reads users' keys, and makes a job's own
     "google": {"protos", "rendezvous.wire"},
     "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server", "rendezvous.serving"},
@@ -109,10 +109,18 @@ def test_outside_packages_are_imported_only_at_home() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("hvdrun.cli", {"torch", "mxnet", "numpy", "worker_runtime", "yaml", "tomllib"}),
+        ("hvdrun", {"click", "cloudpickle", "hvdrun.cluster", "rendezvous"}),
+        (
+            "hvdrun.cli, hvdrun.launch",
+            {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster", "yaml", "hvdrun.horovodrun"},
+        ),
+        ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
+        ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
+        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks"}),
+        ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
     ],
 )
 def test_importing_a_room_brings_only_what_it_stands_on(module: str, absent: set[str]) -> None:

@@ -13,9 +13,9 @@ PACKAGES = ("hvdrun", "rendezvous", "worker_runtime")
 RUN_BY = {
     "hvdrun/__main__.py": "tests/system/test_exit.py",
     "hvdrun/agent/__main__.py": "tests/hvdrun/agent/test_main.py",
-    "hvdrun/agent/guardian.py": "tests/hvdrun/agent/test_guardian.py",
-    "hvdrun/process_start.py": "tests/hvdrun/test_process_start.py",
-    "hvdrun/search_path.py": "tests/hvdrun/test_search_path.py",
+    "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/test_forkserver.py",
+    "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
+    "hvdrun/process_start.py": "tests/hvdrun/test_main.py",
     "hvdrun/shim/horovod/__init__.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_offering.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",

@@ -1,19 +1,14 @@
 """Bad input: one line on stderr, the right exit code, nothing started."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from hvdrun.cli import main
-from hvdrun.console import Console
-from hvdrun.jobspec import JobSpec
 from tests.hvdrun.interpreter import run_python
 
-
-def refuse_to_launch(spec: JobSpec, _console: Console) -> int:
-    pytest.fail(f"{spec} was launched")
-
-
+REFUSE = Mock(side_effect=AssertionError("it was launched"))
 BAD_INPUT = {
     "nothing at all": ([], 2, "-np"),
     "no -np": (["true"], 2, "hvdrun -np 2 true"),
@@ -63,12 +58,13 @@ def test_bad_input_is_one_line_and_starts_nothing(
 ) -> None:
     words, code, sentence = BAD_INPUT[name]
     monkeypatch.chdir(directory)
-    assert main(words, launch=refuse_to_launch) == code
+    assert main(words, launch=REFUSE) == code
     captured = capfd.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
     assert line.startswith("hvdrun: ")
     assert sentence in line
+    assert main(["--dry-run", *words], launch=REFUSE) == code
 
 
 @pytest.mark.parametrize("name", ["no -np", "unknown command", "not executable"])

@@ -60,15 +60,11 @@ def test_a_script_that_fails_is_quoted(tmp_path: Path) -> None:
         ("true", "it names no host that has a slot", "none"),
         ("echo '# nothing'; echo a:0", "it names no host that has a slot", "none"),
         ("echo a:x", "'a:x' is no host", "nonsense"),
-        ("echo '<html>error'", "'<html>error' is no host", "nonsense"),
-        ("echo a; echo a b", "'a b' is no host", "nonsense"),
         ("printf 'a\\377'", "0xff", "nonsense"),
         ("head -c 20000000 /dev/zero", "bytes", "nonsense"),
     ],
 )
-def test_failures_that_differ_in_what_was_printed_are_of_one_kind(
-    command: str, reason: str, kind: str, tmp_path: Path
-) -> None:
+def test_failures_that_differ_in_words_are_of_one_kind(command: str, reason: str, kind: str, tmp_path: Path) -> None:
     failure = fail(command, tmp_path)
     assert reason in str(failure)
     assert failure.kind == kind
@@ -113,9 +109,7 @@ def test_a_script_is_ended_when_nobody_waits_for_it_any_more(tmp_path: Path) -> 
         wait_until(lambda: not is_alive(pid))
 
 
-def test_who_took_over_the_number_of_a_script_that_has_ended_is_not_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_took_over_an_ended_script_s_number_is_not_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = processes.look
     monkeypatch.setattr(processes, "look", lambda pid: look(pid) or look(os.getpid()))
     monkeypatch.setattr(os, "killpg", lambda *_: pytest.fail("somebody was killed"))

@@ -9,6 +9,7 @@ from rendezvous.core.model import Host
 
 EXAMPLES = [
     (errors.LaunchError("the agent on a did not start: x."), 125),
+    (errors.OutputLostError("No space left on device"), 74),
     (errors.BackendRefusedError("ucc", "/usr/bin/python", "torch has none"), 125),
     (errors.BackendNotAskedError("ucc", "/usr/bin/python", "it ended."), 125),
     (errors.HostsFailedError([errors.LaunchError("a is down."), errors.LaunchError("b is away.")], 3), 125),
@@ -43,10 +44,9 @@ def test_each_error_is_one_line_with_its_exit_code(error: errors.HvdrunError, co
 
 
 def test_every_error_of_the_module_is_tried_here() -> None:
-    defined = {
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, errors.HvdrunError)
-    }
-    assert defined - {errors.HvdrunError} == {type(error) for error, _ in EXAMPLES}
+    classes = {value for value in vars(errors).values() if isinstance(value, type)}
+    defined = {value for value in classes if issubclass(value, errors.HvdrunError)} - {errors.HvdrunError}
+    assert defined == {type(error) for error, _ in EXAMPLES}
 
 
 def test_of_very_many_hosts_that_failed_the_first_are_told() -> None:

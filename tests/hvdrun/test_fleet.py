@@ -126,17 +126,17 @@ async def test_answers_from_before_the_beginning_are_for_whoever_asks_and_so_is_
 @in_loop
 async def test_a_host_whose_agent_is_gone_or_of_no_use_is_lost(last: Exception | None, how: str) -> None:
     agent = PlayedAgent()
-    async with opened("a", a=agent) as (_, launcher):
+    async with opened("a", a=agent) as (fleet, launcher):
         agent.told.put_nowait(PIECE)
         agent.told.put_nowait(last)
         await happen(lambda: launcher.lost == [("a", how)])
         assert launcher.shown == [PIECE]
+        with pytest.raises(HostLostError, match=f"'a' was lost: {how}"):  # and not before the job began
+            await fleet.hear("a")
 
 
 @in_loop
-async def test_an_error_of_the_launcher_s_own_while_output_is_shown_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_error_of_the_launcher_while_output_is_shown_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise ZeroDivisionError
 
@@ -148,28 +148,7 @@ async def test_an_error_of_the_launcher_s_own_while_output_is_shown_is_not_lost(
 
 
 @in_loop
-async def test_a_host_in_use_that_is_asked_and_ends_was_not_lost_before_the_job_began() -> None:
-    agent = PlayedAgent()
-    async with opened("a", a=agent) as (fleet, _):
-        agent.end()
-        with pytest.raises(HostLostError, match="'a' was lost: its agent ended"):
-            await fleet.hear("a")
-
-
-@in_loop
-async def test_a_released_host_is_not_lost_and_its_last_output_is_shown() -> None:
-    agent = PlayedAgent()
-    async with opened("a", a=agent) as (fleet, launcher):
-        agent.told.put_nowait(PIECE)
-        await fleet.release()
-        assert agent.orders[-1] == Release()
-        assert (launcher.shown, launcher.lost) == ([PIECE], [])
-
-
-@in_loop
-async def test_release_waits_for_a_paused_reader_longer_than_for_a_silent_agent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_release_waits_longer_for_a_paused_reader_than_a_silent_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "RELEASE_SECONDS", 0.01)
     agent, looks = PlayedAgent(), 0
 
@@ -215,15 +194,15 @@ async def test_a_lost_host_is_abandoned_and_what_came_from_it_is_shown() -> None
         silent.told.put_nowait(PIECE)
         await fleet.release(lambda host: host == "a")
         assert (silent.is_abandoned, other.is_abandoned) == (True, False)
+        assert other.orders[-1] == Release()
         assert (launcher.shown, launcher.lost) == ([PIECE], [])
 
 
 @in_loop
 async def test_agents_that_wait_for_the_job_are_told_that_their_launcher_is_there() -> None:
     first, second, launcher = PlayedAgent(), PlayedAgent(), Launcher()
-    fleet = Fleet(
-        {"a": first, "b": second}, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06
-    )
+    agents = {"a": first, "b": second}
+    fleet = Fleet(agents, launcher.show, launcher.lose, launcher.failed.append, patience_seconds=0.06)
     await fleet.open()
     fleet.begin("a", make_begin("a"))
     before = len(first.orders)

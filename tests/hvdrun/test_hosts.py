@@ -43,47 +43,33 @@ def test_a_list_of_hosts_is_read_in_order_and_repeated_hosts_add_up(text: str, h
         ("me@a:1,a:2,me@a:3", (Host("a", 6),), {"a": "me"}),
     ],
 )
-def test_the_user_to_log_in_as_may_stand_before_a_host(
-    text: str, hosts: tuple[Host, ...], users: dict[str, str]
-) -> None:
+def test_a_user_to_log_in_as_may_stand_before_a_host(text: str, hosts: tuple[Host, ...], users: dict[str, str]) -> None:
     assert parse_hosts(text) == HostList(hosts, users)
     assert parse_hostfile(text.replace(",", "\n"), "hosts") == HostList(hosts, users)
+
+
+# What is said of a host, and of which ones.
+MALFORMED = {
+    "name:slots": ["", "a:", ":4", "a:2:3", "me@", "a b:4", "a;rm:4", "-oProxyCommand=x:1", "a\nb:2"],
+    "not a number of slots": ["a:x", "a:2.5", "a:-1", "a:٣", "[::1]:"],
+    "1 to 65536": ["a:0", "a:65537", f"a:{'9' * 6000}"],
+    "[2001:db8::1]:4": ["2001:db8::1", "me@2001:db8::1"],
+    "brackets": ["[2001:db8::1"],
+    "IPv6": ["[server1]:4"],
+    ":slots": ["[::1]4"],
+    "me@server1:4": ["@server1:4"],
+    "~/.ssh/config": ["-me@server1", "m e@server1", "$(id)@server1", "me@you@server1"],
+}
 
 
 @pytest.mark.parametrize(
     ("text", "piece", "hint"),
     [
-        ("", "", "name:slots"),
+        *((text, text, hint) for hint, texts in MALFORMED.items() for text in texts),
         ("a:2,", "", "single commas"),
         ("a:2,,b:1", "", "single commas"),
-        ("a:", "a:", "name:slots"),
-        (":4", ":4", "name:slots"),
-        ("a:x", "a:x", "'x' is not a number of slots"),
-        ("a:2.5", "a:2.5", "not a number of slots"),
-        ("a:-1", "a:-1", "not a number of slots"),
-        ("a:٣", "a:٣", "not a number of slots"),
-        ("a:0", "a:0", "1 to 65536"),
-        ("a:65537", "a:65537", "1 to 65536"),
-        (f"a:{'9' * 6000}", f"a:{'9' * 6000}", "1 to 65536"),
-        ("a:2:3", "a:2:3", "name:slots"),
-        ("2001:db8::1", "2001:db8::1", "[2001:db8::1]:4"),
         ("b:1,::1", "::1", "[::1]:4"),
-        ("[2001:db8::1", "[2001:db8::1", "brackets"),
-        ("[server1]:4", "[server1]:4", "IPv6"),
-        ("[::1]4", "[::1]4", ":slots"),
-        ("[::1]:", "[::1]:", "not a number of slots"),
-        ("@server1:4", "@server1:4", "me@server1:4"),
-        ("-me@server1", "-me@server1", "~/.ssh/config"),
-        ("m e@server1", "m e@server1", "~/.ssh/config"),
-        ("$(id)@server1", "$(id)@server1", "~/.ssh/config"),
-        ("me@you@server1", "me@you@server1", "~/.ssh/config"),
-        ("me@", "me@", "name:slots"),
-        ("me@2001:db8::1", "me@2001:db8::1", "[2001:db8::1]:4"),
         ("me@a:1,b,you@a:1", "you@a:1", "as me and as you"),
-        ("a b:4", "a b:4", "name:slots"),
-        ("a;rm:4", "a;rm:4", "name:slots"),
-        ("-oProxyCommand=x:1", "-oProxyCommand=x:1", "name:slots"),
-        ("a\nb:2", "a\nb:2", "name:slots"),
     ],
 )
 def test_a_malformed_host_is_named_with_the_right_form(text: str, piece: str, hint: str) -> None:
@@ -122,12 +108,8 @@ def test_a_hostfile_may_have_comments_blank_lines_and_every_form() -> None:
         "\ufeff# my machines\r\n\r\nserver1 slots=4 # the big one\r\n"
         "\tserver2:2\nserver3\n[2001:db8::1] slots = 2\nserver1:1"
     )
-    assert parse_hostfile(text, "hosts").hosts == (
-        Host("server1", 5),
-        Host("server2", 2),
-        Host("server3", 1),
-        Host("2001:db8::1", 2),
-    )
+    hosts = (Host("server1", 5), Host("server2", 2), Host("server3", 1), Host("2001:db8::1", 2))
+    assert parse_hostfile(text, "hosts").hosts == hosts
 
 
 @pytest.mark.parametrize("key", ["max_slots", "max-slots"])

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.elasticity import Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.jobspec import JobSpec, RemoteSide
 from rendezvous.backend import Backend
-from rendezvous.core.model import Host, Policy
+from rendezvous.core.model import Host, Policy, Recovery
 
 SPEC = JobSpec(
     command=("python", "train.py"), size=2, hosts=(Host("localhost", 2),), directory=Path("/work"), grace_seconds=1.0
@@ -20,6 +21,11 @@ def test_the_policy_is_static_and_has_the_limits() -> None:
     assert spec.policy() == Policy(
         min_size=2, max_size=2, failures_allowed=0, start_timeout_seconds=7.0, lease_seconds=8.0, grace_seconds=0.0
     )
+
+
+def test_the_recovery_policy_has_the_limits_of_the_job() -> None:
+    elasticity = Elasticity(1, None, None, 1, 7.0, 0, (2.0, 3.0), slot_failures=9, slot_cooldown_seconds=8.0)
+    assert elasticity.recovery() == Recovery(0, 7.0, (2.0, 3.0), failures_per_slot=9, forgiveness_seconds=8.0)
 
 
 def test_more_workers_than_slots_are_refused_with_all_remedies() -> None:
@@ -67,6 +73,11 @@ def test_a_backend_reaches_all_workers_whatever_else_was_forwarded() -> None:
         ({"launcher_timeout_seconds": 0.0}, "--launcher-timeout"),
         ({"grace_seconds": -0.1}, "--grace"),
         ({"grace_seconds": float("nan")}, "--grace"),
+        # others that an elastic job can have are in test_elastic_request.py
+        ({"elasticity": Elasticity(0)}, "--min-np 0"),
+        ({"elasticity": Elasticity(1, timeout_seconds=float("inf"))}, "--elastic-timeout"),
+        ({"elasticity": Elasticity(1, cooldown_seconds=(0.5, 9.0))}, "--blacklist-cooldown-range 0.5 9"),
+        ({"elasticity": Elasticity(1, cooldown_seconds=(1.0, 3601.0))}, "--blacklist-cooldown-range 1 3601"),
     ],
 )
 def test_an_impossible_job_cannot_be_made(change: dict[str, object], sentence: str) -> None:

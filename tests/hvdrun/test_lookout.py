@@ -61,7 +61,6 @@ class Script:
 
 
 def look(*answers: HostList | DiscoveryFailedError | Slow) -> tuple[list[HostList], list[str]]:
-    """What is found and what is complained of."""
     found: list[HostList] = []
     complaints: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The program itself: quiet from its first moment, and with standard streams that are closed, full or narrow."""
+"""The programs themselves: quiet from their first moment, after whatever parent, with whatever standard streams."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.cli import main
+from hvdrun import __version__
 from tests.hvdrun.interpreter import run_python
 
 
@@ -23,8 +23,9 @@ def test_help_into_a_closed_pipe_ends_like_any_program() -> None:
 def test_help_onto_a_full_disk_says_so() -> None:
     with Path("/dev/full").open("wb") as full:
         result = run_python("-m", "hvdrun", "--help", stdout=full)
-    assert result.returncode == 125
-    assert result.stderr == "hvdrun: the standard output cannot be written: No space left on device.\n"
+    remedy = "see what it is redirected to"
+    assert result.stderr == f"hvdrun: the standard output cannot be written: No space left on device; {remedy}.\n"
+    assert result.returncode == 74
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -51,12 +52,6 @@ def test_with_a_closed_stdout_the_output_goes_into_no_other_file(tmp_path: Path)
     assert (tmp_path / "file").read_bytes() == b""
 
 
-def test_without_a_stderr_nothing_is_said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "stderr", None)
-    assert main(["-np", "0"]) == 2
-    assert capfd.readouterr() == ("", "")
-
-
 def test_what_the_terminal_cannot_spell_is_spelt_out() -> None:
     run = run_python("-m", "hvdrun", "-np", "1", "--dry-run", "true", "caf\xe9", PYTHONIOENCODING="ascii")
     assert run.returncode == 0
@@ -75,6 +70,36 @@ def test_an_interruption_during_the_imports_is_no_traceback(tmp_path: Path) -> N
 def test_the_command_and_the_module_are_the_same() -> None:
     command = [str(Path(sys.executable).with_name("hvdrun")), "--version"]
     version = subprocess.run(command, capture_output=True, check=True, text=True).stdout
-    assert version.startswith("hvdrun ")
+    assert version == f"hvdrun {__version__}\n"
     run = run_python("-m", "hvdrun", "--version")
     assert (run.returncode, run.stdout, run.stderr) == (0, version, "")
+
+
+PREPARES = """
+import resource, signal
+from hvdrun.process_start import prepare_process
+
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+prepare_process()
+print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+print(*(int(signal.getsignal(number)) for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT)))
+print(*set(resource.getrlimit(resource.RLIMIT_NOFILE)))
+"""
+
+
+def test_what_a_careless_parent_left_is_taken_back_and_what_nohup_wants_stays() -> None:
+    mask, handlers, limits = run_python("-c", PREPARES).stdout.splitlines()
+    assert (mask, handlers, len(limits.split())) == ("set()", "0 1 1", 1)
+
+
+@pytest.mark.parametrize("words", ["hvdrun --version", "hvdrun.agent", "hvdrun.agent.guardian job/host x"])
+def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Path) -> None:
+    for name in ("protos", "rendezvous"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('not ours')\n", encoding="utf-8")
+    run = run_python("-m", *words.split(), cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert "not ours" not in run.stderr
+    assert "Error" not in run.stderr

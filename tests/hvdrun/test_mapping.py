@@ -66,7 +66,5 @@ def test_missing_slots_are_added_evenly(slots: tuple[int, ...], size: int, raise
         (MapBy.NODE, True, 8, [5, 3]),
     ],
 )
-def test_mapping_and_oversubscription_go_together(
-    map_by: MapBy, *, oversubscribe: bool, size: int, slots: list[int]
-) -> None:
+def test_mapping_goes_with_oversubscription(map_by: MapBy, *, oversubscribe: bool, size: int, slots: list[int]) -> None:
     assert count_slots(map_workers(make_hosts(4, 2), size, map_by, oversubscribe=oversubscribe)) == slots

@@ -40,19 +40,8 @@ class Paper:
         self.notices: list[str] = []
         self.details: list[str] = []
         self.pages: list[Page] = []
+        self.notice, self.verbose, self.page = self.notices.append, self.details.append, self.pages.append
         self.output = self
-
-    def notice(self, text: str) -> None:
-        """See `Console`."""
-        self.notices.append(text)
-
-    def verbose(self, text: str) -> None:
-        """See `Console`."""
-        self.details.append(text)
-
-    def page(self, page: Page) -> None:
-        """See `Console`."""
-        self.pages.append(page)
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """See `OutputPrinter`."""
@@ -82,19 +71,6 @@ def make_state(spec: JobSpec = ELASTIC, number: int = 1) -> State:
 
 
 STATE = make_state()
-
-
-def test_losses_and_how_the_job_goes_on_are_a_line_each(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_state(STATE)
-    narrator.note_event(Exited(TWO, -9), STATE)
-    narrator.note_event(Lost("b", "its ssh connection was lost."), STATE)
-    for _ in range(2):
-        narrator.note_state(replace(STATE, generation=Generation(2, (ONE, Worker(TWO.slot, 2)))))
-    assert paper.notices == [
-        "rank 1 (b:0) was lost: killed by SIGKILL (signal 9).",
-        "the host b was lost: its ssh connection was lost.",
-        "the job goes on with 2 workers.",
-    ]
 
 
 SILENT = "rank 0 does not reach 10.0.0.3 any more, which has acknowledged nothing for 3 s"
@@ -147,6 +123,7 @@ def stand(worker: Worker, standing: Standing) -> State:
 
 
 NOT_FOUND = "the command 'train' was not found"
+NEWCOMER = "the worker b:0, which was started beside the others,"
 
 
 @pytest.mark.parametrize(
@@ -163,8 +140,12 @@ NOT_FOUND = "the command 'train' was not found"
         ([(Exited(Worker(TWO.slot, 2), 1), STATE)], []),
         ([(Exited(TWO, -15), stand(TWO, Standing.LEAVING))], []),
         ([(Lost("c", "nobody knows it"), STATE)], []),
+        (
+            [(Exited(TWO, 0), state) for state in (replace(STATE, generation=None), STATE, stand(TWO, Standing.ENDED))],
+            [f"{NEWCOMER} ended well before it had joined them: it is not started again."],
+        ),
     ],
-    ids=["fails", "has a reason", "cannot start", "well", "after the end", "unknown", "is ended", "unknown host"],
+    ids=["fails", "reason", "cannot start", "well", "at the end", "unknown", "is ended", "unknown host", "newcomer"],
 )
 def test_each_loss_is_reported_once(
     paper: Paper, narrator: Narrator, events: list[tuple[Event, State]], notices: list[str]
@@ -172,21 +153,6 @@ def test_each_loss_is_reported_once(
     for event, state in events:
         narrator.note_event(event, state)
     assert paper.notices == notices
-
-
-def test_a_worker_that_is_given_up_is_reported_as_lost(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_given_up(GIVEN_UP)
-    assert paper.notices == [f"{GIVEN_UP.reason}."]
-    narrator.explain(TOO_FEW, 2)
-    assert paper.pages[0].notes[0] == f"Lost before: {GIVEN_UP.reason}."
-
-
-def test_a_newcomer_that_ends_well_before_it_has_joined_is_told_once(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_event(Exited(TWO, 0), replace(STATE, generation=None))
-    narrator.note_event(Exited(TWO, 0), STATE)
-    narrator.note_event(Exited(TWO, 0), stand(TWO, Standing.ENDED))
-    (notice,) = paper.notices
-    assert notice.startswith("the worker b:0, which was started beside the others, ended well before it had joined")
 
 
 def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator) -> None:
@@ -197,16 +163,18 @@ def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator
     assert len(paper.details) == 4
 
 
-def test_a_lost_host_is_told_once_and_one_that_is_not_named_any_more_was_told_already(
-    paper: Paper, narrator: Narrator
-) -> None:
+def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, narrator: Narrator) -> None:
     narrator.note_event(Lost("b", "gone"), STATE)
     narrator.note_dismissal(Dismiss("b", "it was lost"))
     narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)"))
     narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
     assert paper.notices == []
-    narrator.note_state(STATE)
-    assert paper.notices == ["the host b was lost: gone.", "host a was lost: its agent was silent for 5 s (--lease)."]
+    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
+    assert paper.notices == [
+        "the host b was lost: gone.",
+        "host a was lost: its agent was silent for 5 s (--lease).",
+        "the worker in the slot b:0 is started again.",
+    ]
 
 
 def test_hosts_that_come_and_go_are_told() -> None:
@@ -228,12 +196,10 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
-    why = (
-        "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started, close"
-    )
+    why = "3 failures (--slot-failures) of workers that had trained no steps, or a command that cannot be started"
     assert paper.notices == [
-        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why} a slot.",
-        f"the host a is left alone for {cooldown}: workers have failed in half of its slots or more.",
+        f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
+        f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
         "the host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
     ]
@@ -246,9 +212,8 @@ def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
     alone.note_event(HostsChanged((Host("b", 1),)), play("policy min=1 max=2 failures=any", *story[1:]))
     assert paper.notices == []
     alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
-    assert paper.notices == [
-        "the worker on the host a stays there until it ends: with --max-np 1 no other can take its state over."
-    ]
+    why = "with --max-np 1 no other can take its state over"
+    assert paper.notices == [f"the worker on the host a stays there until it ends: {why}."]
 
 
 def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
@@ -260,11 +225,11 @@ def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(pa
     lost = [f"the host h{host} was lost: h{host} is not known." for host in range(5)]
     left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
     assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
+    assert paper.details == [f"the host h{host} was lost: h{host} is not known." for host in range(5, 8)]
     now[0] += 60
     narrator.note_state(state)
-    assert paper.notices[10:] == [
-        "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
-    ]
+    sum_up = "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
+    assert paper.notices[10:] == [sum_up]
     now[0] += 60
     lose(narrator, state, Lost("a", "a is not known"))
     assert paper.notices[11] == "the host a was lost: a is not known."
@@ -300,13 +265,6 @@ def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
     assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
 
 
-def test_a_lost_host_is_told_before_what_is_done_about_it(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_event(Lost("b", "gone"), STATE)
-    narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
-    narrator.note_state(make_state(number=0))
-    assert paper.notices == ["the host b was lost: gone.", "the worker in the slot b:0 is started again."]
-
-
 FIRST = blame_worker(Exited(ONE, 3), 0)
 STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
@@ -318,22 +276,27 @@ TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were 
 @pytest.mark.parametrize(
     ("losses", "outcome", "notes"),
     [
-        ([Lost("b", "gone")], TOO_FEW, ("Lost before: the host b was lost: gone.", MAY_GO_ON)),
+        ([Lost("b", "gone.")], TOO_FEW, ("Lost before: the host b was lost: gone.", MAY_GO_ON)),
+        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_GO_ON)),
         ([Exited(TWO, -9), Exited(ONE, 3)], STATE_LOST, (LOST_FIRST,)),
         ([], fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
         ([Exited(TWO, -9), Lost("b", "its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
         ([Exited(TWO, -9), Dismiss("b", HOST_LOST.reason)], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
     ],
-    ids=["too few", "state lost", "fails again", "host lost", "host dismissed"],
+    ids=["too few", "given up", "state lost", "fails again", "host lost", "host dismissed"],
 )
 def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, narrator: Narrator, losses: list[Event | Dismiss], outcome: Outcome, notes: tuple[str, ...]
+    paper: Paper, narrator: Narrator, losses: list[Event | Dismiss | Terminate], outcome: Outcome, notes: tuple[str]
 ) -> None:
     for loss in losses:
-        if isinstance(loss, Dismiss):
-            narrator.note_dismissal(loss)
-        else:
-            narrator.note_event(loss, STATE)
+        match loss:
+            case Dismiss():
+                narrator.note_dismissal(loss)
+            case Terminate():
+                narrator.note_given_up(loss)
+                assert paper.notices == [f"{loss.reason}."]
+            case _:
+                narrator.note_event(loss, STATE)
     narrator.note_state(replace(STATE, outcome=outcome))
     narrator.explain(outcome, 2)
     last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
@@ -362,9 +325,7 @@ def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrato
 
 
 @pytest.mark.parametrize("is_formed", [True, False])
-def test_the_page_names_ended_ranks_of_workers_that_had_joined_the_others(
-    paper: Paper, narrator: Narrator, *, is_formed: bool
-) -> None:
+def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator: Narrator, *, is_formed: bool) -> None:
     if is_formed:
         narrator.note_state(STATE)
         narrator.note_end_ordered(Worker(TWO.slot, 2))
@@ -386,9 +347,7 @@ NOT_STARTED = blame_worker(Exited(TWO, 127, NOT_FOUND, cannot_start=True), 1)
     ],
     ids=["host lost", "not started on one of several", "not started", "ended well"],
 )
-def test_the_end_of_a_static_job_is_all_that_is_reported(
-    paper: Paper, outcome: Outcome, hosts: int, notices: list[str]
-) -> None:
+def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
     narrator = make_narrator(paper, STATIC)
     narrator.note_event(Exited(TWO, 3), make_state(STATIC))
     narrator.note_given_up(GIVEN_UP)

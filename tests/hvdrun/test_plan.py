@@ -13,19 +13,8 @@ from hvdrun.elasticity import Elasticity
 from hvdrun.errors import TooFewSlotsNowError
 from hvdrun.horovod_path import FOLDER
 from hvdrun.jobspec import JobSpec, RemoteSide, SshOptions
-from hvdrun.plan import (
-    LATER,
-    THERE,
-    THIS_MACHINE,
-    HostPlan,
-    Plan,
-    WorkerPlan,
-    explain_start,
-    explain_way,
-    make_plan,
-    render_plan,
-)
-from rendezvous.core.model import Assignment, Host, Slot
+from hvdrun.plan import LATER, THERE, THIS_MACHINE, Plan, explain_start, explain_way, make_plan, render_plan
+from rendezvous.core.model import Host
 
 PATH = {b"PATH": os.fsencode(os.environ["PATH"])}
 PYTHON = ("python3", "train.py")
@@ -119,8 +108,7 @@ def test_the_plan_tells_how_the_agent_of_another_host_is_started(mixed: JobSpec)
 
 
 @pytest.mark.parametrize(
-    ("bind_to", "told"),
-    [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")],
+    ("bind_to", "told"), [(BindTo.NONE, "nothing"), (BindTo.CORE, "a core each"), (BindTo.NUMA, "a NUMA node each")]
 )
 def test_what_workers_are_bound_to_is_told(spec: JobSpec, bind_to: BindTo, told: str) -> None:
     assert f"  bound to   {told}\n" in render_plan(make_plan(replace(spec, bind_to=bind_to), PATH))
@@ -147,25 +135,6 @@ def test_the_way_of_starting_is_told_with_its_reason(
     assert explain_start(changed, changed.command, environment).startswith(start)
 
 
-def make_small_plan(tmp_path: Path, *, workers: int = 1, **changes: object) -> Plan:
-    """One host's plan, whatever it may have to show."""
-    assignment = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
-    members = tuple(WorkerPlan(Slot("a", index), assignment, {"RANK": str(index)}) for index in range(workers))
-    host = HostPlan(
-        host="a",
-        way=THIS_MACHINE,
-        agent=None,
-        command=("true",),
-        program="/bin/true",
-        start="executed",
-        bound_to="nothing",
-        environment={},
-        removed=(),
-        workers=members,
-    )
-    return Plan(tmp_path, (replace(host, **changes),))  # type: ignore[arg-type]  # whatever the test changes
-
-
 def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
     text = render_plan(make_plan(spec, PATH | {b"HVD_ODD": b"1"}))
     lines = text.splitlines()
@@ -189,24 +158,22 @@ def test_the_plan_is_a_table_and_a_part_for_each_host(spec: JobSpec) -> None:
     assert not any(line.startswith("    rank 2: ") for line in lines)
 
 
-def test_secrets_are_masked(tmp_path: Path) -> None:
-    environment = {"HVD_TOKEN": "hunter2", "PLAIN": "http://u:hunter2@h"}
-    plan = make_small_plan(tmp_path, workers=2, environment=environment, command=("x", "--password", "hunter2"))
-    worker = replace(plan.hosts[0].workers[0], environment={"HVD_SECRET": "hunter2"})
-    plan = replace(plan, hosts=(replace(plan.hosts[0], workers=(worker, worker)),))
-    text = render_plan(plan)
+def test_secrets_are_masked(spec: JobSpec) -> None:
+    forwarded = {b"MY_TOKEN": b"hunter2", b"PLAIN": b"http://u:hunter2@h"}
+    job = replace(spec, size=2, command=("sh", "--password", "hunter2"), forwarded=forwarded)
+    (host,) = make_plan(job, PATH).hosts
+    worker = replace(host.workers[0], environment={"HVD_SECRET": "hunter2"})
+    text = render_plan(Plan(spec.directory, (replace(host, workers=(worker, worker)),)))
     assert "hunter2" not in text
     assert text.count("***") == 5
 
 
 @pytest.mark.parametrize("word", ["a b", "it's", "two\nlines", "\x1b[31m", "\udcff", "caf\xe9\n", "back\\slash\t'", ""])
-def test_every_word_can_be_given_to_a_shell_again(tmp_path: Path, word: str) -> None:
-    plan = make_small_plan(tmp_path, command=("printf", "%s", word))
-    text = render_plan(plan)
+def test_every_word_can_be_given_to_a_shell_again(spec: JobSpec, word: str) -> None:
+    text = render_plan(make_plan(replace(spec, size=1, command=("printf", "%s", word)), PATH))
     (line,) = [line for line in text.splitlines() if line.startswith("  command")]
     assert line.isprintable()
-    command = line.removeprefix("  command    ")
-    run = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    run = subprocess.run(["bash", "-c", line.removeprefix("  command    ")], capture_output=True, check=True)
     assert run.stdout == os.fsencode(word)
 
 

@@ -5,6 +5,8 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +23,6 @@ OWN_PYTHON = sys.executable
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """The python on PATH."""
     path = tmp_path / "bin" / "python"
     path.parent.mkdir()
     path.write_text("#!/bin/sh\n")
@@ -50,9 +51,7 @@ def test_a_job_on_this_machine_keeps_its_python_as_it_was_typed(spec: JobSpec, a
     assert prepare(local, around, is_here) == (local, ())
 
 
-def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
-    spec: JobSpec, around: Surroundings, python: str
-) -> None:
+def test_with_another_host_all_use_this_machines_python(spec: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(spec, around, is_here)
     assert prepared.command == (python, "train.py")
     assert prepared.remote == RemoteSide(frozenset({"there"}), (python, "train.py"), python)
@@ -61,9 +60,7 @@ def test_where_another_host_takes_part_all_use_the_path_of_this_machines_python(
 
 
 @pytest.mark.parametrize(
-    ("typed", "there"),
-    [("python", "/there/python"), ("{python}", "{python}")],
-    ids=["bare", "with its path"],
+    ("typed", "there"), [("python", "/there/python"), ("{python}", "{python}")], ids=["bare", "with its path"]
 )
 def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     spec: JobSpec, around: Surroundings, python: str, typed: str, there: str
@@ -75,21 +72,20 @@ def test_another_python_for_the_other_hosts_takes_the_place_of_a_bare_one(
     assert prepared.remote == RemoteSide(frozenset({"there"}), remote_command, "/there/python")
 
 
-@pytest.mark.parametrize("command", [("no-such-program",), ("./no-such-program",), ("python", "missing.py")])
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"command": ("no-such-program",)}, CommandNotFoundError),
+        ({"command": ("./no-such-program",)}, CommandNotFoundError),
+        ({"command": ("python", "missing.py")}, ScriptNotFoundError),
+        ({"directory": Path("/missing")}, DirectoryNotFoundError),
+    ],
+)
 def test_what_is_missing_here_matters_only_where_workers_run_here(
-    command: tuple[str, ...], spec: JobSpec, around: Surroundings
+    change: dict[str, Any], error: type[Exception], spec: JobSpec, around: Surroundings
 ) -> None:
-    asked = replace(spec, command=command)
-    with pytest.raises((CommandNotFoundError, ScriptNotFoundError)):
-        prepare(asked, around, is_here)
-    prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
-
-
-def test_a_working_directory_that_is_missing_here_matters_only_where_workers_run_here(
-    spec: JobSpec, around: Surroundings
-) -> None:
-    asked = replace(spec, directory=spec.directory / "missing")
-    with pytest.raises(DirectoryNotFoundError, match="missing"):
+    asked = replace(spec, **change)
+    with pytest.raises(error, match=r"no-such-program|missing"):
         prepare(asked, around, is_here)
     prepare(replace(asked, hosts=(Host("there", 4),)), around, is_here)
 
@@ -100,19 +96,16 @@ def test_another_user_on_this_machine_is_refused(spec: JobSpec, around: Surround
     prepare(replace(spec, users={"there": "no-such-user"}), around, is_here)
 
 
-def test_hosts_that_get_no_worker_are_not_asked_for(spec: JobSpec, around: Surroundings) -> None:
-    def refuse(host: str) -> bool:
-        pytest.fail(f"{host} was looked up")
-
-    small = replace(spec, hosts=(Host("localhost", 4), Host("b", 1)))
-    assert find_used(small) == ("localhost",)
-    assert prepare(small, around, refuse)[0] == small
-
-
 @pytest.mark.parametrize(("size", "used"), [(1, "a"), (2, "a"), (3, "ab"), (4, "abc"), (5, "abc")])
-def test_the_hosts_that_get_workers_are_the_first_ones(size: int, used: str, spec: JobSpec) -> None:
-    hosts = (Host("a", 2), Host("b", 1), Host("c", 5))
-    assert find_used(replace(spec, size=size, hosts=hosts)) == tuple(used)
+def test_the_hosts_that_get_workers_are_the_first_ones_and_no_others_are_looked_up(
+    size: int, used: str, spec: JobSpec, around: Surroundings
+) -> None:
+    small = replace(spec, size=size, hosts=(Host("a", 2), Host("b", 1), Host("c", 5)))
+    assert find_used(small) == tuple(used)
+    look_up = Mock(return_value=True)
+    prepare(small, around, look_up)
+    assert sorted(call.args[0] for call in look_up.call_args_list) == list(used)
+    assert find_used(replace(small, elasticity=Elasticity(1))) == ("a", "b", "c")
 
 
 def test_names_are_looked_up_all_at_once() -> None:
@@ -132,9 +125,7 @@ def discovered(spec: JobSpec) -> JobSpec:
     return replace(spec, hosts=(), elasticity=Elasticity(1, script="./hosts"))
 
 
-def test_a_job_whose_hosts_are_not_known_yet_is_ready_for_other_machines(
-    discovered: JobSpec, around: Surroundings, python: str
-) -> None:
+def test_a_job_of_unknown_hosts_is_ready_for_others(discovered: JobSpec, around: Surroundings, python: str) -> None:
     prepared, details = prepare(discovered, around, is_here)
     assert prepared.remote == RemoteSide(frozenset(), (python, "train.py"), python)
     assert any("none so far" in detail for detail in details)
@@ -164,8 +155,3 @@ def test_what_this_machine_lacks_is_told_when_a_script_names_it(discovered: JobS
     spec = take_in(spec, HostList((Host("there", 1),), {}), around, is_here)
     with pytest.raises(ScriptNotFoundError):
         take_in(spec, HostList((Host("here", 1),), {}), around, is_here)
-
-
-def test_all_hosts_of_an_elastic_job_may_be_used(spec: JobSpec) -> None:
-    assert find_used(replace(spec, size=1)) == ("here",)
-    assert find_used(replace(spec, size=1, elasticity=Elasticity(1))) == ("here", "there")

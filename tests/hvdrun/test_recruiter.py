@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,21 +35,15 @@ class Office:
         self.begun: list[str] = []
         self.failed: dict[str, LaunchError] = {}
         self.fleet = Fleet({}, ignore, lambda *_: None, refuse)
-        self._spec = JobSpec(
-            ("true",),
-            1,
-            (Host("a", 1),),
-            Path("/"),
-            Elasticity(1),
-            start_timeout_seconds=start_timeout_seconds,
-        )
+        spec = JobSpec(("true",), 1, (Host("a", 1),), Path("/"), Elasticity(1))
+        self._spec = replace(spec, start_timeout_seconds=start_timeout_seconds)
         self.recruiter = Recruiter(
             self.fleet,
             self,
             look=lambda: self._spec,
             reach=lambda host: self.agents[host],
             begin=self._begin,
-            fail=self._fail,
+            fail=self.failed.__setitem__,
         )
 
     async def extend(self, spec: JobSpec, newcomers: list[str]) -> dict[str, Answer]:
@@ -65,9 +60,6 @@ class Office:
     def _begin(self, host: str, route: Route) -> None:
         assert route == ROUTE
         self.begun.append(host)
-
-    def _fail(self, host: str, error: LaunchError) -> None:
-        self.failed[host] = error
 
 
 @asynccontextmanager
@@ -131,17 +123,12 @@ async def test_each_host_fails_for_itself() -> None:
             office.recruiter.want(host)
         office.let_start(*"abc")
         await happen(lambda: office.begun == ["a"] and len(office.failed) == 2)
-        assert {host: str(error) for host, error in office.failed.items()} == {
-            "b": "b is down",
-            "c": "no way",
-        }
+        assert {host: str(error) for host, error in office.failed.items()} == {"b": "b is down", "c": "no way"}
 
 
 @pytest.mark.parametrize(("error", "words"), [(OSError(24, "no files"), "no files"), (ValueError("x"), "own, please")])
 @in_loop
-async def test_an_error_that_nobody_expects_is_the_host_s_failure_as_well(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
-) -> None:
+async def test_an_unexpected_error_fails_a_host(monkeypatch: pytest.MonkeyPatch, error: Exception, words: str) -> None:
     async def fail(_: PlayedAgent) -> None:
         raise error
 

@@ -27,13 +27,15 @@ def test_the_words_of_mpirun_become_a_job(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    key.touch()
-    options = ["-p", "2222", "-i", str(key), "--ssh-accept-new", "--nics", "eth0,ib0", "-bind-to", "socket"]
+def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("key").touch()
+    options = "-np 1 -H me@a:2 -p 2222 -i key --ssh-accept-new --nics eth0 --network-interface ib0,eth0 -bind-to socket"
     remote = ["--remote-python", "/there/python", "--remote-prefix", "source env.sh"]
-    spec = read_spec(["-np", "1", "-H", "me@a:2", *options, *remote, "true"])
-    assert spec.ssh == SshOptions(port=2222, identity_file=key, accept_new=True)
+    spec = read_spec([*options.split(), *remote, "true"])
+    assert spec.ssh == SshOptions(port=2222, identity_file=tmp_path / "key", accept_new=True)
     assert (spec.users, spec.interfaces, spec.bind_to) == ({"a": "me"}, ("eth0", "ib0"), "socket")
     assert (spec.remote_python, spec.remote_prefix) == ("/there/python", "source env.sh")
 
@@ -48,12 +50,14 @@ def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(tmp_path: Path)
         (["--", "x"], "hvdrun -np 2 -- x"),
         (["a\nb"], "hvdrun -np 2 python train.py"),
         (["x" * 500], "hvdrun -np 2 python train.py"),
+        (["-x", "API_KEY=hunter2", "true"], "hvdrun -np 2 -x 'API_KEY=***' true"),
     ],
 )
 def test_a_missing_number_of_workers_is_suggested(words: list[str], example: str) -> None:
     with pytest.raises(UsageError, match="is missing") as caught:
         read_spec(words)
     assert str(caught.value).endswith(f"as in {example}")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,17 +67,6 @@ def test_the_working_directory_may_be_given_from_here(tmp_path: Path, monkeypatc
     assert elsewhere.directory == Path("/elsewhere")
     assert elsewhere.forwarded == {b"PWD": b"/elsewhere"}
     assert read_spec(["-np", "1", "-x", "PWD=mine", "-wdir", "/elsewhere", "true"]).forwarded == {b"PWD": b"mine"}
-
-
-def test_network_interfaces_add_up() -> None:
-    words = ["--network-interface", "eth0", "--network-interface", "ib0,eth0"]
-    assert read_spec(["-np", "1", *words, "true"]).interfaces == ("eth0", "ib0")
-
-
-def test_a_key_may_be_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("key").touch()
-    assert read_spec(["-np", "1", "-i", "key", "true"]).ssh.identity_file == tmp_path / "key"
 
 
 def test_the_working_directory_is_called_as_the_shell_calls_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +92,6 @@ def test_mapping_decides_how_many_slots_are_used() -> None:
     assert read_spec([*words, "true"]).hosts == (Host("a", 3), Host("b", 3))
     assert read_spec(["-np", "4", "-H", "a:1,b:1", "--oversubscribe", "true"]).hosts == (Host("a", 2), Host("b", 2))
     assert read_spec([*words, "-map-by", "node", "true"]).hosts == (Host("a", 2), Host("b", 2))
-
-
-def test_a_secret_is_not_repeated_in_an_example() -> None:
-    with pytest.raises(UsageError, match=r"-np 2 -x 'API_KEY=\*\*\*' true") as caught:
-        read_spec(["-x", "API_KEY=hunter2", "true"])
-    assert "hunter2" not in str(caught.value)
 
 
 def test_settings_of_open_mpi_that_have_an_option_here_are_told() -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,15 +72,13 @@ def make_spec(
     )
 
 
-async def find(
-    machines: dict[str, Machine], doors: Doors, *, remote: bool = True
-) -> tuple[dict[str, Route], list[str]]:
+async def find(agents: dict[str, Machine], doors: Doors, *, remote: bool = True) -> tuple[dict[str, Route], list[str]]:
     """The routes of a static job, and what is said of them."""
     said: list[str] = []
-    fleet = Fleet(machines, ignore, lambda *_: None, refuse)
+    fleet = Fleet(agents, ignore, lambda *_: None, refuse)
     await fleet.open()
     try:
-        spec = make_spec(*machines, remote=remote, elastic=False)
+        spec = make_spec(*agents, remote=remote, elastic=False)
         return await find_routes(spec, fleet, doors, said.append), said
     finally:
         await fleet.close()
@@ -124,9 +123,8 @@ async def test_a_host_that_does_not_comes_through_its_ssh_connection() -> None:
 
 @in_loop
 async def test_all_hosts_without_a_way_to_the_rendezvous_are_named() -> None:
-    agents = {
-        host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=f"{host} has no tunnel.") for host in "ab"
-    }
+    cut_off = {"a": "a has no tunnel.", "b": "b has no tunnel."}
+    agents = {host: Machine(ADDRESSES[host], unreached=[LAUNCHER], tunnel_failure=cut_off[host]) for host in "ab"}
     with pytest.raises(HostsFailedError) as caught:
         await find(agents, Doors())
     assert caught.value.lines == ("2 of 2 hosts cannot be used:", "a has no tunnel.", "b has no tunnel.")
@@ -138,9 +136,8 @@ async def test_all_hosts_with_another_version_are_named() -> None:
     with pytest.raises(HostsFailedError) as caught:
         await find(agents, Doors())
     failures = [error for error in caught.value.failures if isinstance(error, VersionMismatchError)]
-    assert [(error.host, error.theirs, error.ours) for error in failures] == [
-        (host, "0.0.1", __version__) for host in "ab"
-    ]
+    told = [(error.host, error.theirs, error.ours) for error in failures]
+    assert told == [(host, "0.0.1", __version__) for host in "ab"]
 
 
 @in_loop
@@ -166,37 +163,24 @@ async def test_hosts_that_come_later_reach_the_others_where_they_are_known() -> 
         assert len(set(site.doors.opened)) == len(site.doors.opened)  # no door is opened twice
 
 
+@pytest.mark.parametrize(
+    ("special", "first", "newcomers", "answers"),
+    [
+        ({"a": {"unreached": "c"}}, "ab", "cd", [NoCommonAddressError, Route]),
+        ({"b": {"unreached": "ac"}}, "", "abc", [Route, NoCommonAddressError, Route]),
+        ({"b": {"answers": False}}, "a", "bc", [HostLostEarlyError, Route]),
+    ],
+    ids=["not reached by one of the others", "hinders the first hosts", "its agent ends meanwhile"],
+)
 @in_loop
-async def test_a_newcomer_that_one_of_the_others_does_not_reach_is_left_out_and_the_rest_is_not() -> None:
-    async with at_site(
-        a=Machine("192.0.2.1", unreached=("c",)),
-        b=Machine("192.0.2.2"),
-        c=Machine("192.0.2.3"),
-        d=Machine("192.0.2.4"),
-    ) as site:
-        await site.extend(make_spec("a", "b"), "a", "b")
-        answers = await site.extend(make_spec("a", "b", "c", "d"), "c", "d")
-        assert isinstance(answers["c"], NoCommonAddressError)
-        assert "a does not reach c" in str(answers["c"])
-        assert isinstance(answers["d"], Route)
-
-
-@in_loop
-async def test_of_the_first_hosts_too_only_who_hinders_is_left_out() -> None:
-    async with at_site(
-        a=Machine("192.0.2.1"), b=Machine("192.0.2.2", unreached=("a", "c")), c=Machine("192.0.2.3")
-    ) as site:
-        answers = await site.extend(make_spec("a", "b", "c"), "a", "b", "c")
-        assert [type(answers[host]) for host in "abc"] == [Route, NoCommonAddressError, Route]
-
-
-@in_loop
-async def test_a_newcomer_whose_agent_ends_meanwhile_is_left_out() -> None:
-    async with at_site(a=Machine("192.0.2.1"), b=Machine("192.0.2.2", answers=False), c=Machine("192.0.2.3")) as site:
-        await site.extend(make_spec("a"), "a")
-        answers = await site.extend(make_spec("a", "b", "c"), "b", "c")
-        assert isinstance(answers["b"], HostLostEarlyError)
-        assert isinstance(answers["c"], Route)
+async def test_a_newcomer_that_cannot_be_used_is_left_out_and_the_rest_is_not(
+    special: dict[str, dict[str, Any]], first: str, newcomers: str, answers: list[type]
+) -> None:
+    hosts = {host: Machine(f"192.0.2.{number}", **special.get(host, {})) for number, host in enumerate("abcd", 1)}
+    async with at_site(**hosts) as site:
+        await site.extend(make_spec(*first), *first)
+        found = await site.extend(make_spec(*first, *newcomers), *newcomers)
+        assert [type(found[host]) for host in newcomers] == answers
 
 
 @in_loop

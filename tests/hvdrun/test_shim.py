@@ -22,7 +22,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """The interpreter of a fresh environment."""
     venv.create(tmp_path / "venv")
     return tmp_path / "venv" / "bin" / "python"
 
@@ -57,11 +56,8 @@ def put_horovod(site: Path) -> None:
     (site / "horovod" / "__init__.py").write_text(f"__version__ = '{THEIRS}'\n", encoding="utf-8")
 
 
-def test_path_tells_the_folder(run: Run) -> None:
-    assert run("--path") == (0, str(FOLDER), "")
-
-
 def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -> None:
+    assert run("--path") == (0, str(FOLDER), "")
     assert run("-c", ASKS)[0] == 1
     code, told, _ = run("--install")
     assert (code, str(site / NAME) in told) == (0, True)
@@ -74,6 +70,10 @@ def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -
     assert (code, "was removed" in told, program.exists()) == (0, True, False)
     assert run("-c", ASKS) == (1, "", "ModuleNotFoundError: No module named 'horovod'")
     assert run("--uninstall") == (0, f"Nothing to do: there is no {site / NAME}.", "")
+
+    assert run("--install")[0] == 0
+    put_horovod(site)  # which comes first
+    assert run("-c", ASKS) == (0, THEIRS, "")
 
 
 def test_where_horovod_is_installed_it_refuses_unless_forced(run: Run, site: Path) -> None:
@@ -120,12 +120,6 @@ def test_a_horovod_that_is_being_worked_on_counts_as_installed(run: Run, site: P
     metadata.write_text(f"Metadata-Version: 2.1\nName: horovod\nVersion: {THEIRS}\n", encoding="utf-8")
     code, _, error = run("--install")
     assert (code, f"(version {THEIRS})" in error) == (1, True)
-
-
-def test_a_horovod_that_is_installed_later_comes_first(run: Run, site: Path) -> None:
-    assert run("--install")[0] == 0
-    put_horovod(site)
-    assert run("-c", ASKS) == (0, THEIRS, "")
 
 
 @pytest.mark.parametrize("words", [(), ("--install", "--path"), ("--path", "--force"), ("--help-me",)])

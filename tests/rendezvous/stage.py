@@ -162,10 +162,11 @@ class Stage:
         note_failure: Callable[[Worker, int], None] = lambda *_: None,
         *,
         address: str = "",
+        note_outcome: Callable[[Worker, int], None] = lambda *_: None,
     ) -> AsyncIterator[None]:
         """A host's relay at work."""
         async with self.agent(host, address=address) as client:
-            relay = Relay(host, client, self.sequencing, note_failure)
+            relay = Relay(host, client, self.sequencing, note_failure, note_outcome)
             await relay.open(socket)
             following = asyncio.create_task(relay.follow_server())
             try:

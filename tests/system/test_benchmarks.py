@@ -18,6 +18,7 @@ from tests.system.launcher import Launcher
 STEP_TIME = ROOT / "benchmarks" / "step_time.py"
 RECOVERY = ROOT / "benchmarks" / "recovery.py"
 COLLECTIVES = ROOT / "benchmarks" / "collectives.py"
+FUNCTIONS = ROOT / "benchmarks" / "functions.py"
 BANDWIDTH = ROOT / "benchmarks" / "bandwidth.py"
 MXNET_STEP = ROOT / "benchmarks" / "mxnet_step.py"
 SHORT = ("--pairs", "2", "--most-pairs", "2")
@@ -37,6 +38,13 @@ def run_alone(hvdrun: Launcher, *command: str | Path) -> subprocess.CompletedPro
         timeout=_LIMIT_SECONDS,
         check=False,
     )
+
+
+def test_functions_are_run_again_on_warm_workers(hvdrun: Launcher) -> None:
+    run = run_alone(hvdrun, FUNCTIONS, "--rounds", "2", "--json", "functions.json")
+    assert run.returncode == 0, run.stderr
+    assert "run_again <= 20 ms (median): " in run.stdout
+    assert (hvdrun.directory / "functions.json").exists()
 
 
 def test_step_time_starts_its_job_and_holds_every_target(hvdrun: Launcher) -> None:

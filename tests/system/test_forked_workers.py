@@ -110,7 +110,7 @@ def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) ->
 # The forkserver is killed by its own preload: at its start, or right after it has forked so many workers but one.
 KILLED = """
 import os, sys
-if "import serve" in sys.orig_argv[-1]:
+if "worker_runtime.forkserver" in sys.orig_argv:
     forks, own = [], os.getpid()
     def count():
         forks.append(None)

@@ -1,6 +1,7 @@
 """Signals to hvdrun, and a reader of its output who has gone: workers are asked, then forced, and nothing is left."""
 
 import random
+import re
 import shlex
 import signal
 import time
@@ -116,7 +117,9 @@ def test_ctrl_c_is_a_keyboard_interrupt_in_the_workers_and_ends_the_shell_s_loop
         assert terminal.wait(60) == -signal.SIGINT
         screen = terminal.screen()
     said = [line.removeprefix("^C") for line in screen if "alive" not in line]
-    assert sorted(said[1:]) == ["[0] saved", "[1] saved"]
+    places = [re.sub(" at .*/train", " at train", line) for line in said[1:] if "saved" not in line]
+    assert sorted(places) == [f"[{rank}] interrupted at train.py:5, in <module>: time.sleep(600)" for rank in (0, 1)]
+    assert sorted(line for line in said if "saved" in line) == ["[0] saved", "[1] saved"]
     assert said[0] == "hvdrun: stopping 2 workers; Ctrl-C again stops them immediately."
 
 

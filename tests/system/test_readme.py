@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from tests.system.launcher import Launcher
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+ALL_BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+BLOCKS = [block for block in ALL_BLOCKS if "import hvdrun" not in block]
+FUNCTIONS = [block for block in ALL_BLOCKS if "import hvdrun" in block]
 MESSAGES = re.findall(r"^```\n((?:Mismatched|One or more).*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 # Runs one block after the other, each with the names that a script has by then, and compares the replicas.
@@ -70,6 +74,24 @@ else:
     input()
     hvd.allreduce(torch.ones(3), name="loss")
 """
+
+
+def test_the_example_of_functions_runs(hvdrun: Launcher) -> None:
+    (block,) = FUNCTIONS
+    run = subprocess.run(
+        [sys.executable, "-c", block],
+        cwd=hvdrun.directory,
+        env=hvdrun.environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.stderr == ""
+    lines = run.stdout.splitlines()
+    assert sorted(lines[:2]) == [f"[{rank}] rank {rank} trains 2 epochs" for rank in range(2)]
+    assert lines[2] == "[2.0, 2.0]"
+    assert len(lines) == 7
 
 
 def test_every_block_of_python_runs(hvdrun: Launcher) -> None:

@@ -1,7 +1,6 @@
 """A forkserver of a test's own, asked as an agent asks it, by a test that is the subreaper in the agent's place."""
 
 import ctypes
-import json
 import os
 import socket
 import subprocess
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from hvdrun.agent.prefork import BOOT
+from hvdrun.agent import prefork
 from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, decode, encode
 
 LIMIT_SECONDS = 60.0  # ends what hangs
@@ -97,22 +96,27 @@ def serving(
     folder: Path,
     words: Sequence[str] = ("script.py",),
     modules: Sequence[str] = (),
-    boot: str = BOOT,
+    preload: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """A forkserver for the program of these words, with its outputs in files as they are with an agent.
 
+    preload: of the user's sitecustomize.
     environment: variables that it and its workers have besides the test's own.
     """
     agent, theirs = socket.socketpair()
     agent.settimeout(LIMIT_SECONDS)
-    text = boot.format(descriptor=theirs.fileno(), words=json.dumps(words), modules=json.dumps(modules))
     variables = {**os.environ, **(environment or {})}
+    if preload is not None:
+        (folder / "site").mkdir()
+        (folder / "site/sitecustomize.py").write_text(preload)
+        variables["PYTHONPATH"] = str(folder / "site")
+    given = {os.fsencode(name): os.fsencode(value) for name, value in variables.items()}
     with subreaping(), agent, theirs, (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
         process = subprocess.Popen(
-            [sys.executable, "-c", text],
+            prefork.make_command((sys.executable, *words), theirs.fileno(), tuple(modules)),
             cwd=folder,
-            env=variables,
+            env=prefork.make_environment(given),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

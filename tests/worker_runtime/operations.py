@@ -5,11 +5,12 @@ The table knows no framework: a test plays it with torch's tensors or MXNet's ar
 """
 
 import inspect
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.worker_runtime.ranks import RankPool
 
 SIZE = 3
 SOME = [1, 2]  # the ranks of the process set
@@ -41,17 +42,8 @@ KINDS = {
     for form in list_forms(kind, **variants)
 }
 FORMS = tuple(KINDS)
+MODULES = ("allreduces", "alltoalls", "broadcasts", "gathers", "reducescatters")
 NEEDED: dict[str, dict[str, object]] = {"broadcast": {"root_rank": 0}}  # arguments that have no default
-
-
-def list_functions(modules: Iterable[ModuleType]) -> list[str]:
-    """The public functions that modules define."""
-    return [
-        name
-        for module in modules
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
-    ]
 
 
 class Case(NamedTuple):
@@ -149,13 +141,13 @@ def call(hvd: Any, form: str, given: Any, **options: object) -> Any:  # noqa: AN
     return result[0] if form.startswith("grouped_") else result
 
 
-def play_cases(hvd: Any, form: str, make: Make, read: Read, **more: object) -> dict[str, object]:  # noqa: ANN401 - of any framework
+def play_cases(hvd: Any, form: str, make: Make, read: Read) -> dict[str, object]:  # noqa: ANN401 - of any framework
     """As one rank, make a form's calls: what each gives, whether that is what was given, and its first value then."""
     some = hvd.add_process_set(SOME)
     found: dict[str, object] = {}
     for title, case in CASES[KINDS[form]].items():
         given = make(make_row(hvd.rank()))
-        options = case.options | more | ({"process_set": some} if case.in_set else {})
+        options = case.options | ({"process_set": some} if case.in_set else {})
         if case.in_set and not some.included():
             with pytest.raises(ValueError, match="Rank 0 is not a member"):
                 begin(hvd, form, given, **options)
@@ -193,3 +185,68 @@ def play_disagreement(hvd: Any, form: str, make: Make) -> None:  # noqa: ANN401 
     with pytest.raises(hvd.HorovodInternalError, match=rf"(?i)(?s)mismatched.*'{form}'|'{form}'.*mismatched"):
         call(hvd, form, make([[1.0] * (hvd.rank() + 1)] * 2), name=form, **needed)
     call(hvd, form, make([[1.0], [1.0]]), name=form, **needed)
+
+
+def play_average(hvd: Any, make: Make, read: Read) -> list[tuple[float, bool]]:  # noqa: ANN401 - of any framework
+    """As one rank, give each allreduce `average`: what comes out, and whether the warning names this file."""
+    found = []
+    for form in list_forms("allreduce", in_place=True, grouped=True):
+        for average in (True, False):
+            given = make([1.0])
+            with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
+                (result,) = read(call(hvd, form, given, average=average))
+            with pytest.raises(ValueError, match="The op parameter supersedes average"):
+                begin(hvd, form, given, average=average, op=SUM)
+            found.append((result, caught[0].filename.endswith("operations.py")))
+    return found
+
+
+class EveryForm:
+    """The tests of a package's forms; a subclass names the package, and how to make and read what it communicates.
+
+    error: what each error of the package is, too.
+    """
+
+    hvd: Any
+    make: Make
+    read: Read
+    error: type[Exception] = RuntimeError
+
+    def test_the_table_lists_every_form(self) -> None:
+        """Each public function of the modules of operations."""
+        functions = [
+            name
+            for module in (getattr(self.hvd.ops, name) for name in MODULES)
+            for name, value in vars(module).items()
+            if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+        ]
+        assert sorted(functions) == sorted(FORMS)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_form_before_init_raises(self, form: str) -> None:
+        """And nothing else happens."""
+        with pytest.raises(self.hvd.HorovodInternalError, match=r"has not been initialized; use hvd\.init") as caught:
+            begin(self.hvd, form, self.make([1.0]), **NEEDED.get(KINDS[form], {}))
+        assert isinstance(caught.value, self.error)
+
+    def test_average_warns_of_the_callers_line_and_excludes_op(self, ranks: RankPool) -> None:
+        """As in Horovod."""
+        found = ranks.run(play_average, self.hvd, self.make, self.read)
+        assert found == [[(1.0, True), (2.0, True)] * 8] * 2, found
+
+    @pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
+    def test_a_form_gives_what_its_arguments_say(self, ranks: RankPool, form: str) -> None:
+        """CASES."""
+        found = ranks.run(play_cases, self.hvd, form, self.make, self.read, size=SIZE)
+        expected = expect_cases(form)
+        assert found == expected, found
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_form_refuses_wrong_arguments_and_goes_on(self, ranks: RankPool, form: str) -> None:
+        """REFUSALS."""
+        ranks.run(play_refusals, self.hvd, form, self.make)
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(self, ranks: RankPool, form: str) -> None:
+        """Of their shapes."""
+        ranks.run(play_disagreement, self.hvd, form, self.make)

@@ -3,12 +3,14 @@
 import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from hvdrun.agent.prefork import make_command
 from rendezvous.forking import LENGTH, Ready
-from tests.worker_runtime.forkserver_process import BOOT, running, serving
+from tests.worker_runtime.forkserver_process import running, serving
 from worker_runtime import forkserver
 
 
@@ -45,14 +47,14 @@ def test_a_program_that_cannot_run_here_is_an_objection(tmp_path: Path) -> None:
         assert server.hear() == Ready("the script cannot be compiled: FileNotFoundError")
 
 
-def test_a_program_that_changed_since_is_executed_after_all(tmp_path: Path) -> None:
+def test_a_program_that_has_gone_since_is_executed_after_all(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("pass")
     with serving(tmp_path) as server:
         assert server.hear() == Ready("")
-        (tmp_path / "script.py").write_text("a b")
+        (tmp_path / "script.py").unlink()
         code, _, text = server.fork(tmp_path, "script.py").end()
-    assert code == 1
-    assert text.endswith("SyntaxError: invalid syntax\n")
+    assert code == 2
+    assert text.endswith("[Errno 2] No such file or directory\n")
     assert "worker_runtime" not in text
 
 
@@ -62,8 +64,15 @@ def test_a_module_that_cannot_be_imported_ends_it_with_python_s_own_words(tmp_pa
     assert (tmp_path / "err").read_text().endswith("ModuleNotFoundError: No module named 'nowhere'\n")
 
 
+def test_without_its_entrance_it_ends_and_runs_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-E", *make_command(("python", "script.py"), 3, ())[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "this Python has not run the sitecustomize that the agent has put on its PYTHONPATH\n"
+
+
 def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
-    with running(tmp_path, "print('script')", boot=f"print('imported')\n{BOOT}") as server:
+    with running(tmp_path, "print('script')", preload="print('imported')") as server:
         assert [server.fork(tmp_path, "script.py").end() for _ in range(2)] == [(0, "imported\nscript\n", "")] * 2
 
 
@@ -76,7 +85,7 @@ def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
 )
 def test_what_does_not_survive_a_fork_is_an_objection(tmp_path: Path, done: str, objection: str) -> None:
     (tmp_path / "script.py").touch()
-    with serving(tmp_path, boot=f"{done}\n{BOOT}") as server:
+    with serving(tmp_path, preload=done) as server:
         assert objection in server.hear().objection
 
 
@@ -91,8 +100,8 @@ def test_no_two_workers_draw_the_same_random_numbers_or_share_a_secret(tmp_path:
 
 def test_a_folder_that_was_made_since_is_searched(tmp_path: Path) -> None:
     late = tmp_path / "late"
-    boot = f"import sys; sys.path.append({str(late)!r})\ntry:\n    import late\nexcept ImportError: pass\n{BOOT}"
-    with running(tmp_path, "import late; print(late.__file__)", boot=boot) as server:
+    preload = f"import sys; sys.path.append({str(late)!r})\ntry:\n    import late\nexcept ImportError: pass"
+    with running(tmp_path, "import late; print(late.__file__)", preload=preload) as server:
         late.mkdir()
         (late / "late.py").touch()
         assert server.fork(tmp_path, "script.py").end() == (0, f"{late / 'late.py'}\n", "")
@@ -100,8 +109,8 @@ def test_a_folder_that_was_made_since_is_searched(tmp_path: Path) -> None:
 
 def test_collections_are_as_they_were(tmp_path: Path) -> None:
     script = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 0)"
-    for before, enabled in (("", True), ("import gc; gc.disable()\n", False)):
-        with running(tmp_path, script, boot=before + BOOT) as server:
+    for before, enabled in ((None, True), ("import gc; gc.disable()", False)):
+        with running(tmp_path, script, preload=before) as server:
             assert server.fork(tmp_path, "script.py").end() == (0, f"{enabled} True\n", "")
 
 

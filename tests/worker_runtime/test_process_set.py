@@ -78,7 +78,7 @@ def test_wrong_sets_are_refused_before_anything_is_asked(ranks: RankPool) -> Non
     def body() -> object:
         some = add_process_set([0])
         for wrong in ([0], [0, 1], some, ProcessSet([0])):
-            with pytest.raises(ValueError, match="Attempted to add a duplicate process set"):
+            with pytest.raises(ValueError, match=r"Attempted to add a duplicate .* process set [01] has these ranks"):
                 add_process_set(wrong)
         for wrong in ([], [2], [-1, 0]):
             with pytest.raises(ValueError, match="a process set needs at least one of the ranks 0 to 1"):

@@ -18,6 +18,7 @@ from tests.worker_runtime.random_trainings.programs import (
     Backward,
     Clear,
     Closure,
+    Freeze,
     Operation,
     Program,
     Step,
@@ -37,6 +38,7 @@ EXPECTED = {
 }
 # What all ranks may say of an operation, in the same words, that one process takes.
 REFUSED = (
+    "ChangedGradientError: .*",  # the model has zeroed in place what travels already
     "SupersededError: .*",  # a parameter was frozen when the newer optimizer was made
 )
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
@@ -47,6 +49,8 @@ SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EAC
 ON_ONE_RANK = (Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), True), Step(0, "scaler"))  # noqa: FBT003 - the same
 SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
 DROPPED = (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0))
+UNFROZEN = (Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip"), Closure(0, 0, USES, frozenset({1})), *EACH_STEP)
+ZEROED = (Wrap(groups=2), *EACH_STEP * 3, Backward(2, USES), Clear(None, to_none=False), Step(0), *EACH_STEP)
 FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
 
 
@@ -93,6 +97,8 @@ def check(program: Program, ranks: RankPool) -> None:
 @example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
 @example(program=Program(2, 1, clears_by_model=False, operations=DROPPED))
 @example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
+@example(program=Program(2, 1, clears_by_model=False, operations=UNFROZEN))
+@example(program=Program(2, 1, clears_by_model=False, operations=ZEROED))
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
     check(program, ranks)
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from worker_runtime.core.questions import Question, Release
+from worker_runtime.errors import ChangedGradientError
 from worker_runtime.handles import Handle
 from worker_runtime.operation import Operation
 from worker_runtime.reduction.entry import Entry
@@ -79,6 +80,16 @@ class Bucket(ABC):
             return None
         self._receive(handle.wait())
         return handle.terms
+
+    def refuse_changes(self) -> None:
+        """Make sure that the gradients that were taken during backward are still the same.
+
+        Raises:
+            ChangedGradientError: the program has changed one, which travels as it was.
+        """
+        for entry in self.entries:
+            if entry.bucket is self and entry.is_ready and entry.has_changed():
+                raise ChangedGradientError(entry.name)
 
     def reset(self) -> None:
         """Forget the step."""

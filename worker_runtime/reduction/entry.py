@@ -20,7 +20,7 @@ class Entry:
     passes_left: how many backward passes are to come before its gradient is complete.
     bucket: with which its gradient travels, while that is known during backward.
     kept: the local gradient, until the step is committed; also tells whether the user has put another in its place.
-    version: of the gradient when it was complete; autograd counts it up when it adds to it.
+    version: of the gradient when it was complete, or taken; what is done in place, by autograd too, counts it up.
     form: of the parameter, when a step last began: dtype, device, shape and strides; None before the first one.
     """
 
@@ -57,6 +57,16 @@ class Entry:
         """The parameter's present form, which a program may change at any time: `model.double()`."""
         parameter = self.parameter
         return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
+
+    def note_version(self) -> None:
+        """The gradient is complete, or was taken."""
+        gradient = self.parameter.grad
+        self.version = 0 if gradient is None else gradient._version  # noqa: SLF001 - torch's only way to tell
+
+    def has_changed(self) -> bool:
+        """Whether the gradient that was taken is another one now, or was written to."""
+        gradient = self.parameter.grad
+        return gradient is not self.kept or (gradient is not None and gradient._version != self.version)  # noqa: SLF001 - as above
 
     def detach(self) -> None:
         """Leave the parameter alone from now on."""

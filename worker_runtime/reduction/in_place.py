@@ -39,6 +39,9 @@ class InPlaceBucket(Bucket):
         """It travels when all are there."""
         entry.kept = entry.parameter.grad
 
+    def refuse_changes(self) -> None:
+        """They change while they travel."""
+
     def _give(self) -> None:
         """Let the results be the gradients; most of them are already."""
         for entry, result in zip(self.entries, self._results, strict=True):

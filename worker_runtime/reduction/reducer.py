@@ -293,16 +293,16 @@ class GradientReducer:
             if not entry.is_ready:
                 return
             self._ready.append(entry)
-            gradient = entry.parameter.grad
-            entry.version = 0 if gradient is None else gradient._version  # noqa: SLF001 - torch's only way to tell
             bucket = entry.bucket
             if bucket is None:
+                entry.note_version()
                 return
             if torch.is_grad_enabled():
                 with torch.no_grad():
                     bucket.take(entry)
             else:
                 bucket.take(entry)
+            entry.note_version()
             bucket.missing -= 1
             if not bucket.missing and bucket is not self._buckets[-1]:
                 with suppress(StepRevokedError):  # whoever comes next enters the new generation
@@ -419,6 +419,10 @@ class GradientReducer:
     def _fail(self, seat: Seat, error: BaseException) -> None:
         """The step has failed here: the others are told."""
         reason = f"{type(error).__name__}: {error}"
+        if self._is_eager and self._superseded is None:
+            with suppress(Exception):  # the failure that was first is told
+                self._roster.update(self._passes)
+                self._extend(seat)  # the others ask for parameters that are new as well
         if isinstance(error, Exception):  # else whoever interrupts the program is not to wait
             self._withdraw(seat, reason)
         self._give_up(seat, reason)
@@ -492,6 +496,8 @@ class GradientReducer:
 
         With a remark, the gradients that were not taken do not matter, and are left alone.
         """
+        for bucket in () if remark else self._buckets:
+            bucket.refuse_changes()
         self._ask_rest(seat, remark)
         terms = None
         if self._buckets and (last := self._buckets[-1].handle) is not None:

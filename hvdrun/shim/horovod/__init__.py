@@ -13,7 +13,6 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
-from typing import NoReturn
 
 __all__ = ["run"]
 __version__ = "0.28.1"  # the Horovod whose names these are; numbers alone: programs take it apart
@@ -50,16 +49,13 @@ def _become(spec: ModuleSpec) -> None:
         spec.loader.exec_module(module)
 
 
-def run(*_: object, **__: object) -> NoReturn:
-    """Not served yet.
+def __getattr__(name: str) -> object:
+    """`run`, which is imported when it is used: a worker seldom does."""
+    if name == "run":
+        from horovod import runner  # noqa: PLC0415 - see above
 
-    Raises:
-        NotImplementedError: always, saying what to do instead.
-    """
-    raise NotImplementedError(
-        "horovod.run() is not served by hvdrun yet: put the function into a script, and start it with "
-        "'hvdrun -np 2 python train.py'"
-    )
+        return getattr(runner, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if _MODE != "on":

@@ -13,6 +13,7 @@ from typing import Any
 
 _RUNTIME = "worker_runtime"
 _NEEDED = {
+    "hvdrun": "has no hvdrun, which serves it: install hvdrun there",
     _RUNTIME: "has no hvdrun, which serves it: install hvdrun there",
     "torch": "has no PyTorch: install torch there",
 }

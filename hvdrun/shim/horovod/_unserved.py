@@ -1,9 +1,6 @@
 """What is said to whoever imports a part of Horovod that is not served."""
 
-_SERVED = "horovod.torch, horovod.mxnet and horovod.common"
-_REMEDIES = {
-    "horovod.runner": "Jobs are started from the command line: hvdrun -np 2 python train.py.",
-}
+_SERVED = "horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()"
 _REMEDY = "Where Horovod itself is installed, hvdrun leaves the name to it (--horovod-shim auto)."
 
 
@@ -11,8 +8,7 @@ class UnservedError(ImportError):
     """A part of Horovod that this project does not serve."""
 
     def __init__(self, name: str) -> None:
-        remedy = _REMEDIES.get(name, _REMEDY)
         super().__init__(
-            f"{name} is not served: the horovod of this process is hvdrun's own, which has {_SERVED}. {remedy}",
+            f"{name} is not served: the horovod of this process is hvdrun's own, which has {_SERVED}. {_REMEDY}",
             name=name,
         )

@@ -1,5 +1,6 @@
-"""Not served; the import says what is."""
+"""Starting jobs from Python."""
 
-from horovod._unserved import UnservedError
+from horovod._offering import offer
 
-raise UnservedError(__name__)
+_TABLE = {"hvdrun.cluster.horovod": ("run",)}
+offer(globals(), _TABLE)

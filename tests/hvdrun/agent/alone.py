@@ -73,7 +73,6 @@ class Forge:
 
 @functools.cache
 def start_forge() -> Forge:
-    """The one of this process."""
     return Forge()
 
 

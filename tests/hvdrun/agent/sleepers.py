@@ -66,7 +66,6 @@ def is_alive(pid: int) -> bool:
 
 
 def find(pid: int) -> Process:
-    """The process, which is there."""
     process = processes.look(pid)
     assert process is not None
     return process

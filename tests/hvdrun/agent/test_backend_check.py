@@ -94,11 +94,7 @@ class Room:
 
 @asynccontextmanager
 async def checking(
-    program: str,
-    *command: str,
-    wish: str = "ucc",
-    limit_seconds: float = LIMIT_SECONDS,
-    forks: bool = False,
+    program: str, *command: str, wish: str = "ucc", limit_seconds: float = LIMIT_SECONDS, forks: bool = False
 ) -> AsyncIterator[Room]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -168,12 +164,8 @@ async def test_what_does_not_answer_is_ended_when_the_agent_closes() -> None:
 
 @alone
 async def test_nobody_is_asked_without_need_nor_where_no_python_is_named() -> None:
-    for wish, command in [
-        ("ucc", ("sh", "-c", "python x.py")),
-        ("gloo", ("python", "x.py")),
-        ("", ("python", "x.py")),
-        ("foo", ("python", "x.py")),
-    ]:
+    python = ("python", "x.py")
+    for wish, command in [("ucc", ("sh", "-c", "python x.py")), ("gloo", python), ("", python), ("foo", python)]:
         async with checking(OBJECTS, *command, wish=wish) as room:
             await room.spawn_all()
             assert (len(room.spawner.spawned), room.asked()) == (2, [])

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,9 +53,7 @@ def test_without_any_cpu_to_choose_from_nothing_is_bound() -> None:
     st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=16),
     st.sampled_from([BindTo.CORE, BindTo.SOCKET, BindTo.NUMA]),
 )
-def test_as_many_workers_as_there_are_parts_share_nothing_and_leave_nothing(
-    parts: list[tuple[int, int, int]], bind_to: BindTo
-) -> None:
+def test_a_worker_for_each_part_shares_and_leaves_nothing(parts: list[tuple[int, int, int]], bind_to: BindTo) -> None:
     topology = tuple(Cpu(number, *part) for number, part in enumerate(parts))
     seen: list[frozenset[int]] = []
     while (cpus := choose_cpus(topology, bind_to, len(seen))) is not None and cpus not in seen:
@@ -73,11 +70,8 @@ def test_the_topology_is_read_as_linux_shows_it(tmp_path: Path, siblings: str) -
 
 def test_only_cpus_that_this_process_may_use_are_counted(tmp_path: Path) -> None:
     allowed = read_topology({1, 5, 6}, make_tree(tmp_path, TOPOLOGY))
-    assert [choose_cpus(allowed, BindTo.CORE, local_rank) for local_rank in range(3)] == [
-        frozenset({1, 5}),
-        frozenset({6}),
-        frozenset({1, 5}),
-    ]
+    dealt = [choose_cpus(allowed, BindTo.CORE, local_rank) for local_rank in range(3)]
+    assert dealt == [frozenset({1, 5}), frozenset({6}), frozenset({1, 5})]
 
 
 def test_where_linux_shows_nothing_each_cpu_is_a_core_of_one_machine(tmp_path: Path) -> None:
@@ -103,24 +97,11 @@ def test_what_is_said_of_cpus_is_a_list_of_them(cpus: set[int]) -> None:
     assert parse_cpus(describe_cpus(cpus)) == cpus
 
 
-def test_a_bound_thread_starts_bound_processes_and_is_free_again() -> None:
-    own = os.sched_getaffinity(0)
-    binder = Binder(BindTo.CORE)
-    with binder.bound(1):
-        inside = os.sched_getaffinity(0)
-        program = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
-        started = subprocess.run(program, capture_output=True, check=True, text=True).stdout
-    assert frozenset(inside) == choose_cpus(read_topology(own), BindTo.CORE, 1)
-    assert started == f"{sorted(inside)}\n"
-    assert os.sched_getaffinity(0) == own
-
-
 def test_a_process_is_bound_by_its_number() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         Binder(BindTo.CORE).bind(process.pid, 0)
-        assert frozenset(os.sched_getaffinity(process.pid)) == choose_cpus(
-            read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0
-        )
+        chosen = choose_cpus(read_topology(os.sched_getaffinity(0)), BindTo.CORE, 0)
+        assert frozenset(os.sched_getaffinity(process.pid)) == chosen
     Binder(BindTo.CORE).bind(process.pid, 0)  # it has ended, which is not for the binder to tell
 
 

@@ -36,16 +36,13 @@ def capacity(tmp_path: Path) -> Capacity:
     return Capacity(tmp_path / "proc", tmp_path / "groups")
 
 
-def test_what_fits_is_no_shortage(capacity: Capacity) -> None:
-    assert capacity.find_shortage(490) is None
-
-
 @pytest.mark.parametrize(
     ("workers", "words"),
     [(701, "more processes than the 700 that kernel.pid_max leaves"), (491, "the 490 that this container's pids.max")],
 )
 def test_the_limit_that_is_in_the_way_is_named(capacity: Capacity, workers: int, words: str) -> None:
     assert words in (capacity.find_shortage(workers) or "")
+    assert capacity.find_shortage(490) is None
 
 
 def test_a_machine_that_tells_nothing_has_no_known_limit(tmp_path: Path) -> None:
@@ -63,23 +60,17 @@ def test_each_worker_needs_two_files_of_the_agent(capacity: Capacity, limits: di
     assert "200 workers need 464 open files, but `ulimit -Hn` is 300" in (capacity.find_shortage(200) or "")
 
 
-@pytest.mark.parametrize(("user", "shortage"), [(0, False), (1000, True)])
+@pytest.mark.parametrize(("uid", "fits"), [(0, True), (1000, False)])
 def test_the_limit_of_a_user_binds_everybody_but_root_and_counts_what_runs(
-    capacity: Capacity,
-    limits: dict[int, int],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    user: int,
-    *,
-    shortage: bool,
+    capacity: Capacity, limits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, *, fits: bool
 ) -> None:
     (tmp_path / "proc" / "4711").mkdir()  # of whoever runs the test
     fields = " ".join(["S", *["1"] * 16, "20", "0"])
     (tmp_path / "proc" / "4711" / "stat").write_text(f"4711 (a) b) {fields}\n", encoding="utf-8")
     limits[resource.RLIMIT_NPROC] = 50
-    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
     assert capacity.find_shortage(30) is None
-    assert ("more processes than the 30 that `ulimit -u`" in (capacity.find_shortage(31) or "")) is shortage
+    assert ("more processes than the 30 that `ulimit -u`" in (capacity.find_shortage(31) or "")) is not fits
 
 
 def test_this_machine_can_hold_one_worker() -> None:

@@ -24,7 +24,7 @@ LAUNCHES = make_launches(4)
 SHOW = """
 import os, sys
 is_home = os.getcwd() == os.path.dirname(__file__)
-print(os.environ["RANK"], os.environ.get("NAME"), sys.argv[1:], is_home, "serve" in str(sys.orig_argv))
+print(os.environ["RANK"], os.environ.get("NAME"), sys.argv[1:], is_home, "forkserver" in str(sys.orig_argv))
 """
 
 
@@ -56,11 +56,7 @@ async def read(spawned: Spawned) -> str:
 
 @asynccontextmanager
 async def spawning(
-    *command: str,
-    script: str = SHOW,
-    preload: str = "",
-    prefork: bool = True,
-    variables: Mapping[str, str] | None = None,
+    *command: str, script: str = SHOW, preload: str = "", prefork: bool = True, variables: Mapping[str, str] = {}
 ) -> AsyncIterator[Room]:
     """A spawner for a command; `preload` is what the interpreter's sitecustomize does."""
     with tempfile.TemporaryDirectory() as name:
@@ -70,13 +66,11 @@ async def spawning(
         (folder / "site/sitecustomize.py").write_text(preload, encoding="utf-8")
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         words = command or ("python", "script.py", "a b")
-        begin = make_begin(
-            folder, *words, **{"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **(variables or {})}
-        )
-        begin = replace(begin, prefork=prefork)
+        around = {"PATH": path, "NAME": "ä", "PYTHONPATH": f"{folder}/site", **variables}
+        begin = replace(make_begin(folder, *words, **around), prefork=prefork)
         remarks: list[str] = []
-        around = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
-        spawner = ForkSpawner(begin, around, remarks.append)
+        environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 29500))
+        spawner = ForkSpawner(begin, environment, remarks.append)
         try:
             yield Room(spawner, remarks, folder)
         finally:
@@ -167,7 +161,7 @@ async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_
 @alone
 async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | None) -> None:
     script = "import numpy, threadpoolctl; print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
-    preload = "import sys\nif 'serve' in sys.orig_argv[-1]: import numpy"
+    preload = "import sys\nif 'worker_runtime.forkserver' in sys.orig_argv: import numpy"
     cpus = len(os.sched_getaffinity(0))
     variables = {} if wanted is None else {"OMP_NUM_THREADS": wanted}
     async with spawning(script=script, preload=preload, variables=variables) as room:

@@ -14,6 +14,7 @@ import pytest
 from hvdrun.agent import processes
 from hvdrun.agent.family import Family, is_in_one_of
 from hvdrun.agent.guard import Guard
+from hvdrun.agent.guardian import Vigil
 from tests.hvdrun.agent.jobs import JOB, ORIGIN
 from tests.hvdrun.agent.sleepers import find, hiding, is_alive, sleeping
 from tests.waiting import LIMIT_SECONDS, happen, in_loop, wait_until
@@ -42,9 +43,7 @@ def tell(guardian: subprocess.Popen[str], *lines: str) -> int:
     return guardian.returncode
 
 
-def test_at_the_end_of_its_pipe_it_ends_the_sessions_and_removes_the_folder(
-    guardian: subprocess.Popen[str], folder: Path
-) -> None:
+def test_at_the_end_of_its_pipe_it_ends_sessions_and_the_folder(guardian: subprocess.Popen[str], folder: Path) -> None:
     with sleeping("trap '' TERM; sleep 600 & echo $!") as worker:
         told = f"session {worker.pid} {find(worker.pid).started}"
         assert tell(guardian, told) == 0
@@ -195,9 +194,7 @@ def pids(found: list[processes.Process]) -> set[int]:
     return {process.pid for process in found}
 
 
-def test_who_was_seen_below_the_agent_is_a_member_when_the_agent_is_gone(
-    family: Family, agent: subprocess.Popen[bytes]
-) -> None:
+def test_who_was_seen_below_the_agent_is_a_member_after_its_end(family: Family, agent: subprocess.Popen[bytes]) -> None:
     below = {process.pid for process in processes.descendants(agent.pid)}
     family.head = agent.pid, find(agent.pid).started
     family.look()
@@ -215,6 +212,12 @@ def test_who_descends_from_a_member_is_one(family: Family, agent: subprocess.Pop
     child = next(process for process in processes.descendants(agent.pid) if process.parent == agent.pid)
     family.sessions[child.pid] = child.started
     assert pids(family.find()) == below
+
+
+def test_looks_cost_a_hundredth_of_the_time(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 1.0, 3.0, 3.0])  # the first look takes two seconds
+    monkeypatch.setattr(family, "look", lambda: None)
+    assert Vigil(family, lambda: next(times)).look() == 198.0
 
 
 def test_one_who_took_over_the_agent_s_number_is_not_looked_at(family: Family, agent: subprocess.Popen[bytes]) -> None:

@@ -88,9 +88,7 @@ def test_what_is_left_of_a_lease_is_known_so_that_nothing_is_waited_for_beyond_i
         ([("T", LEASE_SECONDS), ("sleeps", 3600), ("T", LEASE_SECONDS)], False),
     ],
 )
-def test_an_agent_that_is_stopped_for_longer_than_the_lease_is_given_up(
-    clock: Clock, steps: list[Step], *, given_up: bool
-) -> None:
+def test_an_agent_stopped_beyond_the_lease_is_given_up(clock: Clock, steps: list[Step], *, given_up: bool) -> None:
     state = ""
 
     def look(pid: int) -> Process | None:
@@ -141,7 +139,7 @@ class Bench:
 
     def _look(self, pid: int) -> Process | None:
         self.clock.now += self.cost_seconds
-        return Process(pid, self.states[pid], 1, pid, 1) if pid in self.states else None
+        return None if self.states[pid] == "gone" else Process(pid, self.states[pid], 1, pid, 1)
 
 
 @pytest.fixture
@@ -149,40 +147,32 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_worker_that_is_stopped_for_the_lease_is_ended(bench: Bench) -> None:
-    bench.pass_time(60)
-    bench.states[ONE] = "T"
-    assert not bench.pass_time(LEASE_SECONDS)
-    assert bench.pass_time(0.5) == {ONE: "the worker a:0 was stopped for longer than the lease of 30 s (--lease)"}
+STOPPED = "the worker a:0 was stopped for longer than the lease of 30 s (--lease)"
 
 
-def test_a_worker_of_which_only_threads_are_left_is_ended(bench: Bench) -> None:
-    bench.states[TWO] = "Z"
-    assert "main thread of the worker a:1" in bench.pass_time(LEASE_SECONDS + 0.5)[TWO]
-
-
-def test_a_worker_that_goes_on_in_time_starts_anew(bench: Bench) -> None:
-    for _ in range(3):
-        bench.states[ONE] = "T"
-        bench.pass_time(LEASE_SECONDS - 1)
-        bench.states[ONE] = "S"
-        assert not bench.pass_time(0.25)
-
-
-def test_a_debugger_and_a_busy_disk_are_no_reasons(bench: Bench) -> None:
-    bench.states = {ONE: "t", TWO: "D"}
-    bench.pass_time(10 * LEASE_SECONDS)
-    del bench.states[ONE]
-    assert not bench.pass_time(1)
-
-
-def test_while_nobody_looked_nobody_stood_still(bench: Bench) -> None:
-    bench.states[ONE] = "T"
-    bench.pass_time(1)
-    bench.clock.now += 3600.0
-    bench.standstill.look()
-    assert not bench.pass_time(LEASE_SECONDS - 0.5)
-    assert ONE in bench.pass_time(1)
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([("S", 60), ("T", LEASE_SECONDS)], ""),
+        ([("S", 60), ("T", LEASE_SECONDS + 0.5)], STOPPED),
+        ([("Z", LEASE_SECONDS + 0.5)], "main thread of the worker a:0"),
+        (3 * [("T", LEASE_SECONDS - 1), ("S", 0.25)], ""),
+        ([("t", 10 * LEASE_SECONDS), ("gone", 1)], ""),  # a debugger
+        ([("D", 10 * LEASE_SECONDS)], ""),  # a busy disk
+        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS - 0.5)], ""),
+        ([("T", 1), ("nobody looks", 3600), ("T", LEASE_SECONDS + 0.5)], STOPPED),
+    ],
+)
+def test_a_worker_that_stands_still_for_the_lease_is_ended(bench: Bench, steps: list[Step], reason: str) -> None:
+    for state, seconds in steps:
+        if state == "nobody looks":
+            bench.clock.now += seconds
+            bench.standstill.look()
+        else:
+            bench.states[ONE] = state
+            bench.pass_time(seconds)
+    assert [*bench.put] == ([ONE] if reason else [])
+    assert reason in bench.put.get(ONE, "")
 
 
 def test_the_end_of_a_lease_is_not_missed_by_the_time_between_two_looks(bench: Bench) -> None:

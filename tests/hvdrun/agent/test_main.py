@@ -1,4 +1,4 @@
-"""An agent as a process: what it says when it ends otherwise than it was told to."""
+"""An agent as a process: how it reads its orders, and what it says when it ends otherwise than it was told to."""
 
 import asyncio
 import io
@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from hvdrun import __version__
+from hvdrun.agent.agent import Orders
 from hvdrun.network.probe import probe
 from rendezvous import wire
 from rendezvous.authority import Authority
+from rendezvous.core.effects import Terminate
 from rendezvous.core.model import Endpoint
+from rendezvous.errors import WireError
 from rendezvous.orders import (
     Begin,
     Found,
@@ -69,9 +72,7 @@ GARBAGE = [b"\xff" * 8, wire.frame(b"\xff\xff"), b"GET / HTTP/1.1\r\n\r\n"]
 
 
 @pytest.mark.parametrize(("in_a_job", "data"), [*((False, data) for data in GARBAGE), (True, GARBAGE[0])])
-def test_an_agent_that_is_not_spoken_to_as_it_should_says_so_in_one_sentence(
-    data: bytes, tmp_path: Path, *, in_a_job: bool
-) -> None:
+def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp_path: Path, *, in_a_job: bool) -> None:
     begin = wire.encode_order(describe(tmp_path)) if in_a_job else b""
     returncode, tellings, errors = run_agent(begin + data, tmp_path)
     assert (returncode, tellings[0]) == (1, HELLO)
@@ -175,9 +176,7 @@ def test_an_agent_is_reached_by_probes_until_it_is_told_of_the_job(conversation:
     assert asyncio.run(probe(b"token", targets)) == ()
 
 
-def test_an_agent_that_serves_a_job_is_surveyed_again_when_another_host_is_to_join(
-    conversation: Conversation, tmp_path: Path
-) -> None:
+def test_an_agent_that_serves_a_job_is_surveyed_again_for_newcomers(conversation: Conversation, tmp_path: Path) -> None:
     conversation.begin(tmp_path)
     targets = conversation.find(b"another token")
     assert len(asyncio.run(probe(b"another token", targets))) == len(targets)
@@ -189,17 +188,50 @@ def test_an_agent_that_waits_for_a_job_goes_when_its_launcher_falls_silent(conve
     assert conversation.end() == "its launcher has gone\n"
 
 
-def test_an_agent_waits_for_a_job_for_as_long_as_its_launcher_says_so(
-    conversation: Conversation, tmp_path: Path
-) -> None:
+def test_an_agent_waits_for_a_job_as_long_as_its_launcher_says(conversation: Conversation, tmp_path: Path) -> None:
     conversation.send(Wait(0.05), Wait(None))  # the last one counts
     time.sleep(0.5)  # nothing tells that the first did not
     conversation.begin(tmp_path)
 
 
-def test_an_agent_without_any_order_to_launch_ends_with_its_lease_and_leaves_no_orphan(
-    conversation: Conversation, tmp_path: Path
-) -> None:
+def test_an_idle_agent_ends_with_its_lease_and_leaves_no_orphan(conversation: Conversation, tmp_path: Path) -> None:
     (tmp_path / f"hvdrun-{'0' * 14}").mkdir()  # of an agent that was killed, and its guardian as well
     conversation.send(replace(describe(tmp_path), lease_seconds=0.3, patience_seconds=0.3))
     assert conversation.end() == "no report was acknowledged for 0.3 s (--launcher-timeout)\n"
+
+
+ORDERS: tuple[Order, ...] = (Terminate(LAUNCH.worker, 5.0, "the test wants it"), Release())
+
+
+def read_orders(*chunks: bytes) -> list[Order | None]:
+    """The orders in these chunks, up to their end."""
+
+    async def read() -> list[Order | None]:
+        reader = asyncio.StreamReader()
+        for chunk in chunks:
+            reader.feed_data(chunk)
+        reader.feed_eof()
+        orders = Orders(reader)
+        found = [await orders.next()]
+        while found[-1] is not None:
+            found.append(await orders.next())
+        return found
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize("size", [1, 3, 4096])
+def test_orders_come_one_by_one_however_they_were_cut(size: int) -> None:
+    data = b"".join(map(wire.encode_order, ORDERS))
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert read_orders(*chunks) == [*ORDERS, None]
+
+
+def test_a_last_order_that_is_not_complete_is_none() -> None:
+    assert read_orders(wire.encode_order(ORDERS[0])[:-1]) == [None]
+
+
+@pytest.mark.parametrize("data", [b"\xff" * 8, wire.frame(b"\xff\xff"), wire.frame(b"")])
+def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
+    with pytest.raises(WireError):
+        read_orders(data)

@@ -10,7 +10,7 @@ from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from rendezvous import wire
 from rendezvous.core.model import Slot, Worker
-from rendezvous.orders import Output, OutputStream, Remark, Telling
+from rendezvous.orders import Output, OutputStream, Remark, Telling, Written
 from tests.waiting import happen, in_loop
 
 WORKER = Worker(Slot("a", 0), 1)
@@ -205,3 +205,25 @@ async def test_what_is_typed_before_there_is_a_worker_is_dropped() -> None:
     story.feed.write(b"in time")
     story.feed.write(b"")
     assert await asyncio.to_thread(story.read) == b"in time"
+
+
+@in_loop
+async def test_what_a_worker_wrote_before_an_outcome_is_told_before_it_and_others_are_left_alone() -> None:
+    story = Story()
+    forwarder = await story.open()
+    out, err, other = (
+        story.add(WORKER, OutputStream.STDOUT),
+        story.add(WORKER, OutputStream.STDERR),
+        story.add(OTHER, OutputStream.STDOUT),
+    )
+    for descriptor in (out, err, other):
+        os.write(descriptor, b"x")
+    forwarder.note_outcome(WORKER, 7)  # before the loop has had a turn to read
+    for descriptor in (out, err, other):
+        os.close(descriptor)
+    assert await story.close() == [
+        Output(WORKER, OutputStream.STDOUT, b"x"),
+        Output(WORKER, OutputStream.STDERR, b"x"),
+        Written(WORKER, 7),
+        Output(OTHER, OutputStream.STDOUT, b"x"),
+    ]

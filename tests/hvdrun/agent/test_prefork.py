@@ -168,14 +168,6 @@ async def test_a_preload_that_says_much_holds_nothing_up() -> None:
     assert (code, len(text)) == (0, 1_000_003)
 
 
-@in_loop
-async def test_an_interpreter_that_cannot_be_started_is_an_error_of_the_system(tmp_path: Path) -> None:
-    forkserver = Forkserver()
-    with pytest.raises(FileNotFoundError):
-        forkserver.open(str(tmp_path / "nowhere"), ("python", "x"), str(tmp_path), {}, ())
-    await forkserver.close()
-
-
 @pytest.mark.parametrize("count", range(5))
 @in_loop
 async def test_where_files_run_out_none_is_left_open(count: int) -> None:

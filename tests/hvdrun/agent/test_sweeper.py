@@ -1,6 +1,7 @@
 """What is left of workers is ended, and one look at all processes serves every worker that waits for it."""
 
 import signal
+import subprocess
 from collections.abc import Container, Iterator
 
 import pytest
@@ -55,14 +56,27 @@ async def test_the_ends_of_a_hundred_workers_take_as_many_looks_as_the_end_of_on
 
 @in_loop
 async def test_an_end_is_told_when_nothing_of_the_worker_is_left_wherever_it_went() -> None:
-    with sleeping("setsid sleep 600 &", mark(0)) as first, sleeping(environment=mark(1)) as second:
+    inner = {**mark(0), "HVD_JOB": f"{ORIGIN}/1.1/inner"}  # of a job that the second worker runs
+    with (
+        sleeping("setsid sleep 600 &", mark(0)) as first,
+        sleeping(environment=mark(1)) as second,
+        sleeping(environment=inner) as worker_of_second,
+    ):
+        left_when_told: list[list[Process]] = []
+
+        def tell() -> None:
+            left_when_told.append([one for one in processes.running() if processes.comes_from(one, f"{ORIGIN}/0.1")])
+
         room = Counted({second.pid})
-        room.end(0, NOBODY)
+        room.clear(name(0), NOBODY, tell)
         await room.finish()
-        assert room.told == [name(0)]
+        assert left_when_told == [[]]
         assert first.wait(LIMIT_SECONDS) == -signal.SIGKILL
-        assert not [process for process in processes.running() if processes.comes_from(process, f"{ORIGIN}/0.1")]
         assert is_alive(second.pid)
+        assert is_alive(worker_of_second.pid)
+        room.end(1, NOBODY)
+        await room.finish()
+        assert worker_of_second.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 @in_loop
@@ -94,6 +108,15 @@ async def test_all_that_are_to_be_killed_are_killed_in_one_look() -> None:
         assert room.looks == 1
         assert (first.wait(LIMIT_SECONDS), second.wait(LIMIT_SECONDS)) == (-signal.SIGKILL, -signal.SIGKILL)
         assert is_alive(third.pid)
+
+
+@in_loop
+async def test_a_worker_that_leads_no_session_yet_is_killed_alone() -> None:
+    with subprocess.Popen(["sleep", "600"]) as forked:  # noqa: ASYNC220 - starts at once
+        room = Counted({forked.pid})
+        room.kill(name(0), forked.pid)
+        await room.finish()
+        assert forked.wait(LIMIT_SECONDS) == -signal.SIGKILL
 
 
 @in_loop

@@ -1,14 +1,9 @@
-"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left.
-
-Long because each way in which a worker can start or end has its test here.
-"""
+"""The workers of a host: started once, ended as ordered, and reported when nothing of them is left."""
 
 import asyncio
 import errno
 import os
 import signal
-import socket
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,7 +13,7 @@ from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
 from rendezvous.core.effects import Terminate
 from rendezvous.core.events import Exited
 from tests.hvdrun.agent.alone import alone
-from tests.hvdrun.agent.jobs import ORIGIN, make_launches
+from tests.hvdrun.agent.jobs import make_launches
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.agent.watching import LAUNCHES, WORKERS, watching
 from tests.waiting import LIMIT_SECONDS, happen
@@ -75,37 +70,6 @@ async def test_where_others_go_on_an_end_is_told_at_once_but_the_slot_is_free_wh
         assert not is_alive(child)
 
 
-# What a DataLoader does: a forked child in the session, and one that has left it, hold the worker's connections open.
-HOLDS_A_SOCKET = """
-import os, socket, time
-connection = socket.create_connection(("127.0.0.1", {port}))
-if os.fork() == 0:
-    if os.fork() == 0:
-        os.setsid()
-        connection.sendall(b"2")
-        time.sleep(600)
-    connection.sendall(b"1")
-    time.sleep(600)
-time.sleep(600)
-"""
-
-
-@alone
-async def test_when_an_end_is_told_no_child_holds_the_worker_s_connections() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        program = HOLDS_A_SOCKET.format(port=server.getsockname()[1])
-        async with watching(sys.executable, "-S", "-c", program) as room:
-            room.watch.launch(LAUNCHES[0])
-            connection, _ = await asyncio.to_thread(server.accept)
-            with connection:
-                assert {await asyncio.to_thread(connection.recv, 1) for _ in range(2)} == {b"1", b"2"}
-                ((pid, _),) = room.watch.list_living()
-                os.kill(pid, signal.SIGKILL)
-                await room.ended()
-                connection.settimeout(0)
-                assert connection.recv(1) == b""  # not a moment after the end was told
-
-
 @alone
 async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_the_reason_told() -> None:
     async with watching("sh", "-c", "sleep 600 & echo $! > child; kill -STOP $$; true") as room:
@@ -119,22 +83,6 @@ async def test_a_worker_that_cannot_go_on_is_ended_with_all_that_is_its_own_and_
         assert await room.ended() == (Exited(WORKERS[0], -9, "it stood still"),)
         assert not is_alive(child)
         assert room.watch.list_living() == ()
-
-
-@alone
-async def test_a_worker_of_an_inner_job_belongs_to_the_worker_around_it() -> None:
-    # The second worker runs what an hvdrun in it would start: a worker of an inner job in a slot like the first's.
-    inner = f"HVD_JOB={ORIGIN}/1.1/inner HVD_SLOT=a:0 HVD_INCARNATION=1 setsid sh -c 'echo $$ > inner; sleep 600; true'"
-    script = f"if [ $HVD_SLOT = a:0 ]; then until [ -s inner ]; do sleep 0.01; done; else {inner}; fi"
-    async with watching("sh", "-c", script) as room:
-        for launch in LAUNCHES:
-            room.watch.launch(launch)
-        assert await room.ended() == (Exited(WORKERS[0], 0),)
-        pid = await room.started("inner")
-        assert is_alive(pid)
-        room.watch.terminate(order(1, 0))
-        await room.ended(2)
-        assert not is_alive(pid)
 
 
 @alone
@@ -182,9 +130,7 @@ async def test_an_interrupted_worker_is_asked_once_more_at_half_of_the_grace() -
 
 @pytest.mark.parametrize("outlives_losses", [True, False])
 @alone
-async def test_a_worker_that_says_that_it_fails_has_ended_for_the_others_but_its_slot_waits_for_it(
-    *, outlives_losses: bool
-) -> None:
+async def test_a_worker_that_says_it_fails_has_ended_for_others_but_its_slot_waits(*, outlives_losses: bool) -> None:
     again = replace(LAUNCHES[0], worker=replace(WORKERS[0], incarnation=2))
     script = "trap 'echo asked > asked' TERM; echo $$ >> ready; until [ -s go ]; do sleep 0.01; done; exit 7"
     async with watching("sh", "-c", script, outlives_losses=outlives_losses, grace_seconds=600) as room:

@@ -6,16 +6,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hvdrun.agent import processes
 from hvdrun.agent.guard import Guard
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
-from hvdrun.agent.spawn import ExecSpawner, Spawned, Spawner, WorkerEnvironment
+from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.watch import Watch
 from rendezvous.core.effects import Launch
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Endpoint
+from rendezvous.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin, make_launches
 from tests.waiting import happen
 
@@ -23,7 +25,7 @@ LAUNCHES = make_launches(2)
 WORKERS = tuple(launch.worker for launch in LAUNCHES)
 
 
-class GatedSpawner:
+class GatedSpawner(ExecSpawner):
     """Executes workers; a test may hold it up, or let it fail.
 
     may_prepare: without it, no worker can be started.
@@ -31,8 +33,8 @@ class GatedSpawner:
     error: what starting a worker raises.
     """
 
-    def __init__(self, inner: Spawner) -> None:
-        self._inner = inner
+    def __init__(self, begin: Begin, environment: WorkerEnvironment) -> None:
+        super().__init__(begin, environment)
         self.may_prepare, self.may_tell = asyncio.Event(), asyncio.Event()
         self.may_prepare.set()
         self.may_tell.set()
@@ -48,12 +50,9 @@ class GatedSpawner:
         self.begun += 1
         if self.error is not None:
             raise self.error
-        spawned = await self._inner.spawn(launch)
+        spawned = await super().spawn(launch)
         await self.may_tell.wait()
         return spawned
-
-    async def close(self) -> None:
-        """See `Spawner`."""
 
 
 @dataclass
@@ -84,25 +83,14 @@ class Room:
 
 
 @asynccontextmanager
-async def watching(*command: str, outlives_losses: bool = False, grace_seconds: float = 0.0) -> AsyncIterator[Room]:
+async def watching(*command: str, **options: Any) -> AsyncIterator[Room]:  # noqa: ANN401 - those of `Watch`
     """A Watch over workers with this command, which is closed in the end and has then left nothing."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begin = make_begin(folder, *command)
         guard = Guard(ORIGIN, folder / "nothing")
-        environment = WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1))
-        spawner = GatedSpawner(ExecSpawner(begin, environment))
-        feed = InputFeed(lambda: None)
-        watch = Watch(
-            JOB,
-            "a",
-            spawner,
-            OutputForwarder(),
-            feed=feed,
-            guard=guard,
-            outlives_losses=outlives_losses,
-            grace_seconds=grace_seconds,
-        )
+        spawner = GatedSpawner(begin, WorkerEnvironment(begin, folder / "agent.sock", Endpoint("127.0.0.1", 1)))
+        watch = Watch(JOB, "a", spawner, OutputForwarder(), feed=InputFeed(lambda: None), guard=guard, **options)
         watch.open()
         try:
             yield Room(watch, spawner, guard, folder)

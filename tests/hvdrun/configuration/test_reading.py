@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from hvdrun.cli import read_spec
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.reading import KEYS, read_configuration
-from hvdrun.errors import ConfigurationError, HvdrunError
+from hvdrun.errors import HvdrunError
 from hvdrun.options import OPTIONS
 
 JOB = """\

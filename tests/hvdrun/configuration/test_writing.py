@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hvdrun.cli import read_spec
+from hvdrun.configuration.errors import ConfigurationError
 from hvdrun.configuration.reading import KEYS, read_configuration
 from hvdrun.configuration.writing import write_configuration
-from hvdrun.errors import BadValueError, ConfigurationError
+from hvdrun.errors import BadValueError
 from hvdrun.options import OPTIONS, Given, Option, settle
 
 # What some option or other reads, and what YAML or TOML might take for something else.

@@ -44,6 +44,7 @@ from rendezvous.orders import (
     Taken,
     Telling,
     Wait,
+    Written,
 )
 
 UNDECODABLE = "cannot find /data/caf\udce9"
@@ -151,6 +152,7 @@ tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Hello, texts, texts, texts),
     st.builds(Found, st.lists(listenings, max_size=3).map(tuple), numbers, st.binary(max_size=32)),
     st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
+    st.builds(Written, workers, generations),
 )
 
 

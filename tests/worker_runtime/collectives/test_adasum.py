@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds, in_three_ways
+from tests.worker_runtime.collectives.ways import in_three_ways, run
 from tests.worker_runtime.random_collectives.results import reduce_adasum
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Adasum, Combination, Reduction
 from worker_runtime.collectives.adasum import list_levels
 
 ADASUM = Combination(Reduction.ADASUM)
-
-
 SHAPES = [(3,), (), (50, 7), (0, 2), (2, 2), (1,)]
 
 
@@ -21,16 +20,16 @@ def make_input(rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 @in_three_ways
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(worlds: Worlds, size: int, way: str) -> None:
+def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(size: int, way: str) -> None:
     dtypes = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
-    def body(world: World) -> object:
+    def body(executor: ThreadExecutor) -> object:
         return {
-            dtype: world.run(Adasum(make_input(world.rank, dtype), ADASUM, world.all, "allreduce.x"))
+            dtype: executor.run(Adasum(make_input(executor.rank, dtype), ADASUM, executor.all, "allreduce.x"))
             for dtype in dtypes
         }
 
-    results = worlds.run(body, way=way, size=size)
+    results = run(body, way=way, size=size)
     for dtype, tolerance in dtypes.items():
         inputs = [make_input(rank, dtype) for rank in range(size)]
         for index, shape in enumerate(SHAPES):
@@ -42,27 +41,27 @@ def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(worlds: Worlds,
                 assert torch.equal(other[dtype][index], result)
 
 
-def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        axes, same, zero = torch.eye(4)[world.rank], torch.tensor([1.0, 2.0]), torch.zeros(3)
-        results = world.run(Adasum([axes, same, zero], ADASUM, world.all, "allreduce.x"))
+def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        axes, same, zero = torch.eye(4)[executor.rank], torch.tensor([1.0, 2.0]), torch.zeros(3)
+        results = executor.run(Adasum([axes, same, zero], ADASUM, executor.all, "allreduce.x"))
         return [result.tolist() for result in results]
 
-    assert worlds.run(body, size=4) == [[[1.0] * 4, [1.0, 2.0], [0.0] * 3]] * 4
+    assert run(body, size=4) == [[[1.0] * 4, [1.0, 2.0], [0.0] * 3]] * 4
 
 
-def test_factors_apply_and_the_result_goes_where_it_shall(worlds: Worlds) -> None:
-    def body(world: World) -> object:
+def test_factors_apply_and_the_result_goes_where_it_shall() -> None:
+    def body(executor: ThreadExecutor) -> object:
         base = torch.ones(2, 6)
         part = base[:, ::2]
         how = Combination(Reduction.ADASUM, 2.0, 5.0)
-        (result,) = world.run(Adasum([part], how, world.all, "allreduce.x", [part]))
+        (result,) = executor.run(Adasum([part], how, executor.all, "allreduce.x", [part]))
         assert result is part
         left = torch.ones(3)
-        world.run(Adasum([left], how, world.all, "allreduce.x"))
+        executor.run(Adasum([left], how, executor.all, "allreduce.x"))
         return base.tolist(), left.tolist()
 
-    assert worlds.run(body, size=3)[2] == ([[10.0, 1.0] * 3] * 2, [1.0] * 3)
+    assert run(body, size=3)[2] == ([[10.0, 1.0] * 3] * 2, [1.0] * 3)
 
 
 @pytest.mark.parametrize("size", range(1, 20))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.ways import run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import AddSet, Barrier, Commit, Join, RemoveSet
 from worker_runtime.core.questions import Kind, Release
 from worker_runtime.operation import Members, Operation
@@ -30,11 +31,11 @@ def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: K
     assert (operation.payload, operation.start(None, release(operation))) == (b"", ())
 
 
-def test_they_run_on_real_ranks(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        return [world.run(operation) for operation in (Barrier(world.all, "barrier.x"), Commit(world.all))]
+def test_they_run_on_real_ranks() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        return [executor.run(operation) for operation in (Barrier(executor.all, "barrier.x"), Commit(executor.all))]
 
-    assert worlds.run(body) == [[None, None]] * 2
+    assert run(body) == [[None, None]] * 2
 
 
 def test_a_join_gives_the_rank_that_came_last() -> None:

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds, describe, in_three_ways
+from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
@@ -14,34 +15,34 @@ PAIR = Members(0, (0, 1), 1)
 
 @in_three_ways
 @pytest.mark.parametrize("rows", [(2, 1, 3), (0, 2, 0), (0, 0, 0), (1, 1, 1)], ids=str)
-def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(worlds: Worlds, rows: tuple[int, ...], way: str) -> None:
+def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(rows: tuple[int, ...], way: str) -> None:
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
 
-    def body(world: World) -> object:
-        own = make_part(world.rank)
-        single = [world.run(Allgather([own.to(dtype)], world.all, "allgather.x"))[0] for dtype in MOVABLE]
-        grouped = world.run(Allgather([own.to(dtype) for dtype in MOVABLE], world.all, "allgather.x"))
+    def body(executor: ThreadExecutor) -> object:
+        own = make_part(executor.rank)
+        single = [executor.run(Allgather([own.to(dtype)], executor.all, "allgather.x"))[0] for dtype in MOVABLE]
+        grouped = executor.run(Allgather([own.to(dtype) for dtype in MOVABLE], executor.all, "allgather.x"))
         assert all(gathered.rows == rows and gathered.tensor.is_contiguous() for gathered in single + grouped)
         return [[describe(gathered.tensor) for gathered in results] for results in (single, grouped)]
 
     expected = torch.cat([make_part(rank) for rank in range(3)])
-    for results in worlds.run(body, way=way, size=3):
+    for results in run(body, way=way, size=3):
         assert results == [[describe(expected.to(dtype)) for dtype in MOVABLE]] * 2
 
 
-def test_views_and_rows_without_elements_are_gathered(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        base = torch.arange(6).reshape(2, 3) + 10 * world.rank
+def test_views_and_rows_without_elements_are_gathered() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        base = torch.arange(6).reshape(2, 3) + 10 * executor.rank
         before = base.clone()
         view, empty, lazy = (
-            world.run(Allgather([tensor], world.all, "allgather.x"))[0].tensor
-            for tensor in (base.t(), torch.zeros(world.rank + 1, 0), torch.tensor([1j]).conj())
+            executor.run(Allgather([tensor], executor.all, "allgather.x"))[0].tensor
+            for tensor in (base.t(), torch.zeros(executor.rank + 1, 0), torch.tensor([1j]).conj())
         )
         assert torch.equal(base, before)
         return view.tolist(), empty.shape, lazy.tolist()
 
-    for view, empty, lazy in worlds.run(body):
+    for view, empty, lazy in run(body):
         assert view == [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
         assert empty == (3, 0)
         assert lazy == [-1j, -1j]

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds, describe
+from tests.worker_runtime.collectives.ways import describe, run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
@@ -11,33 +12,31 @@ from worker_runtime.operation import Members
 PAIR = Members(0, (0, 1), 1)
 
 
-def test_rows_of_every_dtype_go_where_the_splits_say(worlds: Worlds) -> None:
+def test_rows_of_every_dtype_go_where_the_splits_say() -> None:
     splits = [(1, 0, 2), (0, 0, 0), (2, 3, 1)]
 
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(sum(splits[rank]) * 2).reshape(-1, 2) + rank) % 3 + 1
 
-    def body(world: World) -> object:
-        results = [
-            world.run(Alltoall(make_part(world.rank).to(dtype), splits[world.rank], world.all, "alltoall.x"))
-            for dtype in MOVABLE
-        ]
+    def body(executor: ThreadExecutor) -> object:
+        own, counts = make_part(executor.rank), splits[executor.rank]
+        results = [executor.run(Alltoall(own.to(dtype), counts, executor.all, "alltoall.x")) for dtype in MOVABLE]
         return [describe(result.tensor) for result in results], {str(result.received_splits) for result in results}
 
-    for rank, (described, received) in enumerate(worlds.run(body, size=3)):
+    for rank, (described, received) in enumerate(run(body, size=3)):
         parts = [make_part(other).split(splits[other])[rank] for other in range(3)]
         assert described == [describe(torch.cat(parts).to(dtype)) for dtype in MOVABLE]
         assert received == {str(torch.tensor([other[rank] for other in splits], dtype=torch.int32))}
 
 
-def test_without_splits_all_get_as_many(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        base = torch.arange(8).reshape(2, 4) + 10 * world.rank
-        tensor, splits = world.run(Alltoall(base.t(), None, world.all, "alltoall.x"))
+def test_without_splits_all_get_as_many() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        base = torch.arange(8).reshape(2, 4) + 10 * executor.rank
+        tensor, splits = executor.run(Alltoall(base.t(), None, executor.all, "alltoall.x"))
         return tensor.tolist(), splits.tolist()
 
     low, high = [[0, 4], [1, 5], [10, 14], [11, 15]], [[2, 6], [3, 7], [12, 16], [13, 17]]
-    assert worlds.run(body) == [(low, [2, 2]), (high, [2, 2])]
+    assert run(body) == [(low, [2, 2]), (high, [2, 2])]
 
 
 @pytest.mark.parametrize(

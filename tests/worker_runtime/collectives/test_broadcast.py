@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds, describe, in_three_ways
+from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.operation import Members
 
-PAIR = Members(0, (0, 1), 1)
 VIEWS = {
     "columns": lambda x: x[:, ::2],
     "rows": lambda x: x[::2],
@@ -22,74 +22,63 @@ VIEWS = {
 
 @in_three_ways
 @pytest.mark.parametrize("root", [0, 2])
-def test_all_ranks_get_the_roots_values_of_every_dtype(worlds: Worlds, root: int, way: str) -> None:
+def test_all_ranks_get_the_roots_values_of_every_dtype(root: int, way: str) -> None:
     def make_own(rank: int) -> list[torch.Tensor]:
         return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
 
-    def body(world: World) -> object:
-        own = make_own(world.rank)
-        new = world.run(Broadcast(own, root, world.all, "broadcast.x"))
+    def body(executor: ThreadExecutor) -> object:
+        own = make_own(executor.rank)
+        new = executor.run(Broadcast(own, root, executor.all, "broadcast.x"))
         assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
         return [describe(tensor) for tensor in own], [describe(tensor) for tensor in new]
 
-    for rank, (own, new) in enumerate(worlds.run(body, way=way, size=3)):
+    for rank, (own, new) in enumerate(run(body, way=way, size=3)):
         assert own == [describe(tensor) for tensor in make_own(rank)]
         assert new == [describe(tensor) for tensor in make_own(root)]
 
 
 @in_three_ways
 @pytest.mark.parametrize("together", [False, True])
-def test_a_broadcast_in_place_changes_the_view_and_nothing_else(worlds: Worlds, way: str, *, together: bool) -> None:
+def test_a_broadcast_in_place_changes_the_view_and_nothing_else(way: str, *, together: bool) -> None:
     takes = list(VIEWS.values())
 
-    def body(world: World) -> object:
-        bases = [torch.full((4, 6), float(world.rank)) for _ in takes]
+    def body(executor: ThreadExecutor) -> object:
+        bases = [torch.full((4, 6), float(executor.rank)) for _ in takes]
         parts = [take(base) for take, base in zip(takes, bases, strict=True)]
         for group in [parts] if together else [[part] for part in parts]:
-            results = world.run(Broadcast(group, 1, world.all, "broadcast.x", group))
+            results = executor.run(Broadcast(group, 1, executor.all, "broadcast.x", group))
             assert all(result is part for result, part in zip(results, group, strict=True))
         for take, base in zip(takes, bases, strict=True):
-            expected = torch.full((4, 6), float(world.rank))
+            expected = torch.full((4, 6), float(executor.rank))
             take(expected).fill_(1.0)
             assert torch.equal(base, expected)
 
-    worlds.run(body, way=way)
+    run(body, way=way)
 
 
 @in_three_ways
-def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensors(worlds: Worlds, way: str) -> None:
-    def body(world: World) -> object:
-        lazy = torch.full((1,), world.rank * (1 + 2j)).conj()
-        world.run(Broadcast([lazy], 1, world.all, "broadcast.x", [lazy]))
-        weight = torch.nn.Parameter(torch.full((2, 2), float(world.rank)))
-        world.run(Broadcast([weight], 1, world.all, "broadcast.x", [weight]))
-        own, other = torch.full((2, 3), world.rank), torch.zeros(3, 2, dtype=torch.int64).t()
-        world.run(Broadcast([own], 1, world.all, "broadcast.x", [other]))
-        assert own.unique().tolist() == [world.rank]
+def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensors(way: str) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        lazy = torch.full((1,), executor.rank * (1 + 2j)).conj()
+        executor.run(Broadcast([lazy], 1, executor.all, "broadcast.x", [lazy]))
+        weight = torch.nn.Parameter(torch.full((2, 2), float(executor.rank)))
+        executor.run(Broadcast([weight], 1, executor.all, "broadcast.x", [weight]))
+        own, other = torch.full((2, 3), executor.rank), torch.zeros(3, 2, dtype=torch.int64).t()
+        executor.run(Broadcast([own], 1, executor.all, "broadcast.x", [other]))
+        assert own.unique().tolist() == [executor.rank]
         return lazy.tolist(), weight.requires_grad, weight.tolist(), other.tolist()
 
-    assert worlds.run(body, way=way) == [([1 - 2j], True, [[1.0] * 2] * 2, [[1] * 3] * 2)] * 2
+    assert run(body, way=way) == [([1 - 2j], True, [[1.0] * 2] * 2, [[1] * 3] * 2)] * 2
 
 
-def test_the_root_is_a_rank_of_the_job_in_a_process_set_too(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 0:
-            return None
-        members = world.form_set(4, (1, 2))
-        (result,) = world.run(Broadcast([torch.tensor(world.rank)], 2, members, "broadcast.x"))
-        return result.item()
-
-    assert worlds.run(body, way="gloo", size=3) == [None, 2, 2]
-
-
-def test_large_tensors_are_received_right_where_they_belong(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        x = torch.full((300_000,), float(world.rank))
-        operation = Broadcast([x, torch.zeros(3)], 0, world.all, "broadcast.x", [x, torch.zeros(3)])
-        world.run(operation)
+def test_large_tensors_are_received_right_where_they_belong() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        x = torch.full((300_000,), float(executor.rank))
+        operation = Broadcast([x, torch.zeros(3)], 0, executor.all, "broadcast.x", [x, torch.zeros(3)])
+        executor.run(operation)
         return operation._parcels[1].data_ptr() == x.data_ptr(), x.unique().tolist()
 
-    assert worlds.run(body) == [(True, [0.0])] * 2
+    assert run(body) == [(True, [0.0])] * 2
 
 
 def test_only_the_root_has_a_payload() -> None:
@@ -97,7 +86,3 @@ def test_only_the_root_has_a_payload() -> None:
     root, other = (Broadcast([x], 0, Members(0, (0, 1), rank), "broadcast.x") for rank in (0, 1))
     assert root.question == other.question
     assert (bytes(root.payload), other.payload) == (x.numpy().tobytes(), b"")
-
-
-def test_the_root_stands_in_the_signature() -> None:
-    assert Broadcast([torch.zeros(1)], 1, PAIR, "broadcast.x").question.signature.root == 1

@@ -8,17 +8,13 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from worker_runtime.collectives.checks import check_rows, check_targets, check_tensors, make_title
+from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
 
 
 def test_a_title_has_the_users_name() -> None:
     assert make_title("allreduce.loss") == "allreduce 'loss'"
     assert make_title("allreduce.noname.3") == "allreduce 'noname.3'"
     assert make_title("barrier") == "barrier"
-
-
-def test_the_device_is_told() -> None:
-    assert check_tensors("x", [torch.zeros(1), torch.zeros(2)]) == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -34,12 +30,6 @@ def test_the_device_is_told() -> None:
 def test_tensors_that_cannot_be_communicated_are_refused(tensors: list[torch.Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=f"allreduce 'x': .*{message}"):
         check_tensors("allreduce 'x'", tensors)
-
-
-def test_a_scalar_has_no_rows() -> None:
-    check_rows("x", [torch.zeros(0)])
-    with pytest.raises(ValueError, match=r"x: .*reshape\(1\)"):
-        check_rows("x", [torch.zeros(1), torch.tensor(1.0)])
 
 
 @pytest.mark.parametrize(

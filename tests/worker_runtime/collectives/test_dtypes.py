@@ -1,11 +1,11 @@
 """The table of dtypes and operations is what really happens."""
 
-import numpy as np
 import pytest
 import torch
 
 from tests.worker_runtime.collectives.makers import MAKERS
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.ways import run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Reduction, dtypes
 
 
@@ -29,46 +29,35 @@ def test_the_docstring_has_the_table() -> None:
 
 @pytest.mark.parametrize("way", ["question", "gloo"])
 @pytest.mark.parametrize("column", MAKERS)
-def test_every_entry_of_the_table_is_true(worlds: Worlds, column: str, way: str) -> None:
+def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
     makers = MAKERS[column]
 
-    def body(world: World) -> object:
+    def body(executor: ThreadExecutor) -> object:
         shown = {}
         for name, allowed in entries.items():
             for number, make in enumerate(makers):
                 x = torch.tensor([1, 1]).to(dtypes.find_dtype(name))
                 if allowed:
-                    shown[name, number] = str(world.run(make(x, world.all)))
+                    shown[name, number] = str(executor.run(make(x, executor.all)))
                 else:
                     with pytest.raises(
                         ValueError, match=r"^[a-z_]+ 'x': .*(convert them|use Sum, or make them dense)$"
                     ):
-                        make(x, world.all)
+                        make(x, executor.all)
         return shown
 
-    first, second = worlds.run(body, way=way)
+    first, second = run(body, way=way)
     assert len(first) == len(makers) * sum(entries.values())
     assert first == second
 
 
-def test_names_are_torchs_and_lead_back() -> None:
+def test_names_are_torchs_and_lead_back_and_an_unknown_dtype_has_none() -> None:
     for dtype in dtypes.MOVABLE:
         assert dtypes.find_dtype(dtypes.name_dtype(dtype)) == dtype
     assert dtypes.name_dtype(torch.float16) == "float16"
-
-
-def test_an_unknown_dtype_has_no_name() -> None:
     with pytest.raises(ValueError, match="not supported; convert"):
         dtypes.name_dtype(torch.float4_e2m1fn_x2)
-
-
-@pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE, Reduction.MAX], ids=lambda op: op.name)
-def test_what_travels_inside_a_question_has_a_name_in_numpy(reduction: Reduction) -> None:
-    for dtype in dtypes.REDUCIBLE[reduction]:
-        travelling = dtypes.choose_travel(dtype, reduction, in_question=True)
-        seen = dtypes.view_travelling(torch.zeros(2, dtype=travelling))
-        assert np.dtype(dtypes.name_dtype(seen.dtype)).itemsize == seen.element_size()
 
 
 @pytest.mark.parametrize(
@@ -86,20 +75,6 @@ def test_as_what_values_travel(
     dtype: torch.dtype, reduction: Reduction, expected: torch.dtype, *, in_question: bool
 ) -> None:
     assert dtypes.choose_travel(dtype, reduction, in_question=in_question) == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.uint8, torch.bool], ids=str)
-def test_neutral_values_change_nothing(dtype: torch.dtype) -> None:
-    values = torch.tensor([0, 1]).to(dtype)
-    for reduction, combine in {
-        Reduction.SUM: torch.add,
-        Reduction.PRODUCT: torch.mul,
-        Reduction.MIN: torch.minimum,
-        Reduction.MAX: torch.maximum,
-    }.items():
-        if dtype in dtypes.REDUCIBLE[reduction]:
-            neutral = torch.tensor(dtypes.make_neutral_value(dtype, reduction), dtype=dtype)
-            assert torch.equal(combine(values, neutral), values)
 
 
 def test_sums_on_one_rank_are_wide() -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.makers import MAKERS
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.ways import run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives.lane import Lane
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
@@ -32,15 +33,16 @@ def test_work_in_a_lane_begins_when_the_inputs_are_ready_and_ends_before_they_ar
     assert x_later.unique().tolist() == [200.0]
 
 
-def test_on_the_cpu_cuda_is_never_touched(worlds: Worlds) -> None:
-    def body(world: World) -> None:
-        def refuse(*_: object) -> None:
-            raise AssertionError("CUDA was touched")
+def test_on_the_cpu_cuda_is_never_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("CUDA was touched")
 
-        torch.cuda.Stream = torch.cuda.stream = torch.cuda.current_stream = refuse
-        torch.cuda.is_available = torch.cuda.current_device = refuse
+    for name in ("Stream", "stream", "current_stream", "is_available", "current_device"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
+
+    def body(executor: ThreadExecutor) -> None:
         for make in itertools.chain(*MAKERS.values()):
-            world.run(make(torch.ones(2), world.all))
+            executor.run(make(torch.ones(2), executor.all))
         assert not torch.cuda.is_initialized()
 
-    worlds.run(body)
+    run(body)

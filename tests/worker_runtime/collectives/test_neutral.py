@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute, in_three_ways
+from tests.worker_runtime.collectives.ways import compute, in_three_ways, run
+from tests.worker_runtime.threads import ELEMENTWISE, ThreadExecutor
 from worker_runtime.collectives import (
     Adasum,
     Allgather,
@@ -29,17 +30,12 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
-def test_a_joined_rank_sends_keys_where_another_has_a_nan(worlds: Worlds, reduction: Reduction) -> None:
-    def body(world: World) -> object:
-        values = [torch.tensor([world.rank, torch.nan if world.rank else 1.0], dtype=dtype) for dtype in FLOATS]
-        if world.rank == 2:
-            world.stand_in(joined=[2])
-            return None
-        return world.run(Allreduce(values, Combination(reduction), world.all, "allreduce.x"), joined=[2])
+def test_a_joined_rank_sends_keys_where_another_has_a_nan(reduction: Reduction) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        values = [torch.tensor([executor.rank, torch.nan if executor.rank else 1.0], dtype=dtype) for dtype in FLOATS]
+        return executor.run(Allreduce(values, Combination(reduction), executor.all, "allreduce.x"))
 
-    *results, nothing = worlds.run(body, way="gloo", size=3)
-    assert nothing is None
-    for found in results:
+    for found in run(body, size=3, way="gloo", joined=2)[:2]:
         for each in found:
             assert each[0] == (0 if reduction is Reduction.MIN else 1)
             assert each[1].isnan()
@@ -47,26 +43,19 @@ def test_a_joined_rank_sends_keys_where_another_has_a_nan(worlds: Worlds, reduct
 
 @in_three_ways
 @pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
-def test_a_joined_rank_changes_no_allreduce(worlds: Worlds, reduction: Reduction, way: str) -> None:
+def test_a_joined_rank_changes_no_allreduce(reduction: Reduction, way: str) -> None:
     dtypes = sorted(REDUCIBLE[reduction], key=str)
 
-    def body(world: World) -> object:
-        operations = [
-            Allreduce([make_input(world.rank, dtype) for dtype in group], Combination(reduction), world.all, "a.x")
-            for group in [*([dtype] for dtype in dtypes), dtypes]
-        ]
-        if world.rank == 1:
-            for _ in operations:
-                world.stand_in(joined=[1])
-            return None
-        return [[result.to(torch.complex128).tolist() for result in world.run(op, joined=[1])] for op in operations]
+    def body(executor: ThreadExecutor) -> object:
+        own, how = [make_input(executor.rank, dtype) for dtype in dtypes], Combination(reduction)
+        operations = [Allreduce(tensors, how, executor.all, "a.x") for tensors in [*([one] for one in own), own]]
+        return [[result.to(torch.complex128).tolist() for result in executor.run(op)] for op in operations]
 
     expected = [
         compute(reduction, [make_input(rank, dtype) for rank in (0, 2)], size=3).to(torch.complex128).tolist()
         for dtype in dtypes
     ]
-    first, joined, last = worlds.run(body, way=way, size=3)
-    assert joined is None
+    first, _, last = run(body, size=3, way=way, joined=1)
     assert first == last
     singles, group = [results[0] for results in first[:-1]], first[-1]
     torch.testing.assert_close(_flat(singles), _flat(expected), rtol=1e-2, atol=1e-2)
@@ -78,41 +67,33 @@ def _flat(lists: list[list[complex]]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
-def test_factors_do_not_change_what_is_neutral(worlds: Worlds, dtype: torch.dtype) -> None:
-    def body(world: World) -> object:
-        if world.rank == 1:
-            world.stand_in(joined=[1])
-            return None
+def test_factors_do_not_change_what_is_neutral(dtype: torch.dtype) -> None:
+    def body(executor: ThreadExecutor) -> object:
         how = Combination(Reduction.MIN, -20.0, 0.05)
         x = torch.tensor([-30000, 40]).to(dtype)
-        return world.run(Allreduce([x], how, world.all, "allreduce.x"), joined=[1])[0].tolist()
+        return executor.run(Allreduce([x], how, executor.all, "allreduce.x"))[0].tolist()
 
-    assert worlds.run(body, way="gloo")[0] == [30000, -40]
+    assert run(body, way="gloo", joined=1)[0] == [30000, -40]
 
 
-def test_a_joined_rank_changes_no_adasum(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 1:
-            world.stand_in(joined=[1])
-            return None
-        x = [torch.tensor([1.0, 2.0]), torch.eye(3)[world.rank]]
-        operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), world.all, "allreduce.x")
-        return [result.tolist() for result in world.run(operation, joined=[1])]
+def test_a_joined_rank_changes_no_adasum() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        x = [torch.tensor([1.0, 2.0]), torch.eye(3)[executor.rank]]
+        operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), executor.all, "allreduce.x")
+        return [result.tolist() for result in executor.run(operation)]
 
     expected = [[1.0, 2.0], [1.0, 0.0, 1.0]]
-    assert worlds.run(body, size=3) == [expected, None, expected]
+    assert run(body, size=3, joined=1) == [expected, None, expected]
 
 
-def test_a_joined_rank_gives_no_rows_where_that_is_tolerated(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 1:
-            return world.stand_in(joined=[1]).extents
-        tensors = [torch.full((world.rank + 1, 2), world.rank), torch.zeros(1, dtype=torch.bfloat16)]
-        operation = Allgather(tensors, world.all, "allgather.x", tolerates_joined=True)
-        return [gathered.tensor.tolist() for gathered in world.run(operation, joined=[1])]
+def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        tensors = [torch.full((executor.rank + 1, 2), executor.rank), torch.zeros(1, dtype=torch.bfloat16)]
+        operation = Allgather(tensors, executor.all, "allgather.x", tolerates_joined=True)
+        return [gathered.tensor.tolist() for gathered in executor.run(operation)]
 
     expected = [[[0, 0], *[[2, 2]] * 3], [0.0, 0.0]]
-    assert worlds.run(body, size=3) == [expected, ((1, 1), (0, 0), (3, 1)), expected]
+    assert run(body, size=3, joined=1) == [expected, None, expected]
 
 
 def test_data_inside_the_question_and_commits_need_nothing() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tests.worker_runtime.collectives.makers import MAKERS
-from tests.worker_runtime.collectives.worlds import ELEMENTWISE
+from tests.worker_runtime.threads import ELEMENTWISE
 from worker_runtime.collectives import (
     SUM,
     Adasum,

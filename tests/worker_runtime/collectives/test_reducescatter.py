@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import ELEMENTWISE, World, Worlds, compute
+from tests.worker_runtime.collectives.ways import compute, run
+from tests.worker_runtime.threads import ELEMENTWISE, ThreadExecutor
 from worker_runtime.collectives import AVERAGE, Combination, Reducescatter, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import divide_rows
-from worker_runtime.operation import Members
 
-PAIR = Members(0, (0, 1), 1)
 DTYPES = sorted(FLOATS | INTEGERS, key=str)
 
 
@@ -18,15 +17,15 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
-def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(worlds: Worlds, reduction: Reduction) -> None:
-    def body(world: World) -> object:
-        tensors = [make_input(world.rank, dtype) for dtype in DTYPES]
+def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: Reduction) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        tensors = [make_input(executor.rank, dtype) for dtype in DTYPES]
         how = Combination(reduction)
-        single = [world.run(Reducescatter([tensor], how, world.all, "reducescatter.x"))[0] for tensor in tensors]
-        grouped = world.run(Reducescatter(tensors, how, world.all, "grouped_reducescatter.x"))
+        single = [executor.run(Reducescatter([tensor], how, executor.all, "reducescatter.x"))[0] for tensor in tensors]
+        grouped = executor.run(Reducescatter(tensors, how, executor.all, "grouped_reducescatter.x"))
         return single, grouped
 
-    for rank, results in enumerate(worlds.run(body, size=3)):
+    for rank, results in enumerate(run(body, size=3)):
         for group in results:
             for dtype, result in zip(DTYPES, group, strict=True):
                 expected = compute(reduction, [make_input(other, dtype) for other in range(3)])
@@ -34,26 +33,26 @@ def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(worlds: Wor
                 torch.testing.assert_close(result, expected[[(0, 2), (2, 4), (4, 5)][rank][0] :][: (2, 2, 1)[rank]])
 
 
-def test_complex_and_truth_values(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        (sums,) = world.run(Reducescatter([torch.tensor([1j, world.rank]).conj()], AVERAGE, world.all, "r.x"))
-        true = torch.tensor([world.rank == 0, False])
-        (most,) = world.run(Reducescatter([true], Combination(Reduction.MAX), world.all, "r.x"))
+def test_complex_and_truth_values() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        (sums,) = executor.run(Reducescatter([torch.tensor([1j, executor.rank]).conj()], AVERAGE, executor.all, "r.x"))
+        true = torch.tensor([executor.rank == 0, False])
+        (most,) = executor.run(Reducescatter([true], Combination(Reduction.MAX), executor.all, "r.x"))
         return sums.tolist(), most.tolist()
 
-    assert worlds.run(body) == [([-1j], [True]), ([0.5 + 0j], [False])]
+    assert run(body) == [([-1j], [True]), ([0.5 + 0j], [False])]
 
 
-def test_factors_apply_and_the_input_is_left_alone(worlds: Worlds) -> None:
-    def body(world: World) -> object:
+def test_factors_apply_and_the_input_is_left_alone() -> None:
+    def body(executor: ThreadExecutor) -> object:
         x, integers = torch.ones(2, 2), torch.tensor([3, -3])
-        (result,) = world.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), world.all, "r.x"))
-        (halves,) = world.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), world.all, "r.x"))
-        (one,) = world.run(Reducescatter([integers], Combination(Reduction.AVERAGE, 1.0, 0.5), world.all, "r.x"))
+        (result,) = executor.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), executor.all, "r.x"))
+        (halves,) = executor.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), executor.all, "r.x"))
+        (one,) = executor.run(Reducescatter([integers], Combination(Reduction.AVERAGE, 1.0, 0.5), executor.all, "r.x"))
         assert x.unique().tolist() == [1.0]
         return result.tolist(), halves.tolist(), one.tolist()
 
-    assert worlds.run(body) == [([[6.0, 6.0]], [2], [1]), ([[6.0, 6.0]], [-2], [-1])]
+    assert run(body) == [([[6.0, 6.0]], [2], [1]), ([[6.0, 6.0]], [-2], [-1])]
 
 
 @pytest.mark.parametrize("rows", range(12))
@@ -63,8 +62,3 @@ def test_rows_are_divided_as_evenly_as_can_be(rows: int) -> None:
         assert (len(parts), sum(parts)) == (size, rows)
         assert parts[0] - parts[-1] <= 1
         assert list(parts) == sorted(parts, reverse=True)
-
-
-def test_what_all_ranks_must_agree_on_stands_in_the_signature() -> None:
-    signature = Reducescatter([torch.ones(2, 3)], AVERAGE, PAIR, "reducescatter.x").question.signature
-    assert (signature.shapes, signature.reduction) == (((2, 3),), Reduction.AVERAGE)

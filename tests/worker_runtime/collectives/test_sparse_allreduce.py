@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.worker_runtime.collectives.worlds import World, Worlds
+from tests.worker_runtime.collectives.ways import run
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Reduction, SparseAllreduce
 from worker_runtime.operation import Members
 
@@ -17,48 +18,32 @@ def make_input(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE], ids=lambda op: op.name)
-def test_elements_of_all_ranks_are_added_up(worlds: Worlds, reduction: Reduction) -> None:
-    def body(world: World) -> object:
-        tensor = make_input(world.rank)
-        result = world.run(SparseAllreduce(tensor, reduction, world.all, "sparse_allreduce.x"))
+def test_elements_of_all_ranks_are_added_up(reduction: Reduction) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        tensor = make_input(executor.rank)
+        result = executor.run(SparseAllreduce(tensor, reduction, executor.all, "sparse_allreduce.x"))
         assert (result.layout, result.is_coalesced(), result.shape) == (torch.sparse_coo, False, tensor.shape)
-        assert torch.equal(tensor.to_dense(), make_input(world.rank).to_dense())
+        assert torch.equal(tensor.to_dense(), make_input(executor.rank).to_dense())
         return result.to_dense()
 
     expected = torch.stack([make_input(rank).to_dense() for rank in range(3)]).sum(0)
-    for result in worlds.run(body, size=3):
+    for result in run(body, size=3):
         torch.testing.assert_close(result, expected / (3 if reduction is Reduction.AVERAGE else 1))
 
 
-def test_a_gradient_of_an_embedding_is_reduced(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        table = torch.nn.Embedding(4, 2, sparse=True)
-        table(torch.tensor([world.rank, 3, 3])).sum().backward()
-        result = world.run(SparseAllreduce(table.weight.grad, Reduction.AVERAGE, world.all, "sparse_allreduce.x"))
-        return result.to_dense()[:, 0].tolist()
+def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average() -> None:
+    def body(executor: ThreadExecutor) -> object:
+        operation = SparseAllreduce(make_input(2), Reduction.AVERAGE, executor.all, "sparse_allreduce.x")
+        return executor.run(operation).to_dense()
 
-    assert worlds.run(body) == [[0.5, 0.5, 0.0, 2.0]] * 2
-
-
-def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average(worlds: Worlds) -> None:
-    def body(world: World) -> object:
-        if world.rank == 1:
-            world.stand_in(joined=[1])
-            return None
-        operation = SparseAllreduce(make_input(2), Reduction.AVERAGE, world.all, "sparse_allreduce.x")
-        return world.run(operation, joined=[1]).to_dense()
-
-    first, _, last = worlds.run(body, size=3)
+    first, _, last = run(body, size=3, joined=1)
     torch.testing.assert_close(first, make_input(2).to_dense() * 2 / 3)
     assert torch.equal(first, last)
 
 
 def test_shape_and_reduction_must_agree() -> None:
     def ask(*shape: int, reduction: Reduction = Reduction.SUM) -> object:
-        tensor = torch.sparse_coo_tensor(
-            torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0), shape, check_invariants=True
-        )
-        return SparseAllreduce(tensor, reduction, PAIR, "sparse_allreduce.x").question
+        return SparseAllreduce(torch.zeros(shape).to_sparse(), reduction, PAIR, "sparse_allreduce.x").question
 
     assert ask(3) == ask(3)
     assert len({ask(3), ask(4), ask(3, reduction=Reduction.AVERAGE)}) == 3

@@ -280,7 +280,6 @@ class Simulation:
             return
         missing = {(p.question.process_set, p.question.name): p.missing for p in self.ordering.find_pending()}
         for rank in waiting:
-            assert rank.waits is not None
             seen: set[int] = set()
             reached = [rank]
             while reached:

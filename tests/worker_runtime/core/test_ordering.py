@@ -6,8 +6,8 @@ import pytest
 
 from tests.rendezvous.counting import count_steps
 from tests.worker_runtime.core.transcript import play
-from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
-from worker_runtime.core.questions import Failure, Kind, Question, Reduction, Refusal, Release, Signature
+from worker_runtime.core.ordering import IllegalQuestionError, Ordering
+from worker_runtime.core.questions import Failure, Kind, Question, Reduction, Signature
 
 LOSS = Question(0, "allreduce.loss", Signature(Kind.ALLREDUCE, ("float32",), ((),), Reduction.SUM))
 JOIN = Question(0, "join", Signature(Kind.JOIN))
@@ -26,7 +26,6 @@ def test_for_one_that_has_vanished_all_wait_and_nothing_that_it_has_asked_counts
     assert ordering.ask(2, LOSS) == []
     assert ordering.wait(0, 0, LOSS.name, is_blocked=True) + ordering.wait(2, 0, LOSS.name, is_blocked=True) == []
     (refusal,) = ordering.leave(1)
-    assert isinstance(refusal, Refusal)
     assert refusal.ranks == (0, 2)
     ordering.vanish(1)
     with pytest.raises(IllegalQuestionError):
@@ -46,38 +45,15 @@ def test_one_that_has_vanished_may_be_lost() -> None:
 def test_a_joined_rank_is_tolerated_by_kind_or_by_what_the_signature_says(kind: Kind, tolerant: str) -> None:
     (answer,) = play("size 2", "join 1", f"ask 0 x kind={kind.name} tolerant={tolerant}")
     if tolerant == "yes" or kind in (Kind.ALLREDUCE, Kind.COMMIT):
-        assert isinstance(answer, Release)
         assert answer.joined == (1,)
     else:
-        assert isinstance(answer, Refusal)
         assert answer.ranks == (0,)
         assert answer.reason.startswith(f"{kind.name} is not supported with Join at this time")
-
-
-def test_all_that_have_joined_are_named_to_who_asks_what_needs_them() -> None:
-    (answer,) = play("size 3", "join 1", "join 2", "ask 0 allgather.x")
-    assert isinstance(answer, Refusal)
-    assert "ranks 1, 2 have joined" in answer.reason
-
-
-def test_what_is_pending_is_told_oldest_first_with_who_is_missing() -> None:
-    ordering = Ordering(4)
-    other = Question(0, "allreduce.other", LOSS.signature)
-    ordering.ask(2, LOSS)
-    ordering.ask(0, LOSS)
-    ordering.ask(0, other)
-    ordering.ask(3, JOIN)
-    assert ordering.find_pending() == [
-        Pending(LOSS, (0, 2), (1,), 0),
-        Pending(other, (0,), (1, 2), 1),
-        Pending(JOIN, (3,), (0, 1, 2), 2),
-    ]
 
 
 def test_of_a_deadlock_of_many_ranks_six_are_named() -> None:
     commands = [f"{what} {rank} allreduce.{rank}" for rank in range(8) for what in ("ask", "block")]
     _, *refusals = play("size 8", *commands)
-    assert isinstance(refusals[0], Refusal)
     assert "rank 5 waits for allreduce '5'; ..." in refusals[0].reason
     assert "rank 6 waits" not in refusals[0].reason
 

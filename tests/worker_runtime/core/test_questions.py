@@ -2,14 +2,7 @@
 
 import pytest
 
-from worker_runtime.core.questions import (
-    ALL_PAYLOADS_BYTES,
-    PAYLOAD_BYTES,
-    Kind,
-    Question,
-    Signature,
-    fits_payload,
-)
+from worker_runtime.core.questions import ALL_PAYLOADS_BYTES, PAYLOAD_BYTES, Kind, Question, Signature, fits_payload
 
 
 @pytest.mark.parametrize(("size", "bound"), [(1, PAYLOAD_BYTES), (8, PAYLOAD_BYTES), (16, ALL_PAYLOADS_BYTES // 16)])

@@ -16,14 +16,3 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_the_story_goes_as_it_is_told(path: Path, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
     check(path, rerun, rewrite=rewrite)
-
-
-def test_what_is_told_wrongly_is_noticed() -> None:
-    told = "Two ranks ask.\n\nsize 2\nask 0,1 allreduce.x\n  > release 7 allreduce.x to 0\n"
-    assert "release 0 allreduce.x to 0,1" in rerun(told)
-    assert rerun(rerun(told)) == rerun(told)
-
-
-def test_an_unknown_command_is_no_story() -> None:
-    with pytest.raises(ValueError, match="no such command: dance 0"):
-        rerun("A mistake.\n\ndance 0\n")

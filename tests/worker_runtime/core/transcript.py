@@ -100,8 +100,10 @@ class Teller:
                 kind = Kind.ADD_SET if what == "add" else Kind.REMOVE_SET
                 question = Question(GLOBAL_SET, f"{what}_set.{numbers}", Signature(kind))
                 return self._ask(ranks, question, parse_numbers(numbers))
-            case ["idle" | "block" as how, rank, name, *options]:
-                return self.ordering.wait(int(rank), _read_set(options), name, is_blocked=how == "block")
+            case ["idle" | "block" as how, ranks, name, *options]:
+                number, is_blocked = _read_set(options), how == "block"
+                waits = (self.ordering.wait(rank, number, name, is_blocked=is_blocked) for rank in parse_numbers(ranks))
+                return [answer for answers in waits for answer in answers]
             case ["giveup" | "withdraw" as how, ranks, name, reason, *options]:
                 number = _read_set(options)
                 act = self.ordering.give_up if how == "giveup" else self.ordering.withdraw

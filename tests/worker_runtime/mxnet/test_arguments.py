@@ -65,11 +65,6 @@ def test_both_wrappers_look_at_their_arguments(wrong: dict[str, object], setting
         hvd.DistributedTrainer(make_parameters((1,)), "sgd", **wrong, **settings)
 
 
-def test_the_trainer_looks_at_its_compression() -> None:
-    with pytest.raises(TypeError, match="compression is 'fp16'"):
-        hvd.DistributedTrainer(make_parameters((1,)), "sgd", compression="fp16")
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_floating_point_numbers_travel_in_half_precision(dtype: str) -> None:
     array = mx.nd.array([1.5, -2.0], dtype=dtype)

@@ -13,7 +13,7 @@ from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.core.questions import Release
-from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, adopt, is_alone, make_settings
+from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.torch_groups import TorchGroup, Work
 
 
@@ -131,18 +131,8 @@ def test_settings_say_how_gradients_travel() -> None:
 
 def test_who_has_nobody_to_average_with_is_alone(ranks: RankPool) -> None:
     def body() -> object:
-        pair, single = hvd.add_process_set([0, 1]), hvd.add_process_set([1])
-        return [is_alone(each) for each in (hvd.global_process_set, pair, single)]
+        sets = hvd.global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([1])
+        return [is_alone(each) for each in sets]
 
     assert ranks.run(body, size=3) == [[False, False, True], [False, False, True], [False, True, True]]
     assert ranks.run(lambda: is_alone(hvd.global_process_set), size=1) == [True]
-
-
-def test_a_set_that_came_out_of_a_file_is_the_one_with_the_same_ranks(ranks: RankPool) -> None:
-    def body() -> object:
-        single = hvd.add_process_set([1])
-        return adopt(hvd.ProcessSet([1])).process_set_id == single.process_set_id, adopt(
-            hvd.ProcessSet([0])
-        ).process_set_id
-
-    assert ranks.run(body) == [(True, None)] * 2

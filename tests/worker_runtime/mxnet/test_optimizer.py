@@ -16,6 +16,7 @@ import worker_runtime.mxnet as hvd
 from tests.worker_runtime.mxnet.networks import make_spoilt
 from tests.worker_runtime.mxnet.training import (
     check,
+    learn,
     make_net,
     make_optimizer,
     make_parameters,
@@ -135,9 +136,7 @@ def test_schedulers_and_changes_of_the_scale_count(ranks: RankPool) -> None:
             if step == 3:
                 trainer._scale = 0.5
             batch = mx.nd.array(make_values(8, 6, seed=step)[rank::size], dtype="float64")
-            with mx.autograd.record():
-                loss = net(batch).square()
-            loss.backward()
+            learn(net, batch)
             trainer.step(len(batch))
         return read(net)
 

@@ -12,12 +12,12 @@ from tests.worker_runtime.mxnet.training import (
     MAKERS,
     check,
     differentiate,
+    learn,
     make_net,
     make_optimizer,
     make_parameters,
     make_plain,
     make_values,
-    make_wrapped,
     read,
 )
 from tests.worker_runtime.ranks import RankPool
@@ -31,9 +31,7 @@ def train(net: mx.gluon.Block, trainer: mx.gluon.Trainer, seed: int, *, is_alone
     rank, size = (0, 1) if is_alone else (hvd.rank(), hvd.size())
     for step in range(2):
         batch = mx.nd.array(make_values(12, 6, seed=seed + step)[rank::size], dtype="float64")
-        with mx.autograd.record():
-            loss = net(batch).square()
-        loss.backward()
+        learn(net, batch)
         trainer.step(len(batch))
 
 
@@ -64,24 +62,6 @@ def test_states_of_any_trainer_are_loaded_by_any_other(
     folder = str(tmp_path)
     replicas = ranks.run(lambda: train_twice([first, second], name, f"{folder}/{hvd.rank()}.states"))
     check(replicas, train_twice(["plain", "plain"], name, f"{folder}/alone.states"))
-
-
-def test_a_file_holds_the_optimizer_of_the_users_and_is_read_where_nothing_was_initialised(
-    ranks: RankPool, tmp_path: Path
-) -> None:
-    path = str(tmp_path / "saved.states")
-
-    def body() -> None:
-        params = make_parameters((2,))
-        trainer = make_wrapped(params, mx.optimizer.create("sgd", learning_rate=1.0, momentum=0.5))
-        differentiate(params, 1.0)
-        trainer.step(1)
-        if hvd.rank() == 0:
-            trainer.save_states(path)
-
-    ranks.run(body)
-    assert type(pickle.loads(Path(path).read_bytes())[1]) is mx.optimizer.SGD  # noqa: S301 - made here
-    assert b"worker_runtime" not in Path(path).read_bytes()
 
 
 def test_the_wrapper_stays_the_same_one_with_its_settings(ranks: RankPool, tmp_path: Path) -> None:

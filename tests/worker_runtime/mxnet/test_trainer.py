@@ -20,6 +20,7 @@ from tests.worker_runtime.mxnet.training import (
     check,
     differentiate,
     in_both_ways,
+    learn,
     make_net,
     make_parameters,
     make_plain,
@@ -252,9 +253,7 @@ def test_sparse_gradients_are_averaged(ranks: RankPool, make: MakeTrainer) -> No
         trainer = make(table.collect_params(), mx.optimizer.create("adagrad", learning_rate=0.5))
         for step in range(4):
             words = (np.array([step, step + 1, 5, 2]) % 6)[rank::size]
-            with mx.autograd.record():
-                loss = table(mx.nd.array(words)).square()
-            loss.backward()
+            learn(table, mx.nd.array(words))
             trainer.step(len(words))
         return read(table)
 
@@ -302,22 +301,6 @@ def test_trainers_with_prefixes_find_each_other_whenever_they_are_made(ranks: Ra
     assert ranks.run(body) == [[-2.0, -5.0]] * 2
 
 
-@in_one_step_or_two
-def test_ranks_with_other_parameters_are_told_which(ranks: RankPool, *, is_split: bool) -> None:
-    def body() -> str:
-        params = make_parameters(*[(2,)] * (2 + hvd.rank()))
-        trainer = make_sgd(params, prefix="net")
-        differentiate(params, 1.0)
-        with pytest.raises(hvd.HorovodInternalError) as caught:
-            take_step(trainer, is_split=is_split)
-        return str(caught.value)
-
-    first, second = ranks.run(body)
-    assert first == second
-    for told in ("allreduce 'optimizer.net.1.", "2 gradients from 'net0'", "3 gradients from 'net0'"):
-        assert told in first
-
-
 def test_the_arguments_of_older_releases_are_understood(ranks: RankPool) -> None:
     calls = [
         ((2.0,), {}, (2.0, "", 0)),
@@ -356,6 +339,7 @@ def test_arguments_that_make_no_trainer_are_named(ranks: RankPool) -> None:
         trainer = mx.gluon.Trainer(params, "sgd", kvstore=None)
         for arguments, error, message in (
             ((params, "sgd", None, hvd.Compression.none, 1.0, 3), AssertionError, "prefix is 3"),
+            ((params, "sgd", None, "fp16"), TypeError, "compression is 'fp16'"),
             ((3, "sgd"), ValueError, "list or dict of Parameters"),
             ((params, "none"), ValueError, "Cannot find optimizer"),
             ((trainer,), TypeError, "takes the parameters and the optimizer, not a Trainer"),

@@ -66,6 +66,13 @@ def differentiate(params: mx.gluon.ParameterDict, factor: float, names: Sequence
     mx.autograd.backward(losses)
 
 
+def learn(net: mx.gluon.Block, batch: mx.nd.NDArray) -> None:
+    """Backward: the loss is the sum of the squares of what comes out."""
+    with mx.autograd.record():
+        loss = net(batch).square()
+    loss.backward()
+
+
 def take_step(trainer: mx.gluon.Trainer, batch_size: int = 1, *, is_split: bool = False, **more: bool) -> None:
     """One step, at once or as its two halves."""
     if is_split:
@@ -131,14 +138,8 @@ def train_gluon(
         if step == STEPS // 2:
             trainer.set_learning_rate(trainer.learning_rate / 2)
         batch = mx.nd.array(make_batch(step, rank, size), ctx=mx.cpu(rank), dtype="float64")
-        with mx.autograd.record():
-            loss = net(batch).square()
-        loss.backward()
-        if split:
-            trainer.allreduce_grads()
-            trainer.update(len(batch))
-        else:
-            trainer.step(len(batch))
+        learn(net, batch)
+        take_step(trainer, len(batch), is_split=split)
     return read(net)
 
 

@@ -154,7 +154,9 @@ class Player:
         match operation:
             case Wrap():
                 self._wrap(operation)
-            case Backward() if self._may_come(operation.uses):
+            case Backward() if self._may_come(
+                operation.uses, is_cut_anywhere=operation.fails and operation.way != "eager"
+            ):
                 self._backward(operation)
             case Clear(number) if number == ALL:
                 self._clear()
@@ -200,8 +202,11 @@ class Player:
         newer = self._wraps[self._wraps.index(wrapped) + 1 :]
         return any(set(wrapped.wrap.parameters) & other.taken for other in newer)
 
-    def _may_come(self, uses: Sequence[frozenset[str]]) -> bool:
-        """Whether another backward pass is not one too many; counts it."""
+    def _may_come(self, uses: Sequence[frozenset[str]], *, is_cut_anywhere: bool = False) -> bool:
+        """Whether another backward pass is not one too many; counts it.
+
+        is_cut_anywhere: it fails where a compiler chose, which may not be the same place on all ranks.
+        """
         touched = {name for blocks in uses for block in blocks for name in BLOCKS[block]}
         concerned = [
             wrapped
@@ -212,7 +217,7 @@ class Player:
             return False
         for wrapped in concerned:
             wrapped.passes += 1
-            wrapped.is_uneven |= len(set(uses)) > 1
+            wrapped.is_uneven |= is_cut_anywhere or len(set(uses)) > 1
         return True
 
     def _losses(self, batch: int, uses: Sequence[frozenset[str]], way: str = "eager") -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.worker_runtime.reduction.threads import World
+from tests.worker_runtime.threads import World
 
 
 @pytest.fixture(params=[False, True], ids=["static", "elastic"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.replicas import ReplicaCheck
 

@@ -6,7 +6,7 @@ from random import Random
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
-from tests.worker_runtime.reduction.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 
 

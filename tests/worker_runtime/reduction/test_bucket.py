@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction import Settings
 from worker_runtime.reduction.bucket import Bucket
@@ -12,22 +12,6 @@ from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.survey import Survey, ask_survey
-
-
-def test_a_gradient_is_ready_after_its_passes() -> None:
-    entry = Entry(torch.zeros(1, requires_grad=True), "p", 2)
-    assert not entry.is_ready
-    entry.passes_left -= 2
-    assert entry.is_ready
-
-
-def test_sparse_dimensions_are_those_of_the_present_gradient() -> None:
-    entry = Entry(torch.zeros(2, 2, requires_grad=True), "p", 1)
-    assert entry.find_sparse_dims() == 0
-    entry.parameter.grad = torch.eye(2)
-    assert entry.find_sparse_dims() == 0
-    entry.parameter.grad = torch.eye(2).to_sparse(1)
-    assert entry.find_sparse_dims() == 1
 
 
 def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
@@ -38,16 +22,6 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
     assert entry.find_form() == (torch.float32, torch.device("cpu"), (2, 3), (3, 1))
     parameter.data = parameter.data.double()
     assert entry.find_form()[0] == torch.float64
-
-
-def test_a_hook_is_removed_once() -> None:
-    entry = Entry(torch.zeros(1, requires_grad=True), "p", 1)
-    heard = []
-    entry.hook = entry.parameter.register_post_accumulate_grad_hook(heard.append)
-    entry.detach()
-    entry.detach()
-    entry.parameter.sum().backward()
-    assert heard == []
 
 
 def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import begin, list_gradients, make_reducer
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 
 
 class Shifted:

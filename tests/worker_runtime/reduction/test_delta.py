@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.delta import DeltaReducer
 
@@ -29,14 +29,6 @@ def test_parallel_steps_are_averaged(world: World) -> None:
         return result, [parameter.tolist() for parameter in parameters]
 
     assert world.run(body) == [("moved", [[3.0] * 4, [4.0] * 4])] * 2
-
-
-def test_alone_a_step_is_the_optimizers_own() -> None:
-    def body(executor: ThreadExecutor) -> object:
-        parameters = make_parameters(1)
-        return make_reducer(executor, parameters).step(lambda: move(parameters, 1.0)), parameters[0].tolist()
-
-    assert World(1).run(body) == [("moved", [2.0] * 4)]
 
 
 def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:

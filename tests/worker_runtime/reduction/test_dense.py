@@ -13,7 +13,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import GradientShapeError
 
@@ -83,18 +83,6 @@ def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: W
 
     count = 2 if world.is_elastic else 1  # the local gradient lies in one while the result goes to the other
     assert world.run(body) == [(count, [1.5] * 4)] * 2
-
-
-def test_a_gradient_is_a_part_of_its_bucket_and_the_memory_is_used_again(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
-        places = set()
-        for _ in range(3):
-            train(reducer, parameters)
-            places.add(tuple(parameter.grad.untyped_storage().data_ptr() for parameter in parameters))
-        return len(places), len(set(places.pop()))
-
-    assert world.run(body) == [(1, 1)] * 2
 
 
 def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_be_lost() -> None:

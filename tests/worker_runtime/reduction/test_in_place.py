@@ -3,7 +3,7 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import begin, make_parameters, make_reducer
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 
 

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.reduction.memory import Memory, Part, lies_in
 
 
-@pytest.mark.parametrize("view", [lambda grad: grad, lambda grad: grad.view(2, 2), lambda grad: grad.detach()[1:]])
+@pytest.mark.parametrize(
+    "view", [lambda grad: grad, lambda grad: grad.view(2, 2), lambda grad: grad.detach()[1:], lambda grad: grad.numpy()]
+)
 def test_a_gradient_that_a_program_holds_keeps_its_values(
     world: World, view: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
@@ -26,7 +28,8 @@ def test_a_gradient_that_a_program_holds_keeps_its_values(
 
 
 def test_a_gradient_lies_in_its_part_if_it_has_the_elements_there_and_not_another_view_of_them() -> None:
-    _, memory = make_memory()
+    parameter = torch.zeros(2, 3)
+    memory = Memory([Part(parameter, parameter.dtype)])
     view, gradient = memory.views[0], memory.show(0)
     assert lies_in(gradient, view)
     gradient.t_()
@@ -94,9 +97,7 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
     assert world.run(body) == [expected] * 2
 
 
-def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_ranks_drift_apart(
-    world: World,
-) -> None:
+def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_ranks_drift_apart(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         seen = []
@@ -122,43 +123,6 @@ def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(w
         return grad.requires_grad, hasattr(grad, "mark"), grad.tolist()
 
     assert world.run(body) == [(False, False, [1.5] * 4)] * 2
-
-
-def make_memory() -> tuple[list[torch.Tensor], Memory]:
-    parameters = [torch.zeros(2, 3), torch.zeros(4, dtype=torch.float64), torch.zeros(0), torch.zeros(3)]
-    return parameters, Memory([Part(parameter, parameter.dtype) for parameter in parameters])
-
-
-def test_each_part_has_a_view_of_the_flat_tensor_of_its_dtype() -> None:
-    parameters, memory = make_memory()
-    assert [(flat.dtype, flat.numel()) for flat in memory.flats] == [(torch.float32, 9), (torch.float64, 4)]
-    assert [view.shape for view in memory.views] == [parameter.shape for parameter in parameters]
-    for number, view in enumerate(memory.views):
-        view.fill_(number)
-    assert memory.flats[0].tolist() == [0.0] * 6 + [3.0] * 3
-    assert memory.flats[1].tolist() == [1.0] * 4
-
-
-def test_who_looks_at_a_part_holds_the_memory_a_gradient_in_its_place_does_not() -> None:
-    parameters, memory = make_memory()
-    assert not memory.is_held
-    assert not memory.holds_gradients
-    parameters[0].grad = memory.show(0)
-    assert not memory.is_held
-    assert memory.holds_gradients
-    held = parameters[0].grad
-    parameters[0].grad = None
-    assert memory.is_held
-    assert not memory.holds_gradients
-    del held
-    assert not memory.is_held
-    slice_of_it = memory.views[1][1:]
-    assert memory.is_held
-    del slice_of_it
-    array = memory.views[1].numpy()
-    assert memory.is_held
-    del array
-    assert not memory.is_held
 
 
 def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_allocation(world: World) -> None:

@@ -20,9 +20,15 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
-from tests.worker_runtime.reduction.threads import LIMIT_SECONDS, ThreadExecutor, World
+from tests.worker_runtime.threads import LIMIT_SECONDS, ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.errors import ExcessBackwardError, HorovodInternalError, SupersededError, UnfinishedStepError
+from worker_runtime.errors import (
+    ChangedGradientError,
+    ExcessBackwardError,
+    HorovodInternalError,
+    SupersededError,
+    UnfinishedStepError,
+)
 from worker_runtime.mentions import Mention
 
 
@@ -121,6 +127,23 @@ def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool
         reducer.discard()
 
     world.run(body)
+
+
+@pytest.mark.parametrize("number", [0, 1])  # asked for by synchronize(), during backward
+@pytest.mark.parametrize("replaces", [False, True])
+def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, number: int, *, replaces: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 2, is_warm=True)
+        backward(parameters)
+        if replaces:
+            parameters[number].grad = parameters[number].grad * 2
+        else:
+            parameters[number].grad.mul_(2)
+        with pytest.raises(ChangedGradientError, match=f"the gradient of p{number} was changed between"):
+            reducer.synchronize()
+        return [train(reducer, parameters, executor.rank + 1) for _ in range(3)]
+
+    assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
 
 
 @cautious_and_eager

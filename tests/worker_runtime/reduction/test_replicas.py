@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_runtime.reduction.gradients import backward, make_parameters, make_reducer, train
 from tests.worker_runtime.reduction.programs import make_metric
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.replicas import read_interval
 

@@ -17,7 +17,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.roster import Roster

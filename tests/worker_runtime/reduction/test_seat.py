@@ -11,7 +11,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.mentions import Mention
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
@@ -100,14 +100,6 @@ def test_what_is_meant_is_a_step_of_this_name(mention: Mention, *, expected: boo
     executor = world.executors[1]
     executor.process_sets.add(1, (1, 2), 0)
     assert Seat.take(executor, 1).is_meant(mention) is expected
-
-
-def test_a_step_is_committed_only_where_workers_may_be_lost(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        Seat.take(executor, 0).commit()
-        return executor.asked
-
-    assert world.run(body) == [["commit"] if world.is_elastic else []] * 2
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
-from tests.worker_runtime.reduction.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
 
 

@@ -42,7 +42,6 @@ class Process:
         self.generation = 0  # the last one that was begun
 
     def __enter__(self) -> Self:
-        assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if line:
             self.port = json.loads(line)["port"]
@@ -54,7 +53,6 @@ class Process:
 
     def order(self, line: bytes) -> None:
         """Write a line on its standard input."""
-        assert self.popen.stdin is not None
         self.popen.stdin.write(line + b"\n")
         self.popen.stdin.flush()
 
@@ -182,9 +180,7 @@ class Client:
         """The text of the next answer, which must be of this kind."""
         found, answer = self.answer()
         assert found is kind, (found, answer)
-        text = answer[1] if isinstance(answer, tuple) else answer
-        assert isinstance(text, str)
-        return text
+        return answer[1] if isinstance(answer, tuple) else answer
 
     def mention(self) -> Mention:
         """The next answer, which must tell that this rank is wanted."""
@@ -242,12 +238,12 @@ def gathering(process: Process, size: int) -> Iterator[list[Client]]:
 @contextmanager
 def serving(size: int, generation: int = 1, **environment: str) -> Iterator[tuple[Process, list[Client]]]:
     """A sequencer, and all ranks of a generation with their proofs; rank 0 hands over its environment."""
-    with Process() as process, ExitStack() as stack:
-        process.activate(generation, size)
-        clients = [stack.enter_context(connected(process, rank, generation)) for rank in range(size)]
-        if environment:
-            clients[0].send(Frame.SETTINGS, wire.encode_settings(environment))
-        yield process, clients
+    with Process() as process:
+        process.generation = generation - 1
+        with gathering(process, size) as clients:
+            if environment:
+                clients[0].send(Frame.SETTINGS, wire.encode_settings(environment))
+            yield process, clients
 
 
 @contextmanager

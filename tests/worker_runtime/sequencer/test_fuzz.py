@@ -6,7 +6,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 from tests.rendezvous.fire import Fire, burning, flip
 from tests.worker_runtime.sequencer.client import (
@@ -18,8 +18,8 @@ from tests.worker_runtime.sequencer.client import (
     PLAIN,
     Client,
     Process,
-    connected,
     exchange,
+    gathering,
     serving,
     summing,
 )
@@ -152,10 +152,8 @@ def test_a_broken_rank_ends_its_generation_at_most() -> None:
     chance = random.Random(SEED)  # noqa: S311 - a story, not a secret
     told: Counter[Frame] = Counter()
     with Process() as process:
-        for generation in range(1, BROKEN_RANKS + 1):
-            process.activate(generation, 2)
-            with ExitStack() as stack:
-                first, second = (stack.enter_context(connected(process, rank, generation)) for rank in range(2))
+        for _ in range(BROKEN_RANKS):
+            with gathering(process, 2) as (first, second):
                 first.socket.sendall(b"".join(list(make_story(first))[:-1]))
                 first.count(8, set_size=2)
                 with suppress(ConnectionError):
@@ -163,9 +161,7 @@ def test_a_broken_rank_ends_its_generation_at_most() -> None:
                     second.socket.shutdown(socket.SHUT_WR)
                 told.update(listen_to_the_end(first))
             assert process.popen.poll() is None
-        process.activate(BROKEN_RANKS + 1, 2)
-        with ExitStack() as stack:
-            clients = [stack.enter_context(connected(process, rank, BROKEN_RANKS + 1)) for rank in range(2)]
+        with gathering(process, 2) as clients:
             sum_up(clients, 0)
         assert process.end() == (0, "")
     assert told[Frame.FAILURE] > BROKEN_RANKS // 4, told

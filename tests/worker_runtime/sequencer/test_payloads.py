@@ -5,12 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.worker_runtime.sequencer.client import Process, floats, gathering, make_question, summing
+from tests.worker_runtime.sequencer.client import floats, make_question, summing
 from worker_runtime.core.questions import ALL_PAYLOADS_BYTES, PAYLOAD_BYTES, Kind, Reduction, Release, Signature
 from worker_runtime.sequencer.payloads import Entry, UnequalPayloadError, check_signature, check_size, combine
 from worker_runtime.wire import ProtocolError
-
-GATHER = Signature(Kind.ALLGATHER, ("int32",), ((),), payload_dtype="int32", tolerates_joined=True)
 
 
 def released(signature: Signature, *payloads: bytes | None, name: str = "x") -> tuple[Release, list[Entry]]:
@@ -113,16 +111,3 @@ def test_payloads_are_as_large_as_ranks_may_send_them_in_a_wider_dtype(size: int
     check_size(size, allowed)
     with pytest.raises(ProtocolError, match=f"too many to travel inside a question of {size} ranks"):
         check_size(size, allowed + 8)
-
-
-def test_broadcasts_and_gatherings_travel_too(process: Process) -> None:
-    broadcast = Signature(Kind.BROADCAST, ("uint8",), ((3,),), root=1, payload_dtype="uint8")
-    with gathering(process, 2) as (first, second):
-        first.ask("b", broadcast)
-        second.ask("b", broadcast, b"abc")
-        first.ask("g", GATHER, b"11112222", (2,), set_size=2)
-        second.ask("g", GATHER, b"3333", (1,), set_size=2)
-        for client in (first, second):
-            assert bytes(client.released().payload) == b"abc"
-            gathered = client.released()
-            assert (bytes(gathered.payload), gathered.extents) == (b"111122223333", ((2,), (1,)))

@@ -16,17 +16,6 @@ def pipes() -> Iterator[list[tuple[int, int]]]:
         os.close(descriptor)
 
 
-def test_the_one_that_is_ready_is_called(poller: Poller, pipes: list[tuple[int, int]]) -> None:
-    called: list[tuple[int, int]] = []
-    for number, (read, _) in enumerate(pipes):
-        poller.watch(read, READ, lambda events, number=number: called.append((number, events)))
-    poller.wait(0)
-    assert called == []
-    os.write(pipes[1][1], b"x")
-    poller.wait(60)
-    assert called == [(1, READ)]
-
-
 def test_the_latest_callback_and_events_count(poller: Poller, pipes: list[tuple[int, int]]) -> None:
     called: list[str] = []
     _, write = pipes[0]

@@ -52,11 +52,6 @@ def test_another_order_on_a_rank_ends_a_run() -> None:
     assert read(run) == {0: [(0, 0, (0,), b"")], 1: [(1, 0, (0,), b"")]}
 
 
-def test_numbers_that_begin_anew_end_a_run() -> None:
-    last = 2**32 - 1
-    assert not Run(make_release(0), make_asked(last, 4), b"").take(make_release(1), make_asked(0, 5), b"")
-
-
 @pytest.mark.parametrize(
     ("release", "asked"),
     [

@@ -19,6 +19,7 @@ from tests.worker_runtime.sequencer.client import (
     Process,
     connected,
     exchange,
+    gathering,
     serving,
     summing,
 )
@@ -111,10 +112,8 @@ def test_a_proof_of_another_connection_is_worth_nothing() -> None:
 def test_generations_leave_nothing_behind() -> None:
     with Process() as process:
         sizes: list[tuple[int, int]] = []
-        for generation in range(1, GENERATIONS + 1):
-            process.activate(generation, 2)
-            with ExitStack() as stack:
-                clients = [stack.enter_context(connected(process, rank, generation)) for rank in range(2)]
+        for _ in range(GENERATIONS):
+            with gathering(process, 2) as clients:
                 for client in clients:
                     client.ask("sum", summing(count=4096), bytes(16384))
                     client.ask("pending", BARRIER) if client.rank else client.ask("other", BARRIER)

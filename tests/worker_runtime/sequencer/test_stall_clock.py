@@ -54,7 +54,6 @@ def test_the_limit_is_due_between_warnings() -> None:
     clock.note_warning(110.0)
     due = clock.find_due(100.0)
     assert due == pytest.approx(115.0, abs=0.01)
-    assert due is not None
     assert clock.is_over(100.0, due)
     assert not clock.is_over(100.0, 115.0)
 

@@ -25,4 +25,4 @@ from worker_runtime.wire import Frame, encode_numbered
 def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
     members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
     asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
-    assert list(tell(answer, asked, members)) == expected  # type: ignore[arg-type]  # no release is among them
+    assert list(tell(answer, asked, members)) == expected

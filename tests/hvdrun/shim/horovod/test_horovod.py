@@ -17,10 +17,10 @@ from packaging.specifiers import SpecifierSet
 
 from hvdrun.horovod_path import FOLDER, ShimMode
 from rendezvous.bootstrap import HOROVOD_SHIM
-from tests.house.sources import ROOT, name_module
+from tests.house.sources import name_module
 
 LIMIT_SECONDS = 60
-UNSERVED = {"tensorflow", "keras", "spark", "ray", "data", "runner"}
+UNSERVED = {"tensorflow", "keras", "spark", "ray", "data"}
 MODULES = sorted(name_module(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))
 needs_mxnet = pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=needs_mxnet)]
@@ -104,16 +104,19 @@ def test_a_module_that_is_not_served_says_which_are(name: str) -> None:
         import_module(f"horovod.{name}")
     known = f"horovod.{name.partition('.')[0]}"
     assert caught.value.name == known
-    remedy = "hvdrun -np 2 python train.py." if name == "runner" else "(--horovod-shim auto)."
     assert str(caught.value).startswith(f"{known} is not served: ")
-    assert "which has horovod.torch, horovod.mxnet and horovod.common." in str(caught.value)
-    assert str(caught.value).endswith(remedy)
+    assert "which has horovod.torch, horovod.mxnet, horovod.common, horovod.runner and horovod.run()." in str(
+        caught.value
+    )
+    assert str(caught.value).endswith("(--horovod-shim auto).")
 
 
-def test_run_names_the_way_that_there_is() -> None:
-    run = import_module("horovod").run
-    with pytest.raises(NotImplementedError, match=r"'hvdrun -np 2 python train\.py'"):
-        run(print, args=(1,), np=2)
+def test_run_is_imported_when_it_is_used_and_is_the_runners() -> None:
+    asks = (
+        "import horovod, sys; print('hvdrun' in sys.modules); import horovod.runner as r; print(horovod.run is r.run)"
+    )
+    run = subprocess.run([sys.executable, "-c", asks], env={"PYTHONPATH": str(FOLDER)}, capture_output=True, check=True)
+    assert run.stdout == b"False\nTrue\n"
 
 
 def test_the_file_that_steps_aside_is_understood_by_older_pythons() -> None:
@@ -126,7 +129,7 @@ def test_the_variable_is_the_one_that_the_launcher_sets() -> None:
 
 
 def test_the_shim_stands_on_the_runtime_alone() -> None:
-    allowed = {"worker_runtime", "horovod", "torch"} | sys.stdlib_module_names
+    allowed = {"worker_runtime", "hvdrun", "horovod", "torch"} | sys.stdlib_module_names
     for path in FOLDER.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -150,14 +153,9 @@ def ask(mode: str | None, *folders: Path, code: str = ASKS, flags: tuple[str, ..
     around = {name: value for name, value in os.environ.items() if name not in {HOROVOD_SHIM, "PYTHONPATH"}}
     search = os.pathsep.join(map(str, (FOLDER, *folders)))
     variables = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"} | ({} if mode is None else {HOROVOD_SHIM: mode})
+    command, environment = [sys.executable, *flags, "-c", code], {**around, **variables}
     done = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env={**around, **variables},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
+        command, env=environment, cwd="/", capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     return (done.stdout or done.stderr).strip().rpartition("\n")[2]
 
@@ -224,19 +222,8 @@ def test_the_installed_one_is_as_if_it_had_been_found_at_once(installed: Path) -
     assert found == str(installed / "horovod" / "torch" / "__init__.py")
 
 
-@pytest.mark.parametrize(
-    ("folders", "missing"),
-    [((), "has no hvdrun, which serves it: install hvdrun"), ((ROOT,), "has no PyTorch: install torch")],
-)
-def test_a_python_that_lacks_what_the_shim_needs_says_so(folders: tuple[Path, ...], missing: str) -> None:
-    told = ask(ShimMode.AUTO, *folders, code="import horovod.torch", flags=("-S",))
-    assert told.startswith("ImportError: horovod.torch")
-    assert told.endswith(f"cannot be imported: {sys.executable} {missing} there")
-
-
 @pytest.fixture
 def source(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module to take names from."""
     module = ModuleType("tank")
     vars(module).update(water=object(), _mud=object(), none=None)
     monkeypatch.setitem(sys.modules, "tank", module)
@@ -250,36 +237,28 @@ def offer(table: dict[str, tuple[str, ...]], **namespace: object) -> dict[str, A
     return filled
 
 
-def test_names_are_the_things_themselves(source: ModuleType) -> None:
-    filled = offer({"tank": ("water", "_mud", "none")})
-    assert filled["water"] is source.water
-    assert filled["_mud"] is source._mud
-    assert filled["none"] is None
-    assert filled["__all__"] == ["water", "none"]
+def test_what_is_there_is_offered_as_it_is_and_the_rest_is_left_out(source: ModuleType) -> None:
+    table = {"tank": ("water", "_mud", "none", "wine"), "tank.deep": ("pearls",), "cellar": ("beer",)}
+    there = {"water": source.water, "_mud": source._mud, "none": None}
+    assert offer(table, __all__=["air"]) == {"__name__": "glass", "__all__": ["air", "water", "none"], **there}
 
 
-@pytest.mark.usefixtures("source")
-def test_what_is_not_there_is_left_out() -> None:
-    filled = offer({"tank": ("wine",), "tank.deep": ("pearls",), "cellar": ("beer",)}, __all__=["air"])
-    assert filled == {"__name__": "glass", "__all__": ["air"]}
+REFUSED = f"^glass cannot be imported: {sys.executable}"
 
 
-@pytest.mark.parametrize(("missing", "told"), [("worker_runtime", "has no hvdrun"), ("torch", "has no PyTorch")])
-def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "name", "told"),
+    [
+        ("worker_runtime", "glass", f"{REFUSED} has no hvdrun, which serves it: install hvdrun there$"),
+        ("torch", "glass", f"{REFUSED} has no PyTorch: install torch there$"),
+        ("cloudpickle", "cloudpickle", "^$"),  # what a module itself lacks is not hidden
+    ],
+)
+def test_what_everything_needs_is_named(monkeypatch: pytest.MonkeyPatch, missing: str, name: str, told: str) -> None:
     def refuse(_: str) -> None:
         raise ModuleNotFoundError(name=missing)
 
     monkeypatch.setattr(import_module("horovod._offering"), "import_module", refuse)
-    with pytest.raises(ImportError, match=rf"^glass cannot be imported: {sys.executable} {told}") as caught:
+    with pytest.raises(ImportError, match=told) as caught:
         offer({"worker_runtime.torch": ("rank",)})
-    assert caught.value.name == "glass"
-
-
-def test_what_a_module_itself_lacks_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> None:
-        raise ModuleNotFoundError(name="cloudpickle")
-
-    monkeypatch.setattr(import_module("horovod._offering"), "import_module", refuse)
-    with pytest.raises(ModuleNotFoundError) as caught:
-        offer({"worker_runtime.torch": ("rank",)})
-    assert caught.value.name == "cloudpickle"
+    assert caught.value.name == name

@@ -1,10 +1,11 @@
 """known_hosts files, in all the forms that ssh and its users write."""
 
 import base64
+import fcntl
 import os
 import stat
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -108,12 +109,15 @@ def test_what_is_in_the_file_stays(file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
-def test_many_can_add_at_once(file: Path) -> None:
-    names = [f"host{number % 20}" for number in range(60)]
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda name: add_known(file, name, "ssh-rsa", b"key"), names))
-    lines = file.read_text(encoding="utf-8").splitlines()
-    assert sorted(lines) == sorted(f"{name} ssh-rsa {KEY}" for name in set(names))
+def test_who_adds_waits_for_who_is_adding(file: Path) -> None:
+    line = f"a ssh-rsa {KEY}\n"
+    with ThreadPoolExecutor(2) as pool, file.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        adding = [pool.submit(add_known, file, "a", "ssh-rsa", b"key") for _ in range(2)]
+        assert not wait(adding, timeout=0.1).done
+        stream.write(line)
+    assert [each.result() for each in adding] == [None, None]
+    assert file.read_text(encoding="utf-8") == line
 
 
 def test_dev_null_takes_all_and_keeps_none() -> None:

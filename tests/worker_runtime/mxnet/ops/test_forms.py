@@ -7,24 +7,11 @@ import numpy as np
 import pytest
 
 import worker_runtime.mxnet as hvd
-from tests.worker_runtime.operations import (
-    FORMS,
-    KINDS,
-    NEEDED,
-    SIZE,
-    begin,
-    call,
-    expect_cases,
-    list_functions,
-    play_cases,
-    play_disagreement,
-    play_refusals,
-)
+from tests.worker_runtime.mxnet.networks import make_spoilt
+from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, EveryForm, call
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.mxnet.arrays import DTYPES
-from worker_runtime.mxnet.ops import allreduces, alltoalls, broadcasts, gathers, reducescatters
 
-MODULES = (allreduces, alltoalls, broadcasts, gathers, reducescatters)
 CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
 GROUPED = [form for form in FORMS if form.startswith("grouped_")]
 
@@ -40,31 +27,13 @@ def call_any(form: str, array: mx.nd.NDArray, **options: object) -> mx.nd.NDArra
     return result[0] if isinstance(result, tuple) else result
 
 
-def test_the_table_lists_every_form() -> None:
-    assert sorted(FORMS) == sorted(list_functions(MODULES))
+class TestForms(EveryForm):
+    """Those of this package."""
 
-
-@pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
-def test_a_form_gives_what_its_arguments_say(ranks: RankPool, form: str) -> None:
-    found = ranks.run(lambda: play_cases(hvd, form, mx.nd.array, read, priority=5), size=SIZE)
-    assert found == expect_cases(form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_refuses_wrong_arguments_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_refusals(hvd, form, mx.nd.array))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_disagreement(hvd, form, mx.nd.array))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_before_init_raises(form: str) -> None:
-    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized") as caught:
-        begin(hvd, form, mx.nd.ones(1), **NEEDED.get(KINDS[form], {}))
-    assert isinstance(caught.value, mx.base.MXNetError)
+    hvd = hvd
+    make = staticmethod(mx.nd.array)
+    read = staticmethod(read)
+    error = mx.base.MXNetError
 
 
 def test_every_error_is_caught_as_mxnets_and_by_its_own_name(ranks: RankPool) -> None:
@@ -90,7 +59,7 @@ def test_every_error_is_caught_as_mxnets_and_by_its_own_name(ranks: RankPool) ->
 @pytest.mark.parametrize("form", FORMS)
 def test_a_result_has_the_dtype_context_and_kind_of_what_was_given(ranks: RankPool, form: str) -> None:
     def body() -> object:
-        results = [call_any(form, mx.nd.ones((2, 1), dtype=dtype, ctx=mx.cpu(1))) for dtype in CLASSES]
+        results = [call_any(form, mx.nd.ones((2, 1), dtype=dtype, ctx=mx.cpu(1)), priority=5) for dtype in CLASSES]
         classic = all(type(each) is mx.nd.NDArray and each.context == mx.cpu(1) for each in results)
         return [each.dtype for each in results] == CLASSES, classic, type(call_any(form, mx.np.ones((2, 1)))).__module__
 
@@ -118,15 +87,6 @@ def test_arrays_of_a_group_may_be_of_several_shapes_and_dtypes(ranks: RankPool) 
         return all([array.dtype for array in each] == [np.float32, np.int32] for each in lists)
 
     assert ranks.run(body) == [True, True]
-
-
-def test_average_warns_of_the_callers_line(ranks: RankPool) -> None:
-    def body() -> object:
-        with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
-            total = hvd.allreduce(mx.nd.ones(1), average=False)
-        return total.asscalar(), caught[0].filename == body.__code__.co_filename
-
-    assert ranks.run(body) == [(2, True)] * 2
 
 
 @pytest.mark.parametrize("kind", ["list", "int32", "int64"])
@@ -173,17 +133,12 @@ def test_the_engine_goes_on_after_a_disagreement(ranks: RankPool) -> None:
     assert ranks.run(body) == [3, 3]
 
 
-def make_spoilt() -> mx.nd.NDArray:
-    """One that the engine cannot compute: it finds out that there is no root."""
-    return mx.nd.linalg.potrf(-mx.nd.eye(2))
-
-
 MISTAKES: dict[str, tuple[Callable[[], object], dict[str, object]]] = {  # what is given, and with which arguments
     "too many": (lambda: mx.nd.ones((2, 2)), {"extra": 1}),
     "numpy": (lambda: np.ones((2, 2)), {}),
     "sparse": (lambda: mx.nd.ones((2, 2)).tostype("row_sparse"), {}),
     "bool": (lambda: mx.nd.ones((2, 2)).astype("bool"), {}),
-    "spoilt": (make_spoilt, {}),
+    "spoilt": (lambda: make_spoilt(2), {}),
 }
 
 

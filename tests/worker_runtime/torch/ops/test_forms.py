@@ -4,25 +4,9 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.operations import (
-    FORMS,
-    KINDS,
-    NEEDED,
-    SIZE,
-    begin,
-    call,
-    expect_cases,
-    list_forms,
-    list_functions,
-    play_cases,
-    play_disagreement,
-    play_refusals,
-)
+from tests.worker_runtime.operations import FORMS, EveryForm, call
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.ops import allreduces, alltoalls, broadcasts, gathers, reducescatters
 
-MODULES = (allreduces, alltoalls, broadcasts, gathers, reducescatters)
-ALLREDUCES = list_forms("allreduce", in_place=True, grouped=True)
 COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 
 
@@ -39,45 +23,12 @@ class Halving:
         return tensor * 2
 
 
-def test_the_table_lists_every_form() -> None:
-    assert sorted(FORMS) == sorted(list_functions(MODULES))
+class TestForms(EveryForm):
+    """Those of this package."""
 
-
-@pytest.mark.parametrize("form", [form for form in FORMS if KINDS[form] != "alltoall"])
-def test_a_form_gives_what_its_arguments_say(ranks: RankPool, form: str) -> None:
-    found = ranks.run(lambda: play_cases(hvd, form, torch.tensor, torch.Tensor.tolist), size=SIZE)
-    assert found == expect_cases(form)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_refuses_wrong_arguments_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_refusals(hvd, form, torch.tensor))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_names_a_disagreement_of_the_ranks_and_goes_on(ranks: RankPool, form: str) -> None:
-    ranks.run(lambda: play_disagreement(hvd, form, torch.tensor))
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_form_before_init_raises(form: str) -> None:
-    with pytest.raises(hvd.HorovodInternalError, match=r"Horovod has not been initialized; use hvd\.init\(\)\."):
-        begin(hvd, form, torch.ones(1), **NEEDED.get(KINDS[form], {}))
-
-
-def test_average_warns_of_the_callers_line_and_excludes_op(ranks: RankPool) -> None:
-    def body() -> object:
-        found = []
-        for form in ALLREDUCES:
-            for average in (True, False):
-                with pytest.warns(DeprecationWarning, match="average is deprecated") as caught:
-                    result = call(hvd, form, torch.ones(1), average=average).item()
-                with pytest.raises(ValueError, match="The op parameter supersedes average"):
-                    begin(hvd, form, torch.ones(1), average=average, op=hvd.Sum)
-                found.append((result, caught[0].filename.endswith("operations.py")))
-        return found
-
-    assert ranks.run(body) == [[(1.0, True), (2.0, True)] * len(ALLREDUCES)] * 2
+    hvd = hvd
+    make = staticmethod(torch.tensor)
+    read = staticmethod(torch.Tensor.tolist)
 
 
 @pytest.mark.parametrize("form", COMPRESSED)

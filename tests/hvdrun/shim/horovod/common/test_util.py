@@ -11,7 +11,6 @@ import torch
 
 @pytest.fixture
 def util() -> ModuleType:
-    """The module."""
     return import_module("horovod.common.util")
 
 

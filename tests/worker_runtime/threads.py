@@ -6,14 +6,17 @@ It shows what a real world does not let a test see: who asked for what and when,
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import Any
 
+import numpy as np
+
 from tests.worker_runtime.backends.stubs import LIMIT, run_members
-from tests.worker_runtime.collectives.worlds import combine
 from worker_runtime.accord import Accord
 from worker_runtime.collectives import Commit, Join, make_neutral
+from worker_runtime.core import questions
 from worker_runtime.core.ordering import Ordering
-from worker_runtime.core.questions import Kind, Question, Refusal, Release, Restart, Signature, Wanted
+from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Restart, Signature, Wanted
 from worker_runtime.errors import HorovodInternalError, OperationRefusedError
 from worker_runtime.mentions import Mention
 from worker_runtime.operation import Members, Operation
@@ -22,6 +25,13 @@ from worker_runtime.torch_groups import TorchGroup
 
 LIMIT_SECONDS = LIMIT.total_seconds()
 _TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted
+ELEMENTWISE = {  # what becomes of payloads
+    Reduction.AVERAGE: np.add,
+    Reduction.SUM: np.add,
+    Reduction.MIN: np.minimum,
+    Reduction.MAX: np.maximum,
+    Reduction.PRODUCT: np.multiply,
+}
 
 
 class ThreadHandle:
@@ -72,7 +82,7 @@ class ThreadHandle:
 
 
 class ThreadExecutor:
-    """What reducers use of an executor; notes the names of what is asked and awaited."""
+    """What reducers and tests use of an executor; notes the names of what is asked and awaited."""
 
     def __init__(self, world: "World", rank: int) -> None:
         self.rank, self.size = rank, world.size
@@ -86,6 +96,11 @@ class ThreadExecutor:
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
         self.accord = Accord(self._counts.clear)
+
+    @property
+    def all(self) -> Members:
+        """The set of all ranks."""
+        return self.find_members(0, "all")
 
     def find_members(self, process_set: int, title: str) -> Members:
         """As the true one."""
@@ -249,6 +264,9 @@ class World:
                     size, lambda position, gloo: gloo.make(prefix, position, size, "cpu", LIMIT)[0]
                 )
             run_together(operations, self._groups[terms.members], terms)
+            for rank in terms.joined:
+                neutral = operations[terms.members.index(rank)]
+                assert (neutral.question, neutral.finish(terms, memoryview(b""))) == (question, None)
         for handle in handles.values():
             handle.terms = terms
             handle.answered.set()
@@ -263,3 +281,16 @@ def run_together(operations: Sequence[Operation[Any]], groups: Sequence[TorchGro
 
     with ThreadPoolExecutor(len(operations)) as threads:
         list(threads.map(start, operations, groups))
+
+
+def combine(question: Question, payloads: dict[int, bytes]) -> bytes:
+    """What becomes of the payloads."""
+    signature = question.signature
+    if not signature.payload_dtype:
+        return b""
+    if signature.kind is Kind.BROADCAST:
+        return payloads[signature.root]
+    assert signature.kind is Kind.ALLREDUCE
+    assert len(next(iter(payloads.values()))) <= questions.PAYLOAD_BYTES
+    parts = [np.frombuffer(payload, signature.payload_dtype) for payload in payloads.values()]
+    return reduce(ELEMENTWISE[signature.reduction], parts).tobytes()

@@ -1,0 +1,1 @@
+"""Runs Python functions on the workers of a job: `hvdrun.run()` and `hvdrun.Cluster`."""

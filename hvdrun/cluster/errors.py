@@ -1,0 +1,67 @@
+"""What a program that runs functions on workers may have to catch, beside what these functions raise."""
+
+from hvdrun.errors import HvdrunError, LaunchError
+
+
+class JobRefusedError(LaunchError):
+    """The job could not be launched."""
+
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__("\n".join(lines))
+
+
+class JobEndedError(HvdrunError, RuntimeError):
+    """The job ended before its functions did, and none of these has raised anything.
+
+    rank, returncode, last_lines: of the worker that failed first, where one did: the returncode as waitpid tells it,
+        and the last that it has written.
+    """
+
+    def __init__(
+        self, reason: str, rank: int | None = None, returncode: int | None = None, last_lines: tuple[str, ...] = ()
+    ) -> None:
+        sentence = f"{reason.rstrip('.')}."
+        if last_lines:
+            sentence = "\n  ".join([f"{sentence} Its last lines:", *last_lines])
+        super().__init__(sentence)
+        self.reason = reason
+        self.rank = rank
+        self.returncode = returncode
+        self.last_lines = last_lines
+
+
+class RemoteError(RuntimeError):
+    """A function has raised on a worker what cannot be raised here: SystemExit, or what cannot be sent.
+
+    rank: of the worker. kind: the name of the exception's class.
+    """
+
+    def __init__(self, rank: int, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}" if text else kind)
+        self.rank = rank
+        self.kind = kind
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - the cause of an error, and none itself
+    """Shows the traceback of an exception on the worker where it was raised."""
+
+    def __init__(self, rank: int, text: str) -> None:
+        super().__init__(rank, text)
+        self.rank = rank
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\nrank {self.rank}:\n{self.text}"""'
+
+
+class UnsendableError(TypeError, ValueError):
+    """Something cannot be pickled that should go to the workers, or come back from one."""
+
+
+class UnknownKeywordError(TypeError):
+    """A keyword that stands for no option."""
+
+    def __init__(self, name: str, nearest: str | None) -> None:
+        remedy = f"did you mean {nearest!r}?" if nearest else "hvdrun --help lists all options."
+        super().__init__(f"there is no keyword {name!r}: {remedy}")
+        self.name = name

@@ -1,0 +1,114 @@
+"""`horovod.run()`: Horovod's parameters, in its order, with its errors and warnings, for `hvdrun.run()`."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from hvdrun.cluster.cluster import Request, run_once
+from hvdrun.cluster.keywords import list_keywords
+from hvdrun.errors import HvdrunError, UsageError
+
+ResultT = TypeVar("ResultT")
+_FAILED = (
+    "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be terminated"
+)
+_HERE = 3  # the frame that has called `run`, seen from where warnings are given
+
+
+def run(  # noqa: PLR0917 - Horovod's order
+    func: Callable[..., ResultT],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: bool | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[ResultT]:
+    """Run a function on `num_proc` workers (1 unless given), and return what it returns on each of them, by rank.
+
+    An elastic job (min_num_proc, or a discovery script) returns the first min_num_proc of these. There is no MPI: what
+    is said of it, and of Horovod's cache, has no effect. Long because there are 27 parameters.
+
+    Raises:
+        ValueError: the parameters contradict each other, or the job is impossible.
+        RuntimeError: the job failed; what the function has raised is the cause.
+    """
+    del disable_cache
+    num_proc = _rename(num_proc, np, "np", "num_proc")
+    min_num_proc = _rename(min_num_proc, min_np, "min_np", "min_num_proc")
+    max_num_proc = _rename(max_num_proc, max_np, "max_np", "max_num_proc")
+    network_interfaces = _rename(network_interfaces, network_interface, "network_interface", "network_interfaces")
+    if hosts is not None and hostfile is not None:
+        raise ValueError("Argument hosts and hostfile only allow one provided.")
+    if use_gloo and use_mpi:
+        raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
+    if use_mpi or mpi_args:
+        warnings.warn(
+            "use_mpi and mpi_args have no effect: the workers talk through gloo or NCCL.", stacklevel=_HERE - 1
+        )
+    is_elastic = min_num_proc is not None or host_discovery_script is not None
+    given: dict[str, object] = {
+        "num_proc": num_proc or 1,
+        "min_num_proc": min_num_proc,
+        "max_num_proc": max_num_proc if is_elastic else None,
+        "slots_per_host": slots if host_discovery_script is not None else None,
+        "reset_limit": reset_limit if is_elastic else None,
+        "blacklist_cooldown_range": cooldown_range if is_elastic else None,
+        "hosts": hosts,
+        "hostfile": hostfile,
+        "host_discovery_script": host_discovery_script,
+        "start_timeout": start_timeout,
+        "ssh_port": ssh_port,
+        "ssh_identity_file": ssh_identity_file,
+        "verbose": bool(verbose),
+        "network_interfaces": _join(network_interfaces),
+        "output_filename": output_filename,
+    }
+    known = list_keywords()
+    try:
+        request = Request(
+            {name: value for name, value in given.items() if name in known or value}, executable=executable
+        )
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    try:
+        results = run_once(request, func, args, kwargs or {})
+    except HvdrunError as error:
+        raise RuntimeError(f"{_FAILED}: {error}") from error
+    except Exception as error:
+        raise RuntimeError(f"{_FAILED}: {type(error).__name__}: {error}") from error
+    return results[: min_num_proc or num_proc or 1] if is_elastic else results
+
+
+def _rename(value: Any, deprecated: Any, old: str, new: str) -> Any:  # noqa: ANN401 - any parameter
+    """The value of a parameter that has another name now."""
+    if deprecated is None:
+        return value
+    warnings.warn(f"{old} is deprecated, use {new} instead", DeprecationWarning, stacklevel=_HERE)
+    if value is not None:
+        raise ValueError(f"{old} and {new} are the same: give only {new}.")
+    return deprecated
+
+
+def _join(interfaces: Sequence[str] | str | None) -> str | None:
+    return interfaces if interfaces is None or isinstance(interfaces, str) else ",".join(interfaces)

@@ -1,0 +1,118 @@
+"""The keywords of `hvdrun.run()`: the options of the command line under the names that they have there."""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+
+from hvdrun import cli
+from hvdrun.cluster.errors import UnknownKeywordError
+from hvdrun.discovery import discover_hosts
+from hvdrun.jobspec import JobSpec
+from hvdrun.options import OPTIONS, Option
+from hvdrun.request import make_job, settle_request
+
+MODULE = "worker_runtime.tasks"
+_DEFAULT_SIZE = 2
+_DEVICES = Path("/dev")
+_DEVICE = re.compile(r"nvidia\d+")
+_HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # a function has nothing to do with these
+_ALIASES = {"env": "forwarded", "python": "interpreter"}
+
+
+def list_keywords() -> dict[str, Option]:
+    """Each keyword with its option: every long spelling of it, and the short ones that have more than one letter."""
+    return {
+        flag.lstrip("-").replace("-", "_"): option
+        for option in OPTIONS
+        if not (option.acts or option.dest in _HIDDEN)
+        for flag in option.flags
+        if len(flag.lstrip("-")) > 1
+    }
+
+
+def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
+    """The words of a command line that asks for the same, up to the workers' command.
+
+    Args:
+        keywords: by name; None where one is not given.
+        env: variables for the workers, of which only the names are written: the command line is everybody's to read.
+
+    Raises:
+        TypeError: there is no such keyword, or the same is asked for twice.
+    """
+    known = list_keywords()
+    words: list[str] = []
+    seen: dict[str, str] = {}
+    for name, value in keywords.items():
+        if name not in known:
+            nearest = get_close_matches(name, [*known, "env"], n=1)
+            raise UnknownKeywordError(name, nearest[0] if nearest else None)
+        if value is None or value is False:
+            continue
+        option = known[name]
+        if seen.setdefault(option.dest, name) != name:
+            raise TypeError(f"{seen[option.dest]} and {name} are the same: give only one of them.")
+        words += _spell(option, value)
+    for name in env or {}:
+        words += ["-x", name]
+    return words
+
+
+def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
+    """The job that the words ask for, with its command, as the command line reads it.
+
+    Raises:
+        HvdrunError: it is impossible.
+    """
+    typed, command = cli.parse(words)
+    return make_job(typed, command, environment, lambda _values: "num_proc=2")
+
+
+def complete(words: list[str], interpreter: str | None = None) -> list[str]:
+    """The words with the number of workers, if it is not given, and with the command.
+
+    Raises:
+        HvdrunError: the hosts cannot be read.
+    """
+    command = [interpreter or sys.executable, "-m", MODULE]
+    typed, _ = cli.parse([*words, *command])
+    values = settle_request(typed, os.environ)[0].values
+    if values["size"] is not None:
+        return [*words, *command]
+    return ["-np", str(_choose_size(values)), *words, *command]
+
+
+def count_accelerators(environment: Mapping[str, str] = os.environ, devices: Path = _DEVICES) -> int:
+    """How many GPUs this machine has for its programs; torch, which knows more, is not imported for that."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        named = [name.strip() for name in visible.split(",")]
+        usable = named[: named.index("-1")] if "-1" in named else named
+        return len([name for name in usable if name])
+    return sum(_DEVICE.fullmatch(path.name) is not None for path in devices.glob("nvidia*"))
+
+
+def _choose_size(values: Mapping[str, object]) -> int:
+    """All slots of the hosts that are given; else what this machine has of accelerators; else two."""
+    least = values["min_size"]
+    if values["hosts"] is not None or values["hostfile"] is not None:
+        listed = discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=1)  # type: ignore[arg-type]  # as parsed
+        return sum(host.slots for host in listed.hosts)
+    return max(int(str(least or 0)), count_accelerators() or _DEFAULT_SIZE)
+
+
+def _spell(option: Option, value: object) -> Iterator[str]:
+    """An option on the command line."""
+    flag = option.flags[0]
+    if not option.takes_value:
+        yield flag
+        return
+    if option.dest == "hosts" and not isinstance(value, str):
+        value = ",".join(map(str, value))  # type: ignore[call-overload]  # a list of hosts
+    several = option.repeats and isinstance(value, list | tuple)
+    for one in value if several else (value,):  # type: ignore[attr-defined]  # as several says
+        yield flag
+        yield from map(str, one if option.words > 1 and isinstance(one, list | tuple) else (one,))

@@ -1,0 +1,154 @@
+"""Makes the bytes of a function and its arguments, and reads what comes back."""
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from types import ModuleType
+from typing import IO, Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+
+from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
+from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
+from rendezvous.unsendable import find
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
+    """Sends by value what comes from a module that the workers cannot find by its name, as pytest may import tests."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.lost: dict[str, ModuleType] = {}
+        self._seen: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - any object
+        if isinstance(obj, type) or callable(obj):
+            self._look(getattr(obj, "__module__", None))
+        return super().reducer_override(obj)
+
+    def _look(self, name: object) -> None:
+        if not isinstance(name, str) or name in self._seen or name == "__main__":
+            return
+        self._seen.add(name)
+        module = sys.modules.get(name)
+        if module is not None and not can_be_found(module):
+            cloudpickle.register_pickle_by_value(module)
+            self.lost[name] = module
+
+
+def can_be_found(module: ModuleType) -> bool:
+    """Whether another Python with this search path imports the same file under the module's name."""
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return True  # made by the interpreter or an extension, which workers have as well
+    spec = _find_spec(module.__name__)
+    if spec is None or spec.origin is None:
+        return False
+    try:
+        return Path(spec.origin).samefile(file)
+    except OSError:
+        return True
+
+
+def _find_spec(name: str) -> ModuleSpec | None:
+    """Where a module would be imported from, if nothing were imported yet."""
+    parent, _, _ = name.rpartition(".")
+    path: Sequence[str] | None = None
+    if parent:
+        spec = _find_spec(parent)
+        path = None if spec is None else spec.submodule_search_locations
+        if path is None:
+            return None
+    found = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in found if spec is not None), None)
+
+
+def pack(
+    function: Callable[..., object],
+    arguments: Sequence[object],
+    keywords: Mapping[str, object],
+    *,
+    begins_anew: bool,
+    is_last: bool,
+) -> Body:
+    """The bytes of a task: what the workers need to know, and the function with its arguments.
+
+    Raises:
+        UnsendableError: something of it cannot be pickled; says what.
+    """
+    with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
+        pickle.dump((list_paths(), begins_anew, is_last), file)
+        pickler = _Pickler(file)
+        try:
+            pickler.dump((function, tuple(arguments), dict(keywords)))
+        except Exception as error:
+            raise UnsendableError(_explain(function, arguments, keywords, error)) from error
+        finally:
+            for module in pickler.lost.values():
+                cloudpickle.unregister_pickle_by_value(module)
+        return Body.of(file)  # type: ignore[arg-type]  # such a file is one
+
+
+def _explain(
+    function: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object], error: Exception
+) -> str:
+    """One sentence for a task that cannot be pickled, which `error` says."""
+    name = getattr(function, "__name__", type(function).__name__)
+    parts = [
+        (name, function),
+        *((f"the argument {position} of {name}", value) for position, value in enumerate(arguments)),
+        *((f"the argument {word!r} of {name}", value) for word, value in keywords.items()),
+    ]
+    for place, value in parts:
+        if not _is_sendable(value):
+            return f"{find(place, value, _is_sendable)}; make it inside the function, or leave it out."
+    return f"{name} cannot be sent to the workers: {error}"
+
+
+def _is_sendable(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return False
+    return True
+
+
+def list_paths() -> tuple[str, ...]:
+    """Where this program finds its modules; workers look there first, where they have these folders."""
+    return tuple(os.path.abspath(path) for path in sys.path if not path or os.path.isdir(path))  # noqa: PTH100, PTH112 - strings, as sys.path has them
+
+
+def read_result(delivered: Delivered) -> Any:  # noqa: ANN401 - any object
+    """What a function has returned.
+
+    Raises:
+        RemoteError: it cannot be read here.
+    """
+    with delivered.body.open() as file:
+        try:
+            return pickle.load(file)  # noqa: S301 - from a worker that has proved who it is
+        except Exception as error:
+            sentence = f"what rank {delivered.rank} has returned cannot be read here: {error}"
+            raise RemoteError(delivered.rank, type(error).__name__, sentence) from error
+
+
+def read_error(delivered: Delivered) -> BaseException:
+    """What a function has raised; the traceback on its worker is the cause."""
+    with delivered.body.open() as file:
+        kind, text, traceback, pickled = pickle.load(file)  # noqa: S301 - see above
+    if not kind:
+        return UnsendableError(f"rank {delivered.rank}: {text}; return what can be, as numbers, arrays and text.")
+    error: BaseException | None = None
+    if pickled is not None:
+        try:
+            error = pickle.loads(pickled)  # noqa: S301 - see above
+        except Exception:  # noqa: BLE001 - whatever its own code raises
+            error = None
+    if not isinstance(error, Exception):
+        error = RemoteError(delivered.rank, kind, text)
+    error.__cause__ = RemoteTraceback(delivered.rank, traceback)
+    return error

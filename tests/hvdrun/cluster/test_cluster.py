@@ -1,0 +1,161 @@
+"""Real jobs of functions, from a program that is pytest: one warm cluster for most of them."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import hvdrun
+from hvdrun.cluster.errors import JobEndedError, RemoteError, RemoteTraceback, UnsendableError
+from hvdrun.errors import LaunchError, UsageError
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+
+class SillyError(Exception):
+    """Of the program's own module."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__(f"no luck on {rank}")
+        self.rank = rank
+
+
+def sum_ranks(factor: int) -> tuple[int, float]:
+    """What needs all workers."""
+    import torch  # noqa: PLC0415 - in the workers alone
+
+    import worker_runtime.torch as hvd  # noqa: PLC0415 - the same
+
+    hvd.init()
+    return hvd.rank(), hvd.allreduce(torch.tensor(float(hvd.rank() * factor)), op=hvd.Sum).item()
+
+
+def find_descendants() -> set[int]:
+    """All processes beneath this one."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[hvdrun.Cluster]:
+    """Two workers; when it ends, nothing of it is left."""
+    before = find_descendants()
+    with hvdrun.Cluster(num_proc=2) as cluster:
+        yield cluster
+    wait_until(lambda: find_descendants() <= before)
+
+
+def get_pids(cluster: hvdrun.Cluster) -> list[int]:
+    return cluster.run(os.getpid)
+
+
+def test_results_come_by_rank_and_the_workers_stay_the_same(cluster: hvdrun.Cluster) -> None:
+    pids = get_pids(cluster)
+    offset = 1
+    assert cluster.run(sum_ranks, (10,)) == [(0, 10.0), (1, 10.0)]
+    assert cluster.run(lambda *, by: int(os.environ["HOROVOD_RANK"]) + offset + by, kwargs={"by": 5}) == [6, 7]
+    assert get_pids(cluster) == pids
+
+
+def test_the_first_exception_is_raised_itself_and_the_next_function_finds_the_workers_well(
+    cluster: hvdrun.Cluster,
+) -> None:
+    def fail() -> None:
+        rank, _ = sum_ranks(1)
+        if rank == 1:
+            raise SillyError(rank)
+        sum_ranks(2)  # waits for the other
+
+    pids = get_pids(cluster)
+    with pytest.raises(SillyError, match="no luck on 1") as caught:
+        cluster.run(fail)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, RemoteTraceback)
+    assert "raise SillyError(rank)" in str(caught.value.__cause__)
+    assert cluster.run(sum_ranks, (1,)) == [(0, 1.0), (1, 1.0)]
+    assert get_pids(cluster) == pids
+
+
+def test_what_the_workers_print_comes_before_their_results(
+    cluster: hvdrun.Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def speak(number: int) -> None:
+        print(f"line {number}\npart {number}", end="")  # noqa: T201 - what is tested
+
+    for number in range(5):
+        cluster.run(speak, (number,))
+        lines = sorted(capsys.readouterr().out.splitlines())
+        assert lines == [f"[{rank}] {text} {number}" for rank in range(2) for text in ("line", "part")]
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "says"),
+    [
+        (lambda: os.sys.exit(3), RemoteError, "SystemExit: 3"),  # type: ignore[attr-defined]  # os has it
+        (threading.Lock, UnsendableError, r"rank [01]: what the function returned cannot .*: it is a _thread.lock"),
+    ],
+)
+def test_what_a_function_does_wrong_is_told_in_a_sentence(
+    cluster: hvdrun.Cluster, function: Callable[[], Any], error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        cluster.run(function)
+
+
+def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for_the_next_function(
+    cluster: hvdrun.Cluster,
+) -> None:
+    def die() -> None:
+        rank, _ = sum_ranks(1)
+        if rank == 1:
+            print("last words", flush=True)  # noqa: T201 - the same
+            os._exit(7)
+        sum_ranks(1)  # fails as well, and is not the cause
+
+    pids = get_pids(cluster)
+    with pytest.raises(JobEndedError, match=r"rank 1 .* failed with exit code 7") as caught:
+        cluster.run(die)
+    assert (caught.value.rank, caught.value.returncode, caught.value.last_lines) == (1, 7, ("last words",))
+    others = get_pids(cluster)
+    assert set(others).isdisjoint(pids)
+    os.kill(others[0], signal.SIGKILL)  # while no function runs
+    job = cluster._job
+    assert job is not None
+    wait_until(job.has_ended)
+    assert set(get_pids(cluster)).isdisjoint(others)
+
+
+def test_ctrl_c_ends_the_job_and_the_program_lives_on(tmp_path: Path) -> None:
+    def wait() -> None:
+        (tmp_path / os.environ["HOROVOD_RANK"]).touch()
+        time.sleep(600)
+
+    def press() -> None:
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = find_descendants()
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    with pytest.raises(KeyboardInterrupt):
+        hvdrun.run(wait, num_proc=2, no_prefork=True)
+    pressing.join()
+    wait_until(lambda: find_descendants() <= before)
+    assert hvdrun.run(lambda: 1, num_proc=1, no_prefork=True) == [1]
+
+
+def test_a_cluster_that_is_closed_or_elastic_or_cannot_start_says_so() -> None:
+    with pytest.raises(UsageError, match=r"run a function of an elastic job with hvdrun\.run"):
+        hvdrun.Cluster(num_proc=2, min_num_proc=1)
+    closed = hvdrun.Cluster(num_proc=1)
+    closed.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        closed.run(print)
+    with pytest.raises(LaunchError, match=r"no-such-host\.invalid"):
+        hvdrun.run(print, num_proc=1, hosts="no-such-host.invalid")

@@ -1,0 +1,96 @@
+"""The keywords of `hvdrun.run()` and the words of a command line that they stand for."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdrun.cluster import keywords
+from hvdrun.cluster.errors import UnknownKeywordError
+from hvdrun.cluster.keywords import complete, count_accelerators, make_words, read_job
+from hvdrun.errors import HvdrunError
+
+COMMAND = [sys.executable, "-m", "worker_runtime.tasks"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"num_proc": 2, "hosts": None, "verbose": False}, ["-np", "2"]),
+        ({"np": 2, "verbose": True, "start_timeout": 1.5}, ["-np", "2", "-v", "--start-timeout", "1.5"]),
+        ({"hosts": "a:1,b:2"}, ["-H", "a:1,b:2"]),
+        ({"hosts": ["a:1", "b:2"]}, ["-H", "a:1,b:2"]),
+        ({"hostfile": Path("/h")}, ["--hostfile", "/h"]),
+        ({"min_np": 1, "max_num_proc": 4}, ["--min-np", "1", "--max-np", "4"]),
+        ({"blacklist_cooldown_range": (10, 20)}, ["--blacklist-cooldown-range", "10", "20"]),
+    ],
+)
+def test_keywords_become_the_words_of_a_command_line(given: dict[str, object], words: list[str]) -> None:
+    assert make_words(given) == words
+
+
+def test_the_environment_goes_by_its_names_since_a_command_line_is_everybodys_to_read() -> None:
+    assert make_words({}, {"API_TOKEN": "hush"}) == ["-x", "API_TOKEN"]
+    spec = read_job(["-np", "1", "-x", "API_TOKEN", *COMMAND], {"API_TOKEN": "hush"})
+    assert spec.forwarded == {b"API_TOKEN": b"hush"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("num_procs", "there is no keyword 'num_procs': did you mean 'num_proc'?"),
+        ("envs", "did you mean 'env'?"),
+        ("help", "there is no keyword 'help'"),
+        ("dry_run", "there is no keyword 'dry_run'"),
+        ("stdin", "there is no keyword 'stdin'"),
+    ],
+)
+def test_an_unknown_keyword_is_refused_with_the_nearest(name: str, says: str) -> None:
+    with pytest.raises(UnknownKeywordError) as caught:
+        make_words({name: 1})
+    assert says in str(caught.value)
+
+
+def test_the_same_option_under_two_names_is_refused() -> None:
+    with pytest.raises(TypeError, match="num_proc and np are the same"):
+        make_words({"num_proc": 1, "np": 2})
+
+
+def test_a_job_that_is_impossible_is_refused_in_the_command_lines_words() -> None:
+    with pytest.raises(HvdrunError, match="4 workers do not fit into the 2 slots"):
+        read_job(["-np", "4", "-H", "localhost:2", *COMMAND], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "devices", "size"),
+    [
+        (["-np", "3"], 8, 3),
+        (["-H", "a:2,b:3"], 8, 5),
+        ([], 4, 4),
+        ([], 0, 2),
+        (["--min-np", "3"], 0, 3),
+    ],
+)
+def test_without_a_number_all_slots_or_this_machines_accelerators_or_two_workers_are_used(
+    words: list[str], devices: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keywords, "count_accelerators", lambda: devices)
+    completed = complete(words)
+    assert read_job(completed, {}).size == size
+    assert completed[-len(COMMAND) :] == COMMAND
+
+
+@pytest.mark.parametrize(
+    ("environment", "count"),
+    [
+        ({}, 2),
+        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "0,3,1"}, 3),
+        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, 1),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-7f, GPU-8a"}, 2),
+    ],
+)
+def test_accelerators_are_counted_without_torch(environment: dict[str, str], count: int, tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert count_accelerators(environment, tmp_path) == count

@@ -1,0 +1,117 @@
+"""Functions become bytes, whatever module they are from; what comes back is raised as it was there."""
+
+import pickle
+import subprocess
+import sys
+import threading
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
+from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
+from hvdrun.cluster.pickling import can_be_found, pack, read_error, read_result
+
+LOCK = threading.Lock()
+READ = "import pickle, sys; pickle.load(sys.stdin.buffer); f, a, k = pickle.load(sys.stdin.buffer); print(f(*a, **k))"
+
+
+def read_all(body: Body) -> bytes:
+    with body.open() as file:
+        return file.read()
+
+
+def deliver(*failure: object) -> Delivered:
+    return Delivered(3, 1, failed=True, follows_another=False, body=Body(pickle.dumps(failure)))
+
+
+def run_elsewhere(data: bytes) -> str:
+    """What a Python that finds nothing of the tests prints of a task."""
+    run = subprocess.run([sys.executable, "-P", "-c", READ], input=data, capture_output=True, check=True, cwd="/")
+    return run.stdout.decode().strip()
+
+
+def test_a_function_of_a_module_that_nobody_finds_by_its_name_goes_by_value(tmp_path: Path) -> None:
+    path = tmp_path / "somewhere.py"
+    path.write_text("K = 3\nclass Part:\n    x = 4\ndef add(y):\n    return K + y + Part.x\n", encoding="utf-8")
+    spec = spec_from_file_location("named_by_nobody", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    try:
+        assert not can_be_found(module)
+        body = pack(module.add, (1,), {}, begins_anew=False, is_last=True)
+    finally:
+        del sys.modules[module.__name__]
+    assert run_elsewhere(read_all(body)) == "8"
+    assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_modules_that_workers_have_go_by_their_names() -> None:
+    assert can_be_found(subprocess)
+    assert can_be_found(sys)
+    assert b"subprocess" in read_all(pack(subprocess.run, (), {}, begins_anew=False, is_last=True))
+
+
+def test_many_bytes_lie_in_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    body = pack(len, (b"x" * (3 * INLINE_BYTES),), {}, begins_anew=False, is_last=True)
+    assert body.data is None
+    assert list(tmp_path.iterdir()) == []
+    assert run_elsewhere(b"".join(body.pieces())) == str(3 * INLINE_BYTES)
+    body.close()
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    def use() -> object:
+        return LOCK
+
+    with pytest.raises(
+        UnsendableError, match=r"^use cannot be sent to another process: its global variable `LOCK` is a _th"
+    ):
+        pack(use, (), {}, begins_anew=False, is_last=True)
+    with pytest.raises(
+        UnsendableError, match=r"^the argument 'end' of print cannot be sent .*: its item 0 is a _thread"
+    ):
+        pack(print, (1,), {"end": [LOCK]}, begins_anew=False, is_last=True)
+
+
+def test_an_exception_is_raised_itself_with_the_traceback_of_its_worker_as_cause() -> None:
+    error = read_error(deliver("KeyError", "'a'", "Traceback: line 7\n", pickle.dumps(KeyError("a"))))
+    assert isinstance(error, KeyError)
+    assert isinstance(error.__cause__, RemoteTraceback)
+    assert "rank 3:\nTraceback: line 7" in str(error.__cause__)
+
+
+@pytest.mark.parametrize("pickled", [None, b"no pickle", pickle.dumps("no exception"), pickle.dumps(SystemExit(3))])
+def test_what_cannot_be_raised_here_is_told(pickled: bytes | None) -> None:
+    error = read_error(deliver("SystemExit", "3", "there", pickled))
+    assert isinstance(error, RemoteError)
+    assert (str(error), error.rank, error.kind) == ("SystemExit: 3", 3, "SystemExit")
+
+
+def test_a_result_that_cannot_be_sent_names_its_rank() -> None:
+    error = read_error(deliver("", "what the function returned cannot be sent", "", None))
+    assert isinstance(error, UnsendableError)
+    assert str(error).startswith("rank 3: what the function returned cannot be sent; ")
+
+
+class Explosive:
+    """Can be pickled, but not read."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return explode, ()
+
+
+def explode() -> NoReturn:
+    raise LookupError("boom")
+
+
+def test_a_result_that_cannot_be_read_here_names_its_rank() -> None:
+    with pytest.raises(RemoteError, match="what rank 3 has returned cannot be read here: boom"):
+        read_result(Delivered(3, 1, failed=False, follows_another=False, body=Body(cloudpickle.dumps(Explosive()))))

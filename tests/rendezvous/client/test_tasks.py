@@ -1,0 +1,107 @@
+"""Tasks on their way: server to worker, and what has become of them back, through a relay and broken connections."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from rendezvous.client.tasks import TaskClient
+from rendezvous.core.model import Worker
+from rendezvous.errors import CallRefusedError
+from rendezvous.tasks import OutcomeHead
+from tests.rendezvous.stage import A0, B0, in_clean_loop, in_thread, make_bootstrap, open_network, open_stage
+from tests.waiting import happen
+
+PIECES = [b"a" * 1_000_000, b"b" * 3, b""]
+
+
+@dataclass
+class Task:
+    """A task of a few pieces."""
+
+    number: int
+
+    def pieces(self) -> Iterator[bytes]:
+        """See `rendezvous.tasks.Task`."""
+        return iter(PIECES)
+
+
+@dataclass
+class Desk:
+    """A `TaskDesk` with one task, or none."""
+
+    task: Task | None = None
+    asked: int = 0
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    taken: list[tuple[OutcomeHead, bytes]] = field(default_factory=list)
+
+    async def next(self, after: int) -> Task | None:
+        """See `TaskDesk`."""
+        self.asked += 1
+        await self.ready.wait()
+        return self.task if self.task is not None and self.task.number > after else None
+
+    async def take(self, head: OutcomeHead, pieces: AsyncIterator[bytes]) -> None:
+        """See `TaskDesk`."""
+        self.taken.append((head, b"".join([piece async for piece in pieces])))
+
+
+def connect(path: Path, worker: Worker = A0) -> closing[TaskClient]:
+    """A worker's client, to be closed."""
+    return closing(TaskClient(make_bootstrap(path, worker)))
+
+
+@in_clean_loop
+async def test_a_task_comes_when_there_is_one_and_its_outcome_goes_back_after_its_agent_was_told(path: Path) -> None:
+    desk, noted, file = Desk(Task(3)), [], io.BytesIO(b"left from a former try")
+    async with open_stage() as stage, stage.relay("a", path, note_outcome=lambda *outcome: noted.append(outcome)):
+        stage.server.tasks = desk
+        with connect(path) as client:
+            fetching = asyncio.create_task(in_thread(lambda: client.fetch(2, file)))
+            await asyncio.sleep(0)
+            desk.ready.set()
+            assert await fetching == 3
+            assert file.getvalue() == b"".join(PIECES)
+            assert await in_thread(lambda: client.fetch(3, file)) is None
+            answer = io.BytesIO(b"c" * 2_500_000)
+            await in_thread(lambda: client.deliver(3, answer, failed=True, follows_another=True))
+    assert noted == [(A0, 3)]
+    assert desk.taken == [(OutcomeHead(A0, 3, 2_500_000, failed=True, follows_another=True), answer.getvalue())]
+
+
+@in_clean_loop
+async def test_a_worker_that_waits_does_not_notice_that_the_way_to_the_server_was_cut(path: Path) -> None:
+    desk, file = Desk(Task(1)), io.BytesIO()
+    async with (
+        open_stage() as stage,
+        open_network(stage.port) as network,
+        stage.relay("a", path, address=network.address),
+    ):
+        stage.server.tasks = desk
+        with connect(path) as client:
+            fetching = asyncio.create_task(in_thread(lambda: client.fetch(0, file)))
+            await happen(lambda: desk.asked == 1)
+            await network.cut()
+            desk.ready.set()
+            await network.mend()
+            assert await fetching == 1
+
+
+@in_clean_loop
+async def test_a_job_without_tasks_and_a_worker_of_another_host_are_refused(path: Path) -> None:
+    async with open_stage() as stage, stage.relay("a", path):
+        with (
+            connect(path) as client,
+            pytest.raises(CallRefusedError, match="this job runs a program, and has no tasks"),
+        ):
+            await in_thread(lambda: client.fetch(0, io.BytesIO()))
+        stage.server.tasks = Desk()
+        with connect(path, B0) as liar:
+            with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+                await in_thread(lambda: liar.fetch(0, io.BytesIO()))
+            with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
+                await in_thread(lambda: liar.deliver(1, io.BytesIO(), failed=False))

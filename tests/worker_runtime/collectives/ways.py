@@ -1,0 +1,64 @@
+"""The ways in which operations' data travel between ranks, each of which is a thread, and what should come out."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker_runtime.threads import ThreadExecutor, World
+from worker_runtime.collectives import allreduce, broadcast, lots, parcels
+from worker_runtime.core import questions
+from worker_runtime.core.questions import Reduction
+
+WAYS = ("question", "gloo", "large ones apart")
+in_two_ways = pytest.mark.parametrize("way", WAYS[:2])
+in_three_ways = pytest.mark.parametrize("way", WAYS)
+
+
+def run(
+    body: Callable[[ThreadExecutor], Any], size: int = 2, way: str = WAYS[0], joined: int | None = None
+) -> list[Any]:
+    """Call `body` on each rank of a new world, where data travel in one of WAYS; the results by rank.
+
+    Args:
+        body: what each rank does.
+        size: how many ranks there are.
+        way: with the question, or beside it through gloo, small ones too.
+        joined: a rank that joins instead; the others do when they have ended.
+    """
+
+    def play(executor: ThreadExecutor) -> object:
+        result = None if executor.rank == joined else body(executor)
+        if joined is not None:
+            executor.join()
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allreduce, "_plan", allreduce._plan.__wrapped__)  # what is kept is for the usual bounds
+        patch.setattr(broadcast, "_make_signature", broadcast._make_signature.__wrapped__)
+        if way != WAYS[0]:
+            patch.setattr(questions, "PAYLOAD_BYTES", -1)
+        if way == WAYS[2]:
+            patch.setattr(lots, "LARGE_BYTES", 16)
+            patch.setattr(parcels, "_LARGE_BYTES", 8)
+        return World(size).run(play)
+
+
+def compute(reduction: Reduction, tensors: Sequence[torch.Tensor], size: int | None = None) -> torch.Tensor:
+    """What a reduction makes of the tensors of all ranks, or of those of `size` that have not joined."""
+    stacked = torch.stack(list(tensors))
+    dtype = stacked.dtype
+    match reduction:
+        case Reduction.SUM:
+            return stacked.sum(0, dtype=dtype)
+        case Reduction.AVERAGE:
+            return (stacked.sum(0, dtype=dtype) / (size or len(stacked))).to(dtype)
+        case Reduction.PRODUCT:
+            return stacked.prod(0, dtype=dtype)
+    return stacked.amin(0) if reduction is Reduction.MIN else stacked.amax(0)
+
+
+def describe(tensor: torch.Tensor) -> tuple[torch.dtype, list]:
+    """Dtype and values; torch cannot compare tensors of its newest dtypes."""
+    return tensor.dtype, tensor.to(torch.complex128).tolist()

@@ -1,0 +1,156 @@
+"""A worker's side of a function: how it is run, and what is written of it."""
+
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from worker_runtime.tasks import loop
+from worker_runtime.tasks.loop import Answer, run, run_all
+
+
+def do(
+    function: Callable[..., object], *arguments: object, paths: tuple[str, ...] = (), anew: bool = False
+) -> tuple[Any, Answer]:
+    """Run a function as it comes from the program: what the program reads of it, and what else is told."""
+    task = BytesIO(pickle.dumps((paths, anew, False)) + cloudpickle.dumps((function, arguments, {})))
+    answer = run(task)
+    with answer.file as file:
+        file.seek(0)
+        return pickle.load(file), answer  # noqa: S301 - our own
+
+
+def test_the_result_is_written() -> None:
+    value, answer = do(lambda x: x + 1, 41)
+    assert (value, answer.failed) == (42, False)
+
+
+def test_an_exception_is_written_with_its_traceback_from_the_function_on() -> None:
+    def fail() -> None:
+        raise KeyError("a")
+
+    (kind, text, traceback, pickled), answer = do(fail)
+    assert (answer.failed, kind, text) == (True, "KeyError", "'a'")
+    assert "tasks/loop.py" not in traceback
+    assert 'raise KeyError("a")' in traceback
+    assert repr(pickle.loads(pickled)) == "KeyError('a')"  # noqa: S301 - our own
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_an_exit_is_a_failure_and_ends_nobody_who_reads_it(status: int) -> None:
+    value, answer = do(sys.exit, status)
+    assert answer.failed
+    assert value[0::3] == ("SystemExit", None)
+
+
+def test_an_exception_that_cannot_be_sent_is_written_in_words() -> None:
+    class OddError(Exception):
+        def __init__(self) -> None:
+            super().__init__(threading.Lock())
+
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def fail() -> None:
+        raise OddError
+
+    (kind, text, _, pickled), _ = do(fail)
+    assert kind.endswith("OddError")
+    assert (text, pickled) == ("(its message cannot be printed)", None)
+
+
+def test_a_result_that_cannot_be_sent_is_named() -> None:
+    (kind, text, *_), answer = do(lambda: {"a": [threading.Lock()]})
+    assert (answer.failed, kind) == (True, "")
+    assert (
+        text == "what the function returned cannot be sent to another process: its item 'a', item 0 is a _thread.lock"
+    )
+
+
+def test_modules_are_found_where_the_program_finds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "beside_the_program.py").write_text("X = 5\n", encoding="utf-8")
+    assert do(lambda: __import__("beside_the_program").X, paths=(str(tmp_path),))[0] == 5
+    assert sys.path[0] == str(tmp_path)
+
+
+def test_after_a_failure_somewhere_the_group_is_left_first_and_who_was_told_of_another_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[str] = []
+    executor = SimpleNamespace(has_failed=True)
+    runtime = SimpleNamespace(shutdown=lambda: calls.append("shutdown"), is_initialized=True, executor=executor)
+    monkeypatch.setitem(sys.modules, "worker_runtime.runtime", SimpleNamespace(RUNTIME=runtime))  # type: ignore[misc]  # enough of a module
+    assert not do(lambda: None, anew=True)[1].failed
+    assert calls == ["shutdown"]
+    assert do(lambda: 1 / 0)[1].follows_another
+    executor.has_failed = False
+    assert not do(lambda: 1 / 0)[1].follows_another
+
+
+def test_ctrl_c_is_for_the_function_while_it_runs() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        do(lambda: signal.raise_signal(signal.SIGINT))
+    assert do(lambda: signal.getsignal(signal.SIGINT) is signal.default_int_handler)[0] is True
+
+
+class Client:
+    """Plays the agent: hands out tasks, and notes what comes back and in which order."""
+
+    story: list[Any]
+    tasks: list[bytes]
+
+    def __init__(self, _: object) -> None:
+        """See `TaskClient`."""
+
+    def fetch(self, after: int, file: Any) -> int | None:  # noqa: ANN401 - a file
+        """See `TaskClient`."""
+        self.story.append(("fetch", after))
+        if after == len(self.tasks):
+            return None
+        file.write(self.tasks[after])
+        return after + 1
+
+    def deliver(self, number: int, file: Any, *, failed: bool, follows_another: bool) -> None:  # noqa: ANN401 - a file
+        """See `TaskClient`."""
+        del file, follows_another
+        self.story.append(("deliver", number, failed))
+
+    def close(self) -> None:
+        """See `TaskClient`."""
+        self.story.append("close")
+
+
+@pytest.mark.parametrize(("is_last", "code"), [(False, 0), (True, 1)])
+def test_a_worker_whose_function_fails_leaves_the_group_when_that_is_known_and_fails_with_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, *, is_last: bool, code: int
+) -> None:
+    Client.story = []
+    tasks = [(abs, (-1,), {}), (divmod, (1, 0), {})]
+    Client.tasks = [pickle.dumps(((), False, is_last)) + cloudpickle.dumps(task) for task in tasks]
+    monkeypatch.setattr(loop.Bootstrap, "read", lambda _: object())
+    monkeypatch.setattr(loop, "import_task_client", lambda: Client)
+    monkeypatch.setattr(loop, "leave_job", lambda: Client.story.append("leave"))
+    assert run_all() == code
+    rest = ["close"] if is_last else ["leave", ("fetch", 2), "close"]
+    assert Client.story == [
+        *(("fetch", 0), "close"),
+        *(("deliver", 1, False), ("fetch", 1), "close"),
+        *(("deliver", 2, True), *rest),
+    ]
+
+
+def test_outside_of_a_job_the_module_says_what_it_is_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HVD_JOB", raising=False)
+    assert run_all() == 2
+    assert "runs the functions of hvdrun.run()" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""How a worker runs the functions of `hvdrun.run()`, one after the other."""

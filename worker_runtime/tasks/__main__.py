@@ -1,0 +1,8 @@
+"""`python -m worker_runtime.tasks`: what the workers of `hvdrun.run()` and `hvdrun.Cluster` execute."""
+
+import sys
+
+from worker_runtime.tasks.loop import run_all
+
+if __name__ == "__main__":
+    sys.exit(run_all())

@@ -1,0 +1,135 @@
+"""The life of a worker that runs functions: fetch one, run it, tell what has become of it, until there are no more.
+
+The connection to the agent is closed while a function runs: a process that forks (a DataLoader with workers does) with
+an open one cannot rely on gRPC in the child.
+"""
+
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, NamedTuple
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+
+from worker_runtime.membership import Bootstrap, import_task_client
+from worker_runtime.tasks.failure import Failure, explain_unsendable
+
+_MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
+_FAILURE = 1
+_WRONG_USE = 2
+
+
+class Orders(NamedTuple):
+    """What stands before each function; the program writes it as a plain tuple.
+
+    paths: where the program finds its modules.
+    begins_anew: the function before has failed on some rank: what is left of that is ended.
+    is_last: nothing can follow; a worker whose function fails then fails itself.
+    """
+
+    paths: tuple[str, ...]
+    begins_anew: bool
+    is_last: bool
+
+
+class Answer(NamedTuple):
+    """What has become of a function, in bytes; see `rendezvous.tasks.OutcomeHead`."""
+
+    file: IO[bytes]
+    failed: bool = False
+    follows_another: bool = False
+    is_last: bool = False
+
+
+def run_all() -> int:
+    """Run the functions of this job; the exit code."""
+    bootstrap = Bootstrap.read(os.environ)
+    if bootstrap is None:
+        sys.stderr.write("worker_runtime.tasks runs the functions of hvdrun.run(), and nothing else.\n")
+        return _WRONG_USE
+    connect = import_task_client()
+    number, answer = 0, None
+    while True:
+        with make_file() as task:
+            with _interrupts(signal.SIG_DFL), closing(connect(bootstrap)) as tasks:  # nothing of the user's runs
+                if answer is not None:
+                    with answer.file as file:
+                        tasks.deliver(number, file, failed=answer.failed, follows_another=answer.follows_another)
+                    if answer.failed and answer.is_last:
+                        return _FAILURE
+                    if answer.failed:
+                        leave_job()  # now that the program knows of the failure, the others may
+                found = tasks.fetch(number, task)
+            if found is None:
+                return 0
+            number = found
+            task.seek(0)
+            answer = run(task)
+
+
+def run(file: IO[bytes]) -> Answer:
+    """Run the function that stands in a file, and write what has become of it."""
+    orders = Orders(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
+    if orders.begins_anew:
+        leave_job()
+    sys.path[:0] = [path for path in orders.paths if path not in sys.path]
+    answer = make_file()
+    with _interrupts(signal.default_int_handler):
+        try:
+            function, arguments, keywords = cloudpickle.load(file)
+            result = function(*arguments, **keywords)
+        except KeyboardInterrupt:
+            answer.close()
+            raise
+        except BaseException as error:  # noqa: BLE001 - told to the program
+            Failure.of(error).write(answer)
+            return Answer(answer, failed=True, follows_another=follows_another(), is_last=orders.is_last)
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+        try:
+            cloudpickle.dump(result, answer)
+        except Exception as error:  # noqa: BLE001 - whatever the result's own code raises
+            answer.seek(0)
+            answer.truncate()
+            explain_unsendable(result, error).write(answer)
+            return Answer(answer, failed=True, is_last=orders.is_last)
+    return Answer(answer)
+
+
+def make_file() -> IO[bytes]:
+    """An empty file, which lies in memory while it is small."""
+    return SpooledTemporaryFile(_MEMORY_BYTES, prefix="hvdrun-")
+
+
+def leave_job() -> None:
+    """Leave the group of the workers, where this one is in it, so that nobody waits for it."""
+    if (runtime := find_runtime()) is not None:
+        runtime.shutdown()
+
+
+def follows_another() -> bool:
+    """Another worker's end was told to this one."""
+    runtime = find_runtime()
+    return runtime is not None and runtime.is_initialized and runtime.executor.has_failed
+
+
+def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported
+    """The runtime of this process, where the function has brought it."""
+    module = sys.modules.get("worker_runtime.runtime")
+    return None if module is None else module.RUNTIME
+
+
+@contextmanager
+def _interrupts(handler: Any) -> Iterator[None]:  # noqa: ANN401 - what `signal.signal` takes
+    """Within it, Ctrl-C does this."""
+    former = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
