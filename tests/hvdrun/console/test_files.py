@@ -6,9 +6,11 @@ import pytest
 
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks
+from hvdrun.console.output import OutputMarker, OutputPrinter
+from hvdrun.console.writer import Writer
 from hvdrun.errors import LaunchError
 from rendezvous.orders import OutputStream
-from tests.hvdrun.console.screens import at
+from tests.hvdrun.console.screens import Screen, at
 from tests.waiting import in_loop
 
 STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
@@ -63,6 +65,18 @@ async def test_a_worker_whose_rank_changes_goes_on_in_the_file_of_the_new_one(tm
         "rank.1/stdout": "[1] before\n",
         "rank.12/stderr": "[12] new\n",
     }
+
+
+@in_loop
+async def test_the_printer_gives_its_copy_all_that_it_gets(tmp_path: Path, pipe: Screen) -> None:
+    files = OutputFiles(tmp_path, 1, Marks())
+    printer = OutputPrinter(OutputMarker(Marks()), Writer(), dict.fromkeys(OutputStream, pipe.writing))
+    printer.copy_to(files)
+    await printer.write(at(0), 0, STDOUT, b"x")
+    printer.forget(at(0))
+    assert files._ranks == {}
+    assert await printer.close(60)
+    assert read(tmp_path) == {"rank.0/stdout": "[0] x\n"}
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
