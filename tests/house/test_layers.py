@@ -119,7 +119,7 @@ def test_outside_packages_are_imported_only_at_home() -> None:
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
-        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks"}),
+        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks", "worker_runtime.preparation"}),
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
     ],
 )
