@@ -24,6 +24,7 @@ HOMES = {
     "psutil": {"hvdrun"},
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
+    "yaml": {"hvdrun.configuration"},
 }
 
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
@@ -109,7 +110,10 @@ def test_outside_packages_are_imported_only_at_home() -> None:
     ("module", "absent"),
     [
         ("hvdrun", {"click", "cloudpickle", "hvdrun.cluster", "rendezvous"}),
-        ("hvdrun.cli, hvdrun.launch", {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster"}),
+        (
+            "hvdrun.cli, hvdrun.launch",
+            {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster", "yaml", "hvdrun.horovodrun"},
+        ),
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
