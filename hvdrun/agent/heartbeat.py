@@ -12,7 +12,7 @@ from hvdrun.agent import processes
 from hvdrun.agent.processes import Process
 
 LOOK_SECONDS = 0.5
-MARGIN_SECONDS = 0.5  # beyond what the server allows, so that the server is the first to know
+MARGIN_SECONDS = 2.0  # beyond what the server allows, so that the server is the first to know, on a busy machine too
 _STOPPED = "T"
 _SLEEP_SHARE = 0.5  # of that time between two looks: this process did not run meanwhile, and nor did the agent
 _LEAST_SLEEP_SECONDS = 1.5  # a look may be late on a busy machine

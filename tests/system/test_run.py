@@ -117,6 +117,7 @@ def test_a_program_that_is_killed_leaves_no_worker_though_a_child_of_it_lives(hv
         program.kill()
         wait_until(lambda: not hvdrun.processes("hvdrun.cluster") and not hvdrun.processes("worker_runtime"))
         os.kill(child.pid, signal.SIGKILL)
+        wait_until(lambda: not hvdrun.processes("-c"))
 
 
 def test_an_elastic_function_outlives_a_worker_and_horovods_run_is_served(hvdrun: Launcher) -> None:
