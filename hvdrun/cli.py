@@ -57,10 +57,11 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         launch: what runs the job; `hvdrun.launch.launch` unless given.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with_time = asks_for("marks_times", words)
+    options = words[words[:1] == ["horovodrun"] :]
+    with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
-        return run(read_horovodrun(words[1:]) if words[:1] == ["horovodrun"] else read_spec(words), launch)
+        return run(read_spec(words) if options == words else read_horovodrun(options), launch)
     except click.exceptions.Exit as answered:
         return answered.exit_code
     except HvdrunError as error:
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     except KeyboardInterrupt:
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
-        return confess(error, with_traceback=asks_for("verbose", words), with_time=with_time)
+        return confess(error, with_traceback=asks_for("verbose", options), with_time=with_time)
 
 
 def end_by_interrupt() -> int:

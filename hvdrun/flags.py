@@ -17,6 +17,8 @@ _TELLING_LETTERS = 4  # a shorter flag begins too many words
 
 _IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
 _NO_NEED = "leave it out, hvdrun connects the workers by itself."
+_NO_CHOICE = "leave it out, there is nothing to choose here."
+_OF_HOROVODRUN = "it is horovodrun's, and hvdrun horovodrun takes it."
 _FILES = "--output-filename DIR writes what each worker prints into files too."
 _REMEDIES = {  # for the flags of torchrun and Python, without their dashes
     "m": _IN_COMMAND,
@@ -36,8 +38,21 @@ _REMEDIES = {  # for the flags of torchrun and Python, without their dashes
     "no-python": "leave it out, hvdrun starts any program.",
     "run-path": _IN_COMMAND,
     "log-dir": _FILES,
+    "r": _FILES,
     "redirects": _FILES,
+    "t": _FILES,
     "tee": _FILES,
+    "local-ranks-filter": _FILES,
+    "duplicate-stdout-filters": _FILES,
+    "duplicate-stderr-filters": _FILES,
+    "role": _NO_CHOICE,
+    "start-method": _NO_CHOICE,
+    "event-log-handler": _NO_CHOICE,
+    "logs-specs": _NO_CHOICE,
+    "signals-to-handle": _NO_CHOICE,
+    "virtual-local-rank": _NO_CHOICE,
+    "numa-binding": "-bind-to numa gives each worker a NUMA node.",
+    "shutdown-timeout": "--grace is the time that a worker has to end.",
     "monitor-interval": "leave it out, hvdrun learns of an end when it happens.",
 }
 
@@ -72,6 +87,10 @@ def find_command(arguments: Sequence[str]) -> int:
 def explain_unknown(flag: str) -> UnknownOptionError:
     """What to do instead of a flag of torchrun or Python, or what a mistyped one probably means."""
     remedy = _REMEDIES.get(flag.lstrip("-").replace("_", "-"))
+    if remedy is None and flag.startswith("--"):
+        from hvdrun.horovodrun.table import BY_WORD  # noqa: PLC0415 - only a wrong flag pays for it
+
+        remedy = _OF_HOROVODRUN if flag in BY_WORD else None
     return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
 
 

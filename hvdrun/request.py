@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdrun.discovery import discover_hosts
-from hvdrun.elastic_request import choose_elasticity, find_idle
+from hvdrun.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
 from hvdrun.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
 from hvdrun.errors import IdentityFileError, UsageError
 from hvdrun.flags import find_command
@@ -59,7 +59,8 @@ def make_job(
     if settled.values["write_config"] is not None:
         from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
 
-        write_configuration(settled.values["write_config"], settled.given)
+        of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.elasticity is None else ()
+        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given))
     return replace(spec, remarks=(*spec.remarks, *remarks))
 
 

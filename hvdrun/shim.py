@@ -68,7 +68,7 @@ def install(site: Path, scripts: Path, *, force: bool) -> str:
     path = site / NAME
     line = f"import sys; sys.path.insert(0, {str(FOLDER)!r})\n" if force else f"{FOLDER}\n"
     if path.is_file() and path.read_text(encoding="utf-8") == line:
-        return f"`import horovod` means hvdrun's already: {path} was there."
+        return f"`import horovod` means hvdrun's already: {path} was there; {scripts / COMMAND} was written."
     try:
         path.write_text(line, encoding="utf-8")
     except OSError as error:
@@ -85,11 +85,13 @@ def uninstall(site: Path, scripts: Path) -> str:
     Raises:
         ShimError: it cannot be removed.
     """
-    uninstall_command(scripts)
+    had_command = uninstall_command(scripts)
     path = site / NAME
     try:
         path.unlink()
     except FileNotFoundError:
+        if had_command:
+            return f"{COMMAND} is not hvdrun's any more; there was no {path}."
         return f"Nothing to do: there is no {path}."
     except OSError as error:
         raise ShimError(f"{path} cannot be removed: {os.strerror(error.errno or 0)}") from error
@@ -114,8 +116,8 @@ def install_command(scripts: Path, *, force: bool) -> None:
         raise ShimError(f"{path} cannot be written: {os.strerror(error.errno or 0)}") from error
 
 
-def uninstall_command(scripts: Path) -> None:
-    """Remove `horovodrun`, if it is hvdrun's, and put the one back that --force put aside.
+def uninstall_command(scripts: Path) -> bool:
+    """Remove `horovodrun`, if it is hvdrun's, and put the one back that --force put aside; whether it was hvdrun's.
 
     Raises:
         ShimError: it cannot be removed.
@@ -123,12 +125,13 @@ def uninstall_command(scripts: Path) -> None:
     path, kept = scripts / COMMAND, scripts / f"{COMMAND}{_KEPT}"
     try:
         if not path.exists() or not _is_own(path):
-            return
+            return False
         path.unlink()
         if kept.exists():
             kept.replace(path)
     except OSError as error:
         raise ShimError(f"{path} cannot be removed: {os.strerror(error.errno or 0)}") from error
+    return True
 
 
 def _is_own(path: Path) -> bool:

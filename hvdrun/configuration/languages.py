@@ -5,6 +5,7 @@ so what YAML 1.1 makes of `on`, `1:30` or `007` does not matter. That, and a lin
 `compose` gives. Horovod reads its files with PyYAML too; ruamel.yaml keeps comments, which nobody needs here.
 """
 
+import os
 import tomllib
 from typing import Any
 
@@ -70,6 +71,7 @@ def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - i
     if not depth:
         raise ConfigurationError(name, _TOO_DEEP, line)
     if node.id == "scalar":
+        _check_text(node.value, name, line)
         return Node(None if node.tag == "tag:yaml.org,2002:null" else node.value, line)
     if node.id == "sequence":
         return Node(tuple(_convert_yaml(item, name, depth - 1) for item in node.value), line)
@@ -83,3 +85,11 @@ def _convert_yaml(node: Any, name: str, depth: int) -> Node:  # noqa: ANN401 - i
         converted = _convert_yaml(item, name, depth - 1)
         table[key.value] = Node(converted.content, place)
     return Node(table, line)
+
+
+def _check_text(text: str, name: str, line: int) -> None:
+    """Refuse half a character, which YAML's escapes can say and no command line."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(name, f"{text!r} cannot stand on a command line", line) from error

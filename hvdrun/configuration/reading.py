@@ -13,6 +13,7 @@ from hvdrun.options.option import Given, Option
 from hvdrun.options.table import OPTIONS
 from hvdrun.options.values import parse_path
 
+_MOST_BYTES = 1024 * 1024  # /dev/zero has no end
 _TRUE, _FALSE = frozenset({"true", "yes", "on"}), frozenset({"false", "no", "off"})
 
 
@@ -80,7 +81,11 @@ def _load(name: str) -> Mapping[str, Node]:
     """The table that the file is."""
     try:
         path = parse_path(name)
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise ConfigurationError(name, f"it is longer than {_MOST_BYTES} bytes")
+        text = data.decode()
     except OSError as error:
         raise ConfigurationError(name, f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

@@ -102,7 +102,7 @@ class OutputFiles:
         if (rank, stream) not in self._descriptors and path not in self._failed:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
                 self._descriptors[rank, stream] = os.open(path, flags, 0o666)
             except OSError as error:
                 self._failed[path] = error

@@ -25,7 +25,7 @@ class Marks:
 
     def render(self, rank: int, host: str, now: datetime, *, coloured: bool, stream: str = "stdout") -> bytes:
         """The mark of a worker's line, up to its text; `now` is local time, and each rank has a colour of its own."""
-        if self.horovod:
+        if self.horovod and self.ranks:
             return f"{now.ctime() if self.times else ''}[{rank}]<{stream}>:".encode()
         time = render_time(now) if self.times else ""
         if not self.ranks:

@@ -4,6 +4,7 @@ Unlike argparse it never looks into the command, whose own options may resemble 
 """
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from hvdrun.errors import UnknownOptionError, UsageError
@@ -11,6 +12,7 @@ from hvdrun.horovodrun.table import BY_WORD
 from hvdrun.horovodrun.word import Word
 
 _SHORT_LETTERS = 2
+_RESEMBLES = 0.7  # as difflib counts likeness: 1 is equal
 _HELP = "hvdrun horovodrun --help lists all options."
 
 
@@ -68,7 +70,7 @@ def _find_flag(text: str) -> tuple[str, tuple[str, ...]]:
         return meant[0], glued
     if meant:
         raise UsageError(f"{flag} could be {', '.join(meant[:-1])} or {meant[-1]}: write more of it.")
-    raise UnknownOptionError(flag, None, _HELP)
+    raise UnknownOptionError(flag, next(iter(get_close_matches(flag, BY_WORD, 1, _RESEMBLES)), None), _HELP)
 
 
 def _refuse_exclusive(found: Sequence[Typed]) -> None:

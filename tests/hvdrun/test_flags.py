@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hvdrun.errors import UnknownOptionError, UsageError
-from hvdrun.flags import find_command, suggest_option
+from hvdrun.flags import explain_unknown, find_command, suggest_option
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,24 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
 def test_for_a_flag_of_torchrun_or_python_it_is_said_what_to_do_instead(words: str, remedy: str) -> None:
     with pytest.raises(UnknownOptionError, match=remedy):
         find_command(words.split())
+
+
+TORCHRUN = """
+nnodes nproc-per-node rdzv-backend rdzv-endpoint rdzv-id rdzv-conf standalone max-restarts monitor-interval start-method
+event-log-handler role m module no-python run-path log-dir r redirects t tee local-ranks-filter duplicate-stdout-filters
+duplicate-stderr-filters node-rank master-addr master-port local-addr logs-specs numa-binding signals-to-handle
+shutdown-timeout virtual-local-rank
+"""  # of torch 2.13
+
+
+def test_every_flag_of_torchrun_has_its_answer() -> None:
+    flags = [f"--{word}" if len(word) > 1 else f"-{word}" for word in TORCHRUN.split()]
+    spelled = [*flags, *(f"--{flag[2:].replace('-', '_')}" for flag in flags if flag.startswith("--"))]
+    assert [flag for flag in spelled if str(explain_unknown(flag)).endswith(("?", "lists all options."))] == []
+
+
+def test_a_flag_of_horovodrun_is_said_to_be_one() -> None:
+    assert str(explain_unknown("--autotune")).endswith("it is horovodrun's, and hvdrun horovodrun takes it.")
 
 
 @pytest.mark.parametrize("words", ["--grcae=3 python", "-np 2 --grcae 3 python", "-v --grcae"])

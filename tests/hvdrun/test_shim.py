@@ -64,13 +64,16 @@ def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -
     assert run("-c", ASKS) == (0, OURS, "")
     program = site.parents[2] / "bin" / COMMAND
     assert (program.stat().st_mode & 0o777, str(program) in told) == (0o755, True)
-    assert run("--install") == (0, f"`import horovod` means hvdrun's already: {site / NAME} was there.", "")
+    told = f"`import horovod` means hvdrun's already: {site / NAME} was there; {program} was written."
+    assert run("--install") == (0, told, "")
 
     code, told, _ = run("--uninstall")
     assert (code, "was removed" in told, program.exists()) == (0, True, False)
     assert run("-c", ASKS) == (1, "", "ModuleNotFoundError: No module named 'horovod'")
     assert run("--uninstall") == (0, f"Nothing to do: there is no {site / NAME}.", "")
 
+    install_command(program.parent, force=False)
+    assert run("--uninstall") == (0, f"horovodrun is not hvdrun's any more; there was no {site / NAME}.", "")
     assert run("--install")[0] == 0
     put_horovod(site)  # which comes first
     assert run("-c", ASKS) == (0, THEIRS, "")

@@ -97,6 +97,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ("x: &a [*a]\n", "nested too deeply"),
         ("x: " + "[" * 5000, "nested too deeply"),
         ("np: \x01\n", "this is no YAML"),
+        ('np: 1\nx: "A=\\ud800"\n', r"job.yaml, line 2: 'A=\ud800' cannot stand on a command line."),
     ],
 )
 def test_what_is_wrong_in_a_file_is_refused_with_its_line(tmp_path: Path, text: str, sentence: str) -> None:
@@ -112,6 +113,8 @@ def test_toml_that_is_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"^/dev/zero: it is longer than \d+ bytes\.$"):
+        read_configuration("/dev/zero")
     (tmp_path / "latin").write_bytes(b"\xe9")
     for name, reason in (("absent", "No such file"), (".", "Is a directory"), ("latin", "no text in UTF-8")):
         with pytest.raises(ConfigurationError, match=reason):

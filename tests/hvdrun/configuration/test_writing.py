@@ -85,6 +85,17 @@ def test_the_written_file_gives_the_same_job(tmp_path: Path) -> None:
     assert stat.S_IMODE(written.stat().st_mode) & ~0o600 == 0
 
 
+def test_limits_of_elastic_jobs_in_the_environment_are_no_part_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "700")
+    for name, words in (("static.yaml", []), ("elastic.yaml", ["--min-np", "1"])):
+        spec = read_spec(["-np", "2", *words, "--write-config", str(tmp_path / name), "true"])
+        assert read_spec(["--config-file", str(tmp_path / name), "true"]) == spec
+    assert (tmp_path / "static.yaml").read_text(encoding="utf-8") == "np: 2\n"
+    assert "elastic-timeout: 700" in (tmp_path / "elastic.yaml").read_text(encoding="utf-8")
+
+
 def test_where_it_cannot_be_written_it_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written: No such file or directory"):
         write_configuration(tmp_path / "absent" / "job.yaml", {})

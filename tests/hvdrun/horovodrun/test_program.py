@@ -46,6 +46,16 @@ def test_the_command_line_holds_over_the_file_and_unknown_keys_are_ignored(tmp_p
     assert "'strange'" in remark
 
 
+def test_errors_have_times_and_tracebacks_where_these_are_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> int:
+        raise ZeroDivisionError
+
+    assert main(["horovodrun", "-np", "1", "--verbose", "-prefix-timestamp", "true"], fail) == 125
+    said = capfd.readouterr().err
+    assert "Traceback" in said
+    assert said.splitlines()[-1].startswith("20")
+
+
 def test_pages_are_printed_by_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["horovodrun", "-v"]) == 0
     assert capfd.readouterr().out == f"{HOROVOD_VERSION}\n"

@@ -84,6 +84,7 @@ def test_the_command_is_never_looked_into(words: str) -> None:
         ("--blacklist-cooldown-range 1", "--blacklist-cooldown-range lacks its value"),
         ("--nproc 3", "there is no option '--nproc'"),
         ("-z", "there is no option '-z'"),
+        ("--autotuen", "there is no option '--autotuen': did you mean --autotune?"),
     ],
 )
 def test_wrong_use_is_refused_with_2_as_argparse_does_it(words: str, sentence: str) -> None:
