@@ -43,7 +43,7 @@ class CompressedBucket(Bucket):
         """Decompress the results into new gradients."""
         for entry, result, context in zip(self.entries, self._results, self._contexts, strict=True):
             parameter = entry.parameter
-            if not parameter.requires_grad:
+            if parameter.grad is None and not parameter.requires_grad:
                 continue
             gradient = self._compressor.decompress(result, context).to(parameter.dtype)
             sparse_dims = entry.find_sparse_dims()

@@ -98,9 +98,9 @@ class DenseBucket(Bucket):
         memory = self._open()
         for place, entry in enumerate(self.entries):
             parameter, view = entry.parameter, memory.views[place]
-            if not parameter.requires_grad:
-                continue  # frozen in the meantime
             gradient = parameter.grad
+            if gradient is None and not parameter.requires_grad:
+                continue  # frozen in the meantime
             if lies_in(gradient, view):
                 continue
             if parameter.shape != view.shape:

@@ -45,8 +45,9 @@ class InPlaceBucket(Bucket):
     def _give(self) -> None:
         """Let the results be the gradients; most of them are already."""
         for entry, result in zip(self.entries, self._results, strict=True):
-            if entry.parameter.requires_grad and entry.parameter.grad is not result:
-                entry.parameter.grad = result
+            parameter = entry.parameter
+            if parameter.grad is not result and (parameter.requires_grad or parameter.grad is not None):
+                parameter.grad = result
 
     def reset(self) -> None:
         """Forget the step."""

@@ -1,4 +1,4 @@
-"""Whose gradients an optimizer needs at present: those of its parameters that require any."""
+"""Whose gradients an optimizer needs at present: those of its parameters that require any, or were frozen with one."""
 
 import time
 import weakref
@@ -46,14 +46,20 @@ class Roster:
         self._recorder = weakref.ref(recorder)
         self._made = time.monotonic_ns()
         self.entries: list[Entry] = []
+        self._parameters: frozenset[torch.Tensor] = frozenset()  # of the entries
 
     def update(self, passes: int) -> bool:
-        """Take in parameters that were added or unfrozen, let go of those that are gone or frozen; whether any were.
+        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether there was any.
 
         Args:
             passes: how many backward passes a new one waits for.
         """
-        listed = [(name, parameter) for name, parameter in self._list_parameters() if parameter.requires_grad]
+        listed = [
+            (name, parameter)
+            for name, parameter in self._list_parameters()
+            # An optimizer steps with the gradient of a parameter that has been frozen since backward.
+            if parameter.requires_grad or (parameter.grad is not None and parameter in self._parameters)
+        ]
         present = self.entries
         if len(listed) == len(present) and all(
             parameter is entry.parameter for (_, parameter), entry in zip(listed, present, strict=True)
@@ -66,6 +72,7 @@ class Roster:
         ]
         for entry in known.values():
             entry.detach()
+        self._parameters = frozenset(parameter for _, parameter in listed)
         return True
 
     def update_forms(self) -> bool:

@@ -36,7 +36,7 @@ class SparseBucket(Bucket):
     def _give(self) -> None:
         """Put the result in the gradient's place: sparse, and not coalesced, as autograd makes it."""
         (entry,), result = self.entries, self._result
-        if result is not None and entry.parameter.requires_grad:
+        if result is not None and (entry.parameter.requires_grad or entry.parameter.grad is not None):
             entry.parameter.grad = result.to(entry.parameter.dtype)
 
     def reset(self) -> None:

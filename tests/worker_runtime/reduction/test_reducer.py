@@ -147,6 +147,22 @@ def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, numbe
 
 
 @cautious_and_eager
+def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World, *, is_warm: bool) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 3, is_warm=is_warm)
+        backward(parameters, executor.rank + 1)
+        parameters[0].requires_grad_(requires_grad=False)
+        reducer.synchronize()
+        first = list_gradients(parameters)
+        rest = [train(reducer, parameters[1:], executor.rank + 1) for _ in range(3)]
+        parameters[0].grad = None
+        return first, rest, train(reducer, parameters[1:], executor.rank + 1), len(reducer.entries)
+
+    two = [[1.5] * 4] * 2
+    assert world.run(body) == [([[1.5] * 4] * 3, [two] * 3, two, 2)] * 2
+
+
+@cautious_and_eager
 def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 3, is_warm=is_warm)
