@@ -18,7 +18,7 @@ class Terminal:
         self.pid, self._screen = pty.fork()
         if self.pid == 0:
             os.chdir(folder)
-            os.execv(command[0], list(command))
+            os.execv(command[0], list(command))  # noqa: S606 - no shell is wanted
         self.shown = ""
         self._seen = 0
 

@@ -36,11 +36,10 @@ class WrongProgram:
 
 def make_program(seed: int) -> WrongProgram:
     """The program of a seed; one seed after the other gives each kind in turn."""
-    random = Random(seed)
+    random = Random(seed)  # noqa: S311 - test data
     kind = ("branch", "deadlock", "mismatch")[seed % 3]
     lines = [f"def test_{seed}():", "    hvd.init()"]
-    for number in range(random.randrange(4)):
-        lines.append(f"    {make_operation(random, f'before {number}')}")
+    lines += [f"    {make_operation(random, f'before {number}')}" for number in range(random.randrange(4))]
     alone = random.randrange(SIZE)
     first, second = make_branches(random, kind)
     lines.append(f"    if hvd.rank() == {alone}:")
