@@ -86,7 +86,7 @@ def main() -> None:
             RUN_AGAIN: lambda: measure(lambda: cluster.run(get_pid)),
         }
         seconds = take_turns(contenders, arguments.rounds)
-        cluster.run(part, ("",))  # imports torch
+        measure_parting(cluster, RETURNED)  # imports torch
         partings = {kind: partial(measure_parting, cluster, kind) for kind in (RETURNED, DEADLOCK)}
         parted = take_turns(partings, min(PARTED_ROUNDS, arguments.rounds))
     title = f"a function that does nothing, {SIZE} workers"
