@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -22,9 +22,9 @@ from hvdrun.errors import CANNOT_LAUNCH, HvdrunError, OutputLostError, UsageErro
 from hvdrun.flags import find_command
 from hvdrun.help_page import ABOUT, EXAMPLES, EXIT_CODES
 from hvdrun.jobspec import JobSpec
-from hvdrun.options import BY_FLAG, OPTIONS, Option, describe_options, make_click_options
+from hvdrun.options import BY_FLAG, OPTIONS, Given, describe_options, make_click_options
 from hvdrun.preparation import prepare, take_in
-from hvdrun.request import complete, make_spec
+from hvdrun.request import complete, make_job
 
 if TYPE_CHECKING:
     from hvdrun.console import Console
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     with_time = asks_for("marks_times", words)
     try:
         open_missing_descriptors()
-        return run(read_spec(words), launch)
+        return run(read_horovodrun(words[1:]) if words[:1] == ["horovodrun"] else read_spec(words), launch)
     except click.exceptions.Exit as answered:
         return answered.exit_code
     except HvdrunError as error:
@@ -87,10 +87,21 @@ def read_spec(words: Sequence[str]) -> JobSpec:
         click.exceptions.Exit: --help or --version has been answered.
     """
     find_command(words)
-    values, command = parse(words)
-    if values["size"] is None:
-        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(words, values)}")
-    return make_spec(values, command, os.environb)
+    typed, command = parse(words)
+    return make_job(typed, command, os.environ, lambda values: complete(words, values))
+
+
+def read_horovodrun(words: Sequence[str]) -> JobSpec:
+    """Turn horovodrun's command line into a job.
+
+    Raises:
+        HvdrunError: it is wrong, or names what does not exist.
+        click.exceptions.Exit: --help, --version or --check-build has been answered.
+    """
+    from hvdrun.horovodrun.program import read_request  # noqa: PLC0415 - hvdrun itself does without it
+
+    asked = read_request(words)
+    return answer(asked) if isinstance(asked, str) else asked
 
 
 def run(spec: JobSpec, launch: Launch | None) -> int:
@@ -103,7 +114,12 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
     spec, details = prepare(spec, Surroundings(spec.directory, os.environ.get("PATH"), sys.executable))
     from hvdrun.console import Console, Marks  # noqa: PLC0415 - only a job that will run pays for it
 
-    marks = Marks(ranks=spec.marks_ranks, hosts=len(spec.hosts) > 1 or spec.discovers, times=spec.marks_times)
+    marks = Marks(
+        ranks=spec.marks_ranks,
+        hosts=len(spec.hosts) > 1 or spec.discovers,
+        times=spec.marks_times,
+        horovod=spec.marks_as_horovod,
+    )
     console = Console(verbose=spec.verbose, marks=marks)
     try:
         for remark in (*spec.remarks, *explain_stdin(spec)):
@@ -112,6 +128,9 @@ def run(spec: JobSpec, launch: Launch | None) -> int:
             console.verbose(detail)
         if spec.dry_run:
             answer(describe(spec))
+        if spec.output_folder is not None:
+            most = max(spec.size, spec.elasticity.max_size or 0) if spec.elasticity else spec.size
+            console.keep_output(spec.output_folder, most, spec.size)
         return (launch or load_launch())(spec, console)
     finally:
         console.end(LAST_WORDS_SECONDS)
@@ -147,10 +166,8 @@ def load_launch() -> Launch:
     return launch
 
 
-def parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read the options into their values by name, and the user's command.
-
-    "typed" has the names of those that stand on the command line.
+def parse(words: Sequence[str]) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """Find what is given to which option, by dest, and the user's command.
 
     Raises:
         UsageError: an option is used wrongly.
@@ -169,32 +186,13 @@ def parse(words: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         context = command.make_context("hvdrun", list(words))
     except click.UsageError as error:
         raise UsageError(error.format_message()) from error
-    values = {option.dest: read_value(option, context) for option in OPTIONS if not option.acts}
-    sources = {dest: context.get_parameter_source(dest) for dest in values}
-    values["typed"] = frozenset(dest for dest, source in sources.items() if source is ParameterSource.COMMANDLINE)
-    return values, tuple(context.params["command"])
-
-
-def read_value(option: Option, context: click.Context) -> object:
-    """The value of an option: None where none is given and it has no default; a tuple of all where it repeats.
-
-    Raises:
-        BadValueError: it cannot be read.
-    """
-    given = context.params[option.dest]
-    if not option.takes_value:
-        return bool(given)
-    from_environment = context.get_parameter_source(option.dest) is ParameterSource.ENVIRONMENT
-    source = f"${option.environment}" if from_environment else option.flags[0]
-
-    def read(value: str | tuple[str, ...]) -> object:
-        return option.read(value, source) if isinstance(value, str) else tuple(option.read(x, source) for x in value)
-
-    if option.repeats:
-        return tuple(read(value) for value in given)
-    if given is None and option.default is not None:
-        given = option.default if option.words == 1 else tuple(option.default.split())
-    return None if given is None else read(given)
+    typed = {
+        dest: context.params[dest]
+        for option in OPTIONS
+        if not option.acts
+        if context.get_parameter_source(dest := option.dest) is ParameterSource.COMMANDLINE
+    }
+    return typed, tuple(context.params["command"])
 
 
 def print_help(context: click.Context, _option: click.Parameter, value: object) -> None:

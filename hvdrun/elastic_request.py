@@ -7,7 +7,7 @@ from hvdrun.elasticity import Elasticity
 from hvdrun.errors import UsageError
 from hvdrun.mapping import MapBy
 
-_ONLY_ELASTIC = {
+ONLY_ELASTIC = {
     "max_size": "--max-np",
     "slots_per_host": "--slots-per-host",
     "elastic_timeout_seconds": "--elastic-timeout",
@@ -44,7 +44,7 @@ def choose_elasticity(values: Mapping[str, Any]) -> Elasticity | None:
 
 def _refuse_alone(values: Mapping[str, Any]) -> None:
     """A job that is not elastic has none of its limits."""
-    for dest, flag in _ONLY_ELASTIC.items():
+    for dest, flag in ONLY_ELASTIC.items():
         if dest in values["typed"]:
             raise UsageError(
                 f"{flag} means nothing to a job whose workers stay the same: let it go on with fewer with --min-np, "
@@ -80,3 +80,11 @@ def _refuse_two_sources(values: Mapping[str, Any]) -> None:
             "--oversubscribe adds slots to hosts that stay the same; with --host-discovery-script let the script name "
             "more slots, or give --slots-per-host."
         )
+
+
+def find_idle(values: Mapping[str, Any]) -> Mapping[str, str]:
+    """The options that were given and mean nothing to such a job, by dest, with the flag of each."""
+    given = {dest: flag for dest, flag in ONLY_ELASTIC.items() if dest in values["typed"]}
+    if values["script"] is not None:
+        return {}
+    return given if values["min_size"] is None else {d: flag for d, flag in given.items() if d == "slots_per_host"}

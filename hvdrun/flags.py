@@ -17,6 +17,7 @@ _TELLING_LETTERS = 4  # a shorter flag begins too many words
 
 _IN_COMMAND = "it belongs to Python, as in hvdrun -np 2 python -m module."
 _NO_NEED = "leave it out, hvdrun connects the workers by itself."
+_FILES = "--output-filename DIR writes what each worker prints into files too."
 _REMEDIES = {  # for the flags of torchrun and Python, without their dashes
     "m": _IN_COMMAND,
     "module": _IN_COMMAND,
@@ -32,6 +33,12 @@ _REMEDIES = {  # for the flags of torchrun and Python, without their dashes
     "rdzv-conf": _NO_NEED,
     "rdzv-endpoint": _NO_NEED,
     "rdzv-id": _NO_NEED,
+    "no-python": "leave it out, hvdrun starts any program.",
+    "run-path": _IN_COMMAND,
+    "log-dir": _FILES,
+    "redirects": _FILES,
+    "tee": _FILES,
+    "monitor-interval": "leave it out, hvdrun learns of an end when it happens.",
 }
 
 

@@ -4,7 +4,7 @@ ABOUT = """\
 Starts N workers of COMMAND, on this machine or over SSH on several hosts, connects them for training, and ends them
 all when one fails. The exit code is that of the first worker that failed. An elastic job (--min-np,
 --host-discovery-script) goes on without those that fail, and grows. Options stand before COMMAND; what follows is its
-own. The usual words of mpirun and horovodrun are understood."""
+own. The usual words of mpirun are understood; hvdrun horovodrun takes all options of horovodrun."""
 
 EXAMPLES = (
     ("hvdrun -np 4 python train.py", "four workers on this machine"),

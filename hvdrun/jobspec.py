@@ -78,6 +78,8 @@ class JobSpec:
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
     horovod_shim: what `import horovod` means in the workers.
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
+    marks_as_horovod: the marks are those of Horovod's launcher.
+    output_folder: of the files that get the workers' output too, an absolute path; None for no files.
     verbose: tell what hvdrun itself does.
     dry_run: start nothing, and tell what would be started.
     remarks: what the user should know of the request, although it is right; sentences.
@@ -110,6 +112,8 @@ class JobSpec:
     horovod_shim: ShimMode = ShimMode.AUTO
     marks_ranks: bool = True
     marks_times: bool = False
+    marks_as_horovod: bool = False
+    output_folder: Path | None = None
     verbose: bool = False
     dry_run: bool = False
     remarks: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from hvdrun.console import Console, is_passing
 from hvdrun.errors import OUTPUT_LOST
@@ -24,6 +25,8 @@ class OutputWatch:
     def open(self) -> None:
         """Be told of errors from now on, in the running event loop."""
         self._console.output.call_when_failing(self._note)
+        if self._console.files is not None:
+            self._console.files.call_when_failing(self._note_file)
 
     def find_exit_code(self) -> int:
         """Of a job that has ended well: not 0 where its output could not be written, which is said."""
@@ -31,7 +34,15 @@ class OutputWatch:
         lost = {stream: error for stream, error in errors.items() if error and not isinstance(error, BrokenPipeError)}
         for stream, error in lost.items():
             self._console.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}")
-        return OUTPUT_LOST if lost else 0
+        files = [] if self._console.files is None else list(self._console.files.list_lost())
+        for path, error in files[:1]:
+            others = f", and of {len(files) - 1} more files" if len(files) > 1 else ""
+            self._console.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}")
+        return OUTPUT_LOST if lost or files else 0
+
+    def _note_file(self, path: Path, error: OSError) -> None:
+        what = "it is tried again" if is_passing(error) else "what the worker writes there is lost"
+        self._console.notice(f"{str(path)!r} cannot be written, {what}: {error.strerror}")
 
     def _note(self, stream: OutputStream, error: OSError) -> None:
         if not isinstance(error, BrokenPipeError):

@@ -2,13 +2,14 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hvdrun.discovery import discover_hosts
-from hvdrun.elastic_request import choose_elasticity
+from hvdrun.elastic_request import choose_elasticity, find_idle
 from hvdrun.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
 from hvdrun.errors import IdentityFileError, UsageError
 from hvdrun.flags import find_command
@@ -18,6 +19,7 @@ from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
+from hvdrun.options import Given, Settled, settle
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -27,6 +29,69 @@ _MCA_REMEDIES = {  # settings of Open MPI that have an option here
     "oob_tcp_if_include": "--network-interfaces",
     "plm_rsh_args": "-p, -i and ~/.ssh/config",
 }
+
+
+def make_job(
+    typed: Mapping[str, Given],
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    complete: Callable[[Mapping[str, Any]], str],
+    *,
+    like_horovod: bool = False,
+) -> JobSpec:
+    """Turn what was typed, and the configuration file that it names, into a job; write one where that is asked for.
+
+    Args:
+        typed: what was given to options, by dest.
+        command: the user's.
+        environment: of hvdrun.
+        complete: the command line as it would be with -np.
+        like_horovod: what means nothing in the file, or in a job that is not elastic, is only remarked on.
+
+    Raises:
+        HvdrunError: the job is impossible, or names what does not exist.
+    """
+    settled, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    if settled.values["size"] is None:
+        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(settled.values)}")
+    own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    spec = make_spec(settled.values, command, own)
+    if settled.values["write_config"] is not None:
+        from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
+
+        write_configuration(settled.values["write_config"], settled.given)
+    return replace(spec, remarks=(*spec.remarks, *remarks))
+
+
+def settle_request(
+    typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
+) -> tuple[Settled, tuple[str, ...]]:
+    """All options' values, and what to say of them; see `make_job`.
+
+    Raises:
+        HvdrunError: one cannot be read.
+    """
+    remarks: list[str] = []
+    filed: dict[str, Given] = {}
+    sources: Mapping[str, str] = {}
+    if "config_file" in typed:
+        from hvdrun.configuration.reading import read_configuration  # noqa: PLC0415 - few jobs have a file
+
+        found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
+        filed, sources = found.given, found.sources
+        remarks.extend(found.remarks)
+    settled = settle(typed, filed, environment, sources)
+    if like_horovod:
+        idle = find_idle(settled.values)
+        settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
+        if idle:
+            remarks.append(f"{', '.join(idle.values())} without effect: the workers of this job stay the same.")
+    return settled, tuple(remarks)
+
+
+def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:
+    """What was given, without some options."""
+    return {dest: value for dest, value in given.items() if dest not in dests}
 
 
 def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[bytes, bytes]) -> JobSpec:
@@ -57,9 +122,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
         ssh=SshOptions(
-            port=values["ssh_port"],
-            identity_file=find_identity_file(values["ssh_identity_file"], here),
-            accept_new=values["ssh_accept_new"],
+            values["ssh_port"], find_identity_file(values["ssh_identity_file"], here), values["ssh_accept_new"]
         ),
         users=listed.users,
         interfaces=tuple(dict.fromkeys(name for names in values["interfaces"] for name in names)),
@@ -75,6 +138,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         horovod_shim=values["horovod_shim"],
         marks_ranks=not values["no_prefix"],
         marks_times=values["marks_times"],
+        output_folder=None if values["output_folder"] is None else here / values["output_folder"],
         verbose=values["verbose"],
         dry_run=values["dry_run"],
         remarks=explain_mca(values["mca"]),

@@ -12,13 +12,13 @@ from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.discovery import discover_hosts
 from hvdrun.jobspec import JobSpec
 from hvdrun.options import OPTIONS, Option
-from hvdrun.request import make_spec
+from hvdrun.request import make_job, settle_request
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
 _DEVICES = Path("/dev")
 _DEVICE = re.compile(r"nvidia\d+")
-_HIDDEN = frozenset({"dry_run", "stdin_rank"})  # a function has nothing to do with these
+_HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # a function has nothing to do with these
 _ALIASES = {"env": "forwarded", "python": "interpreter"}
 
 
@@ -67,8 +67,8 @@ def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
     Raises:
         HvdrunError: it is impossible.
     """
-    values, command = cli.parse(words)
-    return make_spec(values, command, {os.fsencode(name): os.fsencode(value) for name, value in environment.items()})
+    typed, command = cli.parse(words)
+    return make_job(typed, command, environment, lambda _values: "num_proc=2")
 
 
 def complete(words: list[str], interpreter: str | None = None) -> list[str]:
@@ -78,7 +78,8 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
         HvdrunError: the hosts cannot be read.
     """
     command = [interpreter or sys.executable, "-m", MODULE]
-    values, _ = cli.parse([*words, *command])
+    typed, _ = cli.parse([*words, *command])
+    values = settle_request(typed, os.environ)[0].values
     if values["size"] is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]

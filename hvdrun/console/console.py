@@ -5,7 +5,9 @@ import select
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
+from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
 from hvdrun.console.page import Page, render_annotation, render_page
@@ -43,7 +45,23 @@ class Console:
         can_redraw = OutputStream.STDERR in terminals and environment.get("TERM") != "dumb"
         self._status = StatusLine(self._writer, self._errors) if can_redraw else None
         self._marker = OutputMarker(marks, terminals=terminals, coloured=coloured)
+        self.files: OutputFiles | None = None
         self.output = OutputPrinter(self._marker, self._writer, descriptors, self._status)
+
+    def keep_output(self, folder: Path, size: int, ranks: int) -> None:
+        """Write the workers' output into files too; see `OutputFiles`.
+
+        Args:
+            folder: of the files.
+            size: how many ranks there may be.
+            ranks: how many there are at the start.
+
+        Raises:
+            LaunchError: the files cannot be made.
+        """
+        self.files = OutputFiles(folder, size, self._marks)
+        self.files.create(ranks)
+        self.output.copy_to(self.files)
 
     def notice(self, text: str) -> None:
         """Say something that every user should know, on stderr, in one line."""
@@ -78,6 +96,8 @@ class Console:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
         if self._status is not None:
             self._status.erase()
+        if self.files is not None:
+            self.files.end(limit_seconds)
         return self._writer.end(limit_seconds)
 
     def _say(self, text: str) -> None:

@@ -14,14 +14,19 @@ class Marks:
     ranks: `[0] text`.
     hosts: `[0@server1] text`, where ranks are marked.
     times: `2026-01-31T12:00:00.123 [0] text`.
+    horovod: `[0]<stdout>:text`, as programs that read horovodrun's output expect it; with times
+        `Sat Jan 31 12:00:00 2026[0]<stdout>:text`.
     """
 
     ranks: bool = True
     hosts: bool = False
     times: bool = False
+    horovod: bool = False
 
-    def render(self, rank: int, host: str, now: datetime, *, coloured: bool) -> bytes:
+    def render(self, rank: int, host: str, now: datetime, *, coloured: bool, stream: str = "stdout") -> bytes:
         """The mark of a worker's line, up to its text; `now` is local time, and each rank has a colour of its own."""
+        if self.horovod:
+            return f"{now.ctime() if self.times else ''}[{rank}]<{stream}>:".encode()
         time = render_time(now) if self.times else ""
         if not self.ranks:
             return time.encode()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from hvdrun.console.interrupts import InterruptFilter
 from hvdrun.console.lines import MAX_LINE_BYTES, LineSplitter
@@ -23,6 +23,8 @@ _LOOK_SECONDS = 0.002  # between two looks whether the writer has written
 _ERASE_LINE = b"\x1b[K"
 
 DESCRIPTORS: Mapping[OutputStream, int] = {OutputStream.STDOUT: 1, OutputStream.STDERR: 2}
+
+STREAM_NAMES: Mapping[OutputStream, str] = {OutputStream.STDOUT: "stdout", OutputStream.STDERR: "stderr"}
 
 
 class _Source(NamedTuple):
@@ -160,13 +162,30 @@ class OutputMarker:
     def _show(self, source: _Source, *lines: bytes, begun: int = 0) -> bytes:
         """The lines, marked; of the first one `begun` bytes are shown already. The last one may have no end."""
         rank, host = self._ranks[source.worker], source.worker.slot.host
-        mark = self._marks.render(rank, host, self._clock(), coloured=source.stream in self._coloured)
+        coloured, stream = source.stream in self._coloured, STREAM_NAMES[source.stream]
+        mark = self._marks.render(rank, host, self._clock(), coloured=coloured, stream=stream)
         before = self.leave_line(source.stream, source)
         lead = b"" if self._open == source else mark
         if source.stream in self._terminals:
             self._bar = source if lines[-1].endswith(b"\r") else None
             self._open = None if lines[-1].endswith((b"\r", b"\n")) else source
         return before + lead + mark.join(lines)[begun:]
+
+
+class Copy(Protocol):
+    """What gets the workers' output too, as `OutputFiles` does; the methods are those of `OutputPrinter`."""
+
+    async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
+        """Take the next bytes of a worker's stream."""
+
+    def finish(self, worker: Worker) -> None:
+        """Take notice that a worker has ended."""
+
+    def forget(self, worker: Worker) -> None:
+        """Take notice that another one has taken this worker's place."""
+
+    async def close(self, limit_seconds: float | None) -> bool:
+        """Write what is left."""
 
 
 class OutputPrinter:
@@ -184,6 +203,11 @@ class OutputPrinter:
         self._descriptors = dict(descriptors)
         self._status = status
         self._flushes: dict[_Source, asyncio.TimerHandle] = {}
+        self._copy: Copy | None = None
+
+    def copy_to(self, copy: Copy) -> None:
+        """Give it all that comes from now on as well."""
+        self._copy = copy
 
     async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
         """Show a worker's bytes, once their lines are complete; waits while whoever reads hvdrun's output is behind.
@@ -195,10 +219,14 @@ class OutputPrinter:
         if source not in self._flushes and self._marker.waits(worker, stream):
             loop = asyncio.get_running_loop()
             self._flushes[source] = loop.call_later(PARTIAL_LINE_SECONDS, self._flush, source)
+        if self._copy is not None:
+            await self._copy.write(worker, rank, stream, data)
         await self._writer.drain()
 
     def finish(self, worker: Worker) -> None:
         """A worker has ended and all its output was given: show its last line where it was not complete."""
+        if self._copy is not None:
+            self._copy.finish(worker)
         for stream in OutputStream:
             self._call_off(_Source(worker, stream))
             self._put(stream, self._marker.finish(worker, stream))
@@ -222,6 +250,8 @@ class OutputPrinter:
         """What follows is another's, or belongs to another task: show what is left of it, and do not remember it."""
         self.finish(worker)
         self._marker.forget(worker)
+        if self._copy is not None:
+            self._copy.forget(worker)
 
     def tail(self, worker: Worker) -> tuple[str, ...]:
         """A worker's last lines, for the page that says what failed."""
@@ -243,7 +273,8 @@ class OutputPrinter:
         """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
         for source in tuple(self._flushes):
             self._call_off(source)
-        return await self._writer.close(limit_seconds)
+        is_copied = self._copy is None or await self._copy.close(limit_seconds)
+        return await self._writer.close(limit_seconds) and is_copied
 
     def _flush(self, source: _Source) -> None:
         del self._flushes[source]

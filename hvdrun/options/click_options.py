@@ -22,7 +22,6 @@ def make_click_options(actions: Mapping[str, Action]) -> list[click.Parameter]:
             type=click.UNPROCESSED if option.takes_value else None,
             nargs=option.arity if option.takes_value else None,
             multiple=option.repeats,
-            envvar=option.environment,
             expose_value=not option.acts,
             callback=actions[option.dest] if option.acts else None,
         )

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 from hvdrun.errors import BadValueError
 
+# What was given to an option, as typed: a switch, one word, several words; a tuple of these where it repeats.
+Given = bool | str | tuple[str | tuple[str, ...], ...]
+
 
 class Group(StrEnum):
     """Under which heading an option stands."""

@@ -7,6 +7,7 @@ from hvdrun.horovod_path import ShimMode
 from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
 from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
+from hvdrun.options.files import CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
     MAX_PORT,
@@ -222,6 +223,7 @@ _TIME = (
 )
 
 _OUTPUT = (
+    OUTPUT_FILENAME,
     Option(
         flags=("--stdin", "-stdin"),
         dest="stdin_rank",
@@ -279,6 +281,8 @@ _OTHER = (
         group=Group.OTHER,
         help="Say what hvdrun itself does.",
     ),
+    CONFIG_FILE,
+    WRITE_CONFIG,
     Option(flags=("--dry-run",), dest="dry_run", group=Group.OTHER, help="Start nothing, and show what would be."),
     Option(flags=("--version",), dest="version", group=Group.OTHER, help="Print hvdrun's version.", acts=True),
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
@@ -286,3 +290,4 @@ _OTHER = (
 
 OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}
+BY_DEST: Mapping[str, Option] = {option.dest: option for option in OPTIONS}

@@ -25,6 +25,7 @@ HOMES = {
     "pytest": {"hvdrun.testing"},  # a plugin of it, imported by it alone
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
+    "yaml": {"hvdrun.configuration"},
 }
 
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
@@ -110,13 +111,16 @@ def test_outside_packages_are_imported_only_at_home() -> None:
     ("module", "absent"),
     [
         ("hvdrun", {"click", "cloudpickle", "hvdrun.cluster", "rendezvous"}),
-        ("hvdrun.cli, hvdrun.launch", {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster"}),
+        (
+            "hvdrun.cli, hvdrun.launch",
+            {"torch", "mxnet", "numpy", "worker_runtime", "cloudpickle", "hvdrun.cluster", "yaml", "hvdrun.horovodrun"},
+        ),
         ("hvdrun.cluster.cluster", {"torch", "mxnet", "numpy", "worker_runtime", "grpc", "rich", "asyncio"}),
         ("hvdrun.agent.agent", {"torch", "mxnet", "numpy", "worker_runtime", "click", "rich"}),
         ("rendezvous.server", {"torch", "mxnet", "numpy", "worker_runtime", "hvdrun"}),
         ("rendezvous.client", {"rendezvous.tasks", "rendezvous.client.tasks", "rendezvous.wire.tasks"}),
         ("worker_runtime", {"torch", "mxnet", "hvdrun"}),
-        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks"}),
+        ("worker_runtime.torch", {"mxnet", "hvdrun", "worker_runtime.tasks", "worker_runtime.preparation"}),
         ("worker_runtime.tasks.loop", {"torch", "mxnet", "numpy", "hvdrun", "grpc"}),
     ],
 )

@@ -58,6 +58,7 @@ def test_a_mistyped_flag_gets_the_likely_one_suggested(pair: str) -> None:
         ("--standalone train.py", "leave it out"),
         ("--rdzv_backend c10d train.py", "leave it out"),
         ("--nnodes 2 train.py", "-H names the hosts"),
+        ("--log-dir logs train.py", "--output-filename"),
     ],
 )
 def test_for_a_flag_of_torchrun_or_python_it_is_said_what_to_do_instead(words: str, remedy: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hvdrun.horovod_path import FOLDER
-from hvdrun.shim import NAME
+from hvdrun.shim import COMMAND, NAME, install_command
 from tests.house.sources import ROOT
 
 LIMIT_SECONDS = 60
@@ -62,10 +62,12 @@ def test_installed_it_is_there_and_uninstalled_it_is_not(run: Run, site: Path) -
     code, told, _ = run("--install")
     assert (code, str(site / NAME) in told) == (0, True)
     assert run("-c", ASKS) == (0, OURS, "")
+    program = site.parents[2] / "bin" / COMMAND
+    assert (program.stat().st_mode & 0o777, str(program) in told) == (0o755, True)
     assert run("--install") == (0, f"`import horovod` means hvdrun's already: {site / NAME} was there.", "")
 
     code, told, _ = run("--uninstall")
-    assert (code, "was removed" in told) == (0, True)
+    assert (code, "was removed" in told, program.exists()) == (0, True, False)
     assert run("-c", ASKS) == (1, "", "ModuleNotFoundError: No module named 'horovod'")
     assert run("--uninstall") == (0, f"Nothing to do: there is no {site / NAME}.", "")
 
@@ -87,6 +89,29 @@ def test_where_horovod_is_installed_it_refuses_unless_forced(run: Run, site: Pat
     assert run("--install")[0] == 1
     assert run("--uninstall")[0] == 0
     assert run("-c", ASKS) == (0, THEIRS, "")
+
+
+def test_another_horovodrun_is_left_alone_unless_forced_and_then_comes_back(run: Run, site: Path) -> None:
+    program = site.parents[2] / "bin" / COMMAND
+    program.write_text("theirs", encoding="utf-8")
+    code, told, error = run("--install")
+    assert (code, told, (site / NAME).exists()) == (1, "", False)
+    assert error == f"{program} is somebody else's: remove it, or put it aside with --force."
+    assert run("--uninstall")[0] == 0
+    assert program.read_text(encoding="utf-8") == "theirs"
+
+    assert run("--install", "--force")[0] == run("--install", "--force")[0] == 0
+    assert "hvdrun horovodrun" in program.read_text(encoding="utf-8")
+    assert run("--uninstall")[0] == 0
+    assert program.read_text(encoding="utf-8") == "theirs"
+
+
+def test_the_program_is_horovodrun(tmp_path: Path) -> None:
+    install_command(tmp_path, force=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [str(tmp_path / COMMAND), "--version"]
+    done = subprocess.run(words, cwd="/", env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{OURS}\n"
 
 
 def test_a_horovod_that_is_being_worked_on_counts_as_installed(run: Run, site: Path) -> None:

@@ -34,6 +34,7 @@ for index, block in enumerate(json.load(open("blocks.json"))):
         "torch": torch,
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "dataset": torch.utils.data.TensorDataset(torch.randn(8, 3), torch.randn(8, 2)),
         "scaler": torch.amp.GradScaler("cpu"),
         "loss_of": torch.nn.functional.mse_loss,
         "batches": [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(2 + hvd.rank() * ("join" in block))],

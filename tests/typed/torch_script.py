@@ -7,6 +7,7 @@ ignored errors below is no longer one.
 from typing import Any, assert_type
 
 import torch
+from torch.utils.data import DataLoader
 
 import worker_runtime.torch as hvd
 
@@ -21,6 +22,17 @@ def train(model: torch.nn.Module) -> None:
     torch.optim.lr_scheduler.StepLR(optimizer, step_size=1)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+
+def prepare(model: torch.nn.Linear, optimizer: torch.optim.Adam, loader: DataLoader[int]) -> None:
+    """The same in one call, which gives what it takes."""
+    assert_type(hvd.prepare(model), torch.nn.Linear)
+    assert_type(hvd.prepare(model, optimizer, scale_lr=True), tuple[torch.nn.Linear, torch.optim.Adam])
+    prepared = hvd.prepare(model, optimizer, loader, state=hvd.elastic.TorchState(epoch=0))
+    assert_type(prepared, tuple[torch.nn.Linear, torch.optim.Adam, DataLoader[int]])
+    assert_type(hvd.prepare(model, loader=loader), tuple[torch.nn.Linear, DataLoader[int]])
+    assert_type(hvd.split_data(loader, seed=1), DataLoader[int])
+    assert_type(hvd.pin_device(), torch.device)
 
 
 def combine(tensor: torch.Tensor) -> None:
@@ -38,4 +50,6 @@ def mistake(tensor: torch.Tensor, model: torch.nn.Module) -> None:
     hvd.allreduce(tensor, op="sum")  # type: ignore[arg-type]  # hvd.Sum is meant
     hvd.broadcast(tensor)  # type: ignore[call-arg]  # from whom?
     hvd.DistributedOptimizer(model)  # type: ignore[type-var]  # no optimizer
+    hvd.prepare(model, model)  # type: ignore[call-overload]  # no optimizer
+    hvd.prepared(model)  # type: ignore[attr-defined]  # prepare is meant
     hvd.rank() + "0"  # type: ignore[operator]  # a number and a text

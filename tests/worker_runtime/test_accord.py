@@ -196,17 +196,6 @@ def test_each_listener_hears_once_until_it_is_removed() -> None:
     assert second.on_hosts_updated.mock_calls == [call(1.0, HOSTS_ADDED), call(2.0, HOSTS_REMOVED)]
 
 
-def test_the_newest_is_repeated_until_it_is_forgotten() -> None:
-    manager, listener = NotificationManager(), Mock()
-    manager.repeat_to(listener)
-    manager.handle_hosts_updated(1.0, HOSTS_ADDED)
-    manager.handle_hosts_updated(2.0, HOSTS_REMOVED)
-    manager.repeat_to(listener)
-    manager.forget()
-    manager.repeat_to(listener)
-    assert listener.on_hosts_updated.mock_calls == [call(2.0, HOSTS_REMOVED)]
-
-
 def test_a_cancellation_ends_what_it_covers_before_and_after_it() -> None:
     cancellation, ended = Cancellation(), list[str]()
     for name in ("first", "second"):

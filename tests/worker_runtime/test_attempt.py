@@ -69,12 +69,6 @@ def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
     return Release(index, handle.operation.question, (0, 1))
 
 
-def test_what_is_released_begins_and_its_index_is_seen(attempt: Attempt, owner: Owner) -> None:
-    handle = make_handle()
-    attempt.perform(handle, make_terms(handle), ANSWER)
-    assert (handle.is_answered, attempt.seen, owner.told) == (True, 5, ["released x"])
-
-
 def test_what_is_released_after_the_end_does_not_begin(attempt: Attempt, owner: Owner) -> None:
     handle = make_handle()
     attempt.end()
@@ -106,13 +100,6 @@ def test_a_failure_interrupts_what_runs_and_its_first_reason_stays(
     assert attempt.failure == "rank 1 was lost"
     assert owner.told == ["ended 7: rank 1 was lost", "ended 7: the connection is broken"]
     assert not generation.is_closed
-
-
-def test_closing_says_goodbye_once_and_ends_the_group(attempt: Attempt, generation: Generation) -> None:
-    assert attempt.close(())
-    assert attempt.close(())
-    assert attempt.is_closed
-    assert generation.is_closed
 
 
 def test_one_that_is_not_connected_runs_nothing_and_closes(owner: Owner) -> None:

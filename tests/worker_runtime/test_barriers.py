@@ -8,17 +8,6 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.barriers import barrier, join
 
 
-def test_a_barrier_holds_the_ranks_of_its_set_alone(ranks: RankPool) -> None:
-    def body() -> None:
-        some = hvd.add_process_set([0, 1])
-        if some.included():
-            barrier(some)  # while rank 2 is elsewhere
-            barrier(process_set=some)
-        barrier()
-
-    ranks.run(body, size=3)
-
-
 def test_a_barrier_needs_nothing_of_what_is_pending(ranks: RankPool) -> None:
     def body() -> object:
         handle = hvd.allreduce_async(torch.ones(1), name="later") if hvd.rank() == 0 else None
@@ -41,22 +30,6 @@ def test_all_ranks_learn_which_joined_last(ranks: RankPool, last: int) -> None:
         return join()
 
     assert ranks.run(body, size=3) == [last] * 3
-
-
-def test_a_joined_rank_changes_no_result_but_counts_in_the_average(ranks: RankPool) -> None:
-    """Horovod contributes zeros to minimum, maximum and product too."""
-
-    def body() -> object:
-        results = []
-        if hvd.rank() == 0:
-            for dtype in (torch.float32, torch.int32):
-                for op in (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product):
-                    x = torch.tensor([2, -4], dtype=dtype)
-                    results.append(hvd.allreduce(x, op=op, name=f"{op}.{dtype}").tolist())
-        join(device=0)
-        return results, hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
-
-    assert ranks.run(body) == [([[1, -2], *[[2, -4]] * 4] * 2, 2.0), ([], 2.0)]
 
 
 def test_unnamed_operations_find_each_other_after_a_join_of_ranks_that_had_called_fewer(ranks: RankPool) -> None:

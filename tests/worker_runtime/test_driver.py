@@ -113,6 +113,7 @@ def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
     for number in (2, 0, 3, 1):
         sequencer.release(number, payload=names[number].encode())
     assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
+    assert player.driver.askers == {errand.ident for errand in waiting.values()}
 
 
 def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
@@ -193,48 +194,6 @@ def test_a_rank_whose_only_thread_waits_says_that_it_is_blocked(hasty: Ends) -> 
     answering = Errand(answer, daemon=True)
     assert player.run("x") == b"answered"
     assert answering.finish() == [["x"], IDLE, BLOCKED]
-
-
-@pytest.mark.parametrize("is_daemon", [False, True])
-def test_a_rank_is_not_blocked_while_another_thread_may_still_ask(hasty: Ends, *, is_daemon: bool) -> None:
-    """It may be computing; a daemon counts when it has asked before."""
-    player, sequencer = hasty
-    is_known, end = threading.Event(), threading.Event()
-
-    def compute() -> None:
-        if is_daemon:
-            player.run("first")
-        is_known.set()
-        end.wait(LIMIT_SECONDS)
-
-    def answer() -> None:
-        is_known.wait(LIMIT_SECONDS)
-        time.sleep(0.2)  # no event tells that nothing is said
-        sequencer.read_names(1)
-        sequencer.release(int(is_daemon))
-
-    computing = Errand(compute, daemon=is_daemon)
-    if is_daemon:
-        sequencer.read_names(1)
-        sequencer.release(0)
-    is_known.wait(LIMIT_SECONDS)
-    answering = Errand(answer, daemon=True)
-    assert player.run("x") == b"answered"
-    end.set()
-    computing.finish()
-    answering.finish()
-    assert Frame.BLOCKED not in sequencer.frames
-
-
-def test_a_rank_with_two_threads_that_wait_is_not_blocked(hasty: Ends) -> None:
-    player, sequencer = hasty
-    mine = player.submit("mine")
-    other = Errand(player.run, "other")
-    sequencer.read_names(2)
-    time.sleep(0.2)  # no event tells that nothing is said
-    sequencer.release(0, 1)
-    assert (mine.wait(), other.finish()) == (b"answered", b"answered")
-    assert Frame.BLOCKED not in sequencer.frames
 
 
 def test_a_rank_that_is_interrupted_while_it_waits_is_no_longer_blocked(

@@ -319,24 +319,21 @@ def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> Non
     assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
 
-def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after(scene: Scene) -> None:
-    operation, of_step = scene.sum("late", 1.0), scene.sum("step", 1.0)
-    of_step.is_of_step = True
-    scene.interrupt()
-    scene.go_on()
-    assert scene.executor.submit(operation).operation.among.ranks == (0, 1)
-    with pytest.raises(StepRevokedError):
-        scene.executor.submit(of_step)
-
-
-def test_what_is_submitted_while_the_next_generation_is_connected_is_renewed(scene: Scene) -> None:
-    executor = scene.executor
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after(
+    scene: Scene, *, is_resumed: bool
+) -> None:
+    """Also while the next generation is connected."""
+    executor, after = scene.executor, scene.after
     average = Allreduce([torch.tensor([3.0])], AVERAGE, scene.all_ranks, "allreduce.average")
     scene.interrupt()
     executor.adopt(2, 0, 2, retry(0, 2))
+    if is_resumed:
+        executor.resume(after.group, after.link)
     handle = executor.submit(average)
-    executor.resume(scene.after.group, scene.after.link)
-    scene.after.release(0, payload=pack(6.0))
+    if not is_resumed:
+        executor.resume(after.group, after.link)
+    after.release(0, payload=pack(6.0))
     assert (handle.wait()[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
 
 

@@ -1,7 +1,6 @@
 """Order, failures and endings of operations that were begun asynchronously."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -19,31 +18,6 @@ LARGE = 100_000  # elements: more than travel inside a question
 
 def begin(name: str, value: float = 1.0, count: int = 2) -> int:
     return hvd.allreduce_async(torch.full((count,), float(value)), name=name)
-
-
-def test_an_operation_is_not_done_before_all_ranks_have_begun_it(ranks: RankPool) -> None:
-    def body() -> object:
-        if hvd.rank() == 1:
-            hvd.barrier()
-            return hvd.synchronize(begin("early")).tolist()
-        handle = begin("early")
-        before = hvd.poll(handle)
-        hvd.barrier()  # rank 1 begins only now
-        return before, hvd.synchronize(handle).tolist()
-
-    assert ranks.run(body) == [(False, [1.0, 1.0]), [1.0, 1.0]]
-
-
-def test_ranks_may_begin_in_different_orders_and_wait_in_others(ranks: RankPool) -> None:
-    def body() -> object:
-        names = [str(index) for index in range(300)]
-        random.Random(hvd.rank()).shuffle(names)  # noqa: S311 - a seed, no secret
-        handles = {name: begin(name, int(name), LARGE if int(name) % 30 == 0 else 3) for name in names}
-        hvd.barrier()  # while others are pending
-        random.Random(hvd.rank() + 10).shuffle(names)  # noqa: S311 - the same
-        return all(hvd.synchronize(handles[name])[0].item() == int(name) for name in names)
-
-    assert ranks.run(body, size=3) == [True] * 3
 
 
 def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: RankPool) -> None:
@@ -66,16 +40,6 @@ def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: Rank
         return hvd.allreduce(x, name="x").tolist()
 
     assert ranks.run(body) == [[1.0, 1.0]] * 2
-
-
-def test_ranks_that_wait_for_different_operations_are_told_so_and_go_on(ranks: RankPool) -> None:
-    def body() -> object:
-        with pytest.raises(hvd.HorovodInternalError, match="every rank waits") as error:
-            hvd.synchronize(begin(f"of rank {hvd.rank()}"))
-        assert all(f"rank {rank}'" in str(error.value) for rank in range(2))
-        return hvd.synchronize(begin("together", hvd.rank())).tolist()
-
-    assert ranks.run(body) == [[0.5, 0.5]] * 2
 
 
 def test_a_rank_with_a_pending_operation_can_leave_and_the_others_learn_it(ranks: RankPool, tmp_path: Path) -> None:

@@ -151,19 +151,3 @@ def test_forked_children_leave_pending_operations_to_their_parent(ranks: RankPoo
         return dropped, len(results), os.waitpid(pid, 0)[1]
 
     assert ranks.run(body) == [([[]] * 3, 9, 0)] * 2
-
-
-def test_shutdown_with_operations_pending_and_init_again(ranks: RankPool) -> None:
-    def body() -> object:
-        sums = []
-        for turn in range(5):
-            handles = begin_all_kinds() if turn % 2 or hvd.rank() == 0 else []
-            hvd.shutdown()
-            for handle in handles:
-                with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
-                    hvd.synchronize(handle)
-            hvd.init()
-            sums.append(hvd.allreduce(torch.ones(1), op=hvd.Sum).item())
-        return sums
-
-    assert ranks.run(body) == [[2.0] * 5] * 2

@@ -76,6 +76,12 @@ def test_what_the_imports_say_every_worker_says(tmp_path: Path) -> None:
         assert [server.fork(tmp_path, "script.py").end() for _ in range(2)] == [(0, "imported\nscript\n", "")] * 2
 
 
+def test_streams_are_the_objects_that_the_imports_may_have_kept(tmp_path: Path) -> None:
+    script = "import sys; print(sys.kept == [sys.stdin, sys.stdout, sys.stderr])"
+    with running(tmp_path, script, preload="import sys; sys.kept = [sys.stdin, sys.stdout, sys.stderr]") as server:
+        assert server.fork(tmp_path, "script.py").end() == (0, "True\n", "")
+
+
 @pytest.mark.parametrize(
     ("done", "objection"),
     [

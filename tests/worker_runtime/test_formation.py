@@ -94,22 +94,6 @@ def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> 
     assert not scene.generation.is_closed
 
 
-def test_a_generation_of_one_has_nothing_to_connect(scene: Scene) -> None:
-    scene.publish(size=1)
-    assert scene.read_told(2) == ["joined 4", "connected"]
-    assert scene.formation.take() == (None, None)
-
-
-def test_a_formation_that_is_abandoned_while_it_connects_closes_what_it_opens(scene: Scene) -> None:
-    scene.publish()
-    scene.read_told(1)
-    scene.formation.abandon()
-    scene.generation.gate.set()
-    scene.end()
-    assert scene.generation.is_closed
-    assert scene.read_told(1) == ["joined 4"]
-
-
 def test_a_formation_that_is_abandoned_when_it_has_connected_closes_what_nobody_has_taken(scene: Scene) -> None:
     scene.generation.gate.set()
     scene.publish()
@@ -124,12 +108,6 @@ def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene
     call.answer(RendezvousError("the job has ended"))
     scene.end()
     assert scene.read_told(0) == []
-
-
-def test_a_worker_that_is_refused_has_failed_for_good(scene: Scene) -> None:
-    scene.registrar.read().answer(RendezvousError("was replaced by incarnation 2"))
-    assert scene.read_told(1) == ["failed for good: was replaced by incarnation 2"]
-    assert scene.formation.membership is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -67,16 +67,6 @@ def test_a_call_that_fails_on_one_rank_is_refused_to_the_others_and_all_go_on(
     assert f"was given up on rank 1, before anything was sent: {theirs}: {cause}" in text
 
 
-def test_what_all_ranks_do_wrong_is_no_ranks_debt(ranks: RankPool) -> None:
-    def body() -> object:
-        for _ in range(2):
-            with pytest.raises(ValueError, match="multiple"):
-                hvd.alltoall(torch.zeros(3), name="a")
-        return hvd.alltoall(torch.full((2,), float(hvd.rank())), name="a").tolist()
-
-    assert ranks.run(body) == [[0.0, 1.0]] * 2
-
-
 def test_of_several_operations_those_that_were_not_asked_for_are_given_up(ranks: RankPool) -> None:
     def body() -> object:
         good = {"a": torch.ones(1), "b": torch.ones(1)}

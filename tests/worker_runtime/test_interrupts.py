@@ -3,7 +3,6 @@
 import random
 import re
 import signal
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,24 +145,3 @@ def test_a_handler_may_run_a_collective_while_its_thread_waits_for_another(ranks
         return results[0], second
 
     assert ranks.run(body) == [(2.0, 2.0)] * 2
-
-
-def test_threads_of_one_rank_do_not_wait_for_each_other(ranks: RankPool) -> None:
-    """One waits for what comes last; the other's operations are sent, and answered, meanwhile."""
-
-    def body() -> object:
-        late = hvd.add_process_set([0, 1])
-        if hvd.rank() == 2:
-            return [hvd.allreduce(torch.ones(1), name=str(index)).item() for index in range(20)]
-        thread = threading.Thread(target=lambda: hvd.allreduce(torch.ones(1), name="late", process_set=late))
-        if hvd.rank() == 0:
-            thread.start()
-        values = [hvd.allreduce(torch.ones(1), name=str(index)).item() for index in range(10)]
-        handles = [hvd.allreduce_async(torch.ones(1), name=str(index)) for index in range(10, 20)]
-        values += [hvd.synchronize(handle).item() for handle in handles]
-        if hvd.rank() == 1:
-            thread.start()
-        thread.join()
-        return values
-
-    assert ranks.run(body, size=3) == [[1.0] * 20] * 3

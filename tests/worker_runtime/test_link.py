@@ -16,10 +16,9 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime import link as link_module
 from worker_runtime import outbox as outbox_module
 from worker_runtime import runtime, wire
-from worker_runtime.collectives import Allgather, Allreduce
-from worker_runtime.collectives.combination import SUM as ADD
+from worker_runtime.collectives import Allgather
 from worker_runtime.core.questions import Kind, Question, Signature
-from worker_runtime.errors import OperationRefusedError, SequencerError, UnsendableError
+from worker_runtime.errors import SequencerError, UnsendableError
 from worker_runtime.link import Link
 from worker_runtime.membership import Endpoint
 from worker_runtime.operation import Operation
@@ -250,33 +249,6 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
     link.ask(Echo("b"))
     link.flush()
     assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
-
-
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_values_that_cannot_be_read_fail_that_operation_alone_on_all_ranks(
-    ranks: RankPool, *, everywhere: bool
-) -> None:
-    def body() -> object:
-        executor = runtime.RUNTIME.executor
-        among = executor.find_members(0, "test")
-
-        class Unreadable(Allreduce):
-            bundler = property(lambda _: None, lambda *_: None)  # type: ignore[assignment]  # it is read by itself
-
-            @property
-            def payload(self) -> bytes:
-                raise MemoryError("no memory")
-
-        kind = Unreadable if everywhere or executor.rank == 1 else Allreduce
-        handles = [
-            executor.submit(each([torch.ones(2)], ADD, among, f"allreduce.{name}"))
-            for name, each in (("before", Allreduce), ("lost", kind), ("after", Allreduce))
-        ]
-        with pytest.raises(OperationRefusedError, match=r"rank 1: no memory"):
-            handles[1].wait()
-        return [handles[place].wait()[0].tolist() for place in (0, 2)]
-
-    assert ranks.run(body) == [[[2.0, 2.0], [2.0, 2.0]]] * 2
 
 
 def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:

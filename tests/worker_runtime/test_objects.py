@@ -23,29 +23,6 @@ def test_the_roots_object_comes_to_all_and_is_itself_on_the_root(ranks: RankPool
     assert ranks.run(body) == [(root, [0, 1, 2], 2, rank == root) for rank in range(2)]
 
 
-def test_gathered_objects_are_in_the_order_of_their_ranks_and_of_any_size(ranks: RankPool) -> None:
-    def body() -> object:
-        mine = ["x" * 300_000 * hvd.rank()]
-        got = allgather_object(mine, name="all")
-        return [len(each[0]) for each in got], got[hvd.rank()] is mine
-
-    assert ranks.run(body, size=3) == [([0, 300_000, 600_000], False)] * 3
-
-
-def test_in_a_set_the_root_is_a_rank_of_the_job(ranks: RankPool) -> None:
-    def body() -> object:
-        some = hvd.add_process_set([1, 2])
-        if some.included():
-            return broadcast_object(hvd.rank(), 2, "o", some), allgather_object(hvd.rank(), "all", some)
-        with pytest.raises(ValueError, match="Rank 0 is not a member"):
-            broadcast_object(1, 1, process_set=some)
-        with pytest.raises(ValueError, match="Rank 0 is not a member"):
-            allgather_object(1, process_set=some)
-        return None
-
-    assert ranks.run(body, size=3) == [None, (2, [1, 2]), (2, [1, 2])]
-
-
 def test_a_world_of_one_broadcasts_its_own_object_and_gathers_a_copy(ranks: RankPool) -> None:
     def body() -> object:
         mine = [1]

@@ -249,7 +249,7 @@ def compare_facts(server: Server, folder: Path, *words: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "words",
     [
-        ("script.py", "a", "b c", "", "--flag=ä"),
+        ("script.py", "a", "b c", "", "--flag=ä", "\udcff"),
         *(("./script.py",), ("{folder}/script.py",), ("with blanks/../script.py",), ("./with blanks/",)),
         *(("link.py",), ("linked/script.py",)),
         ("archive.zip", "-m", "a"),
@@ -281,7 +281,7 @@ def test_a_program_finds_itself_as_it_was_named(server: Server, tmp_path: Path, 
         {"PYTHONHASHSEED": "7", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "error", "PYTHONOPTIMIZE": "2"},
         {"PYTHONIOENCODING": "latin-1:replace", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "", "LC_ALL": "C"},
         {"PYTHONDEVMODE": "1", "PYTHONUTF8": "1", "BLANKS": " a b ", "EMPTY": "", "LINES": "a\nb", "ODD": "\udcff"},
-        {"PYTHONUTF8": "0"},
+        {"PYTHONUTF8": "0", "PYTHONUNBUFFERED": "1"},
     ],
     ids=" ".join,
 )

@@ -10,13 +10,7 @@ from collections import Counter
 import pytest
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.random_collectives.calls import (
-    ALLREDUCES,
-    DTYPES,
-    LAYOUTS,
-    Kind,
-    Maker,
-)
+from tests.worker_runtime.random_collectives.calls import ALLREDUCES, DTYPES, LAYOUTS, Kind, Maker
 from tests.worker_runtime.random_collectives.player import UserError, play
 from tests.worker_runtime.ranks import RankPool, Ranks
 

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 
 from tests.worker_runtime.random_trainings.player import ELSEWHERE, SUPERSEDED, Outcome, expect, play
 from tests.worker_runtime.random_trainings.programs import (
@@ -44,14 +44,50 @@ REFUSED = (
 SETTINGS = settings(database=None, suppress_health_check=list(HealthCheck), report_multiple_bugs=False)
 USES = (frozenset(BLOCKS),) * 2
 EACH_STEP: tuple[Operation, ...] = (Clear(None), Backward(1, USES), Step(0))
-# What Hypothesis has found: each made the ranks part, or wait for each other.
-SKIPPED_BY_SCALER = (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP)  # noqa: FBT003 - is_scaled
-ON_ONE_RANK = (Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), True), Step(0, "scaler"))  # noqa: FBT003 - the same
-SWITCHED = (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1))
-DROPPED = (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0))
-UNFROZEN = (Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip"), Closure(0, 0, USES, frozenset({1})), *EACH_STEP)
-ZEROED = (Wrap(groups=2), *EACH_STEP * 3, Backward(2, USES), Clear(None, to_none=False), Step(0), *EACH_STEP)
-FAILED_CLOSURE = (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP)
+PAIR = (Wrap("momentum", BLOCKS["hidden"]), Wrap("AdamW", BLOCKS["skip"]))  # a generator, and its judge
+# What is played in each run; Hypothesis has found most of it: it made the ranks part, or wait for each other.
+STORIES: dict[str, tuple[Operation, ...]] = {
+    "the scaler skips a step": (Wrap(), Backward(0, USES, True, 0), Step(0, "scaler"), *EACH_STEP),  # noqa: FBT003 - is_scaled
+    "only one rank has gradients after synchronize()": (
+        *(Wrap(), Step(0, "synchronize"), Backward(9, (frozenset(), frozenset(BLOCKS)), is_scaled=True)),
+        Step(0, "scaler"),
+    ),
+    "what was synchronized is dropped by the model": (
+        *(Wrap(), Backward(0, USES, is_scaled=True), Step(0, "synchronize"), Clear(None)),
+        *(Backward(1, USES, is_scaled=True, infinite=0), Step(0, "scaler")),
+    ),
+    "another optimizer takes over": (Wrap(), *EACH_STEP * 3, Wrap(), Clear(None), Backward(1, USES), Step(1)),
+    "the model drops what was to be averaged": (Wrap(), *EACH_STEP * 3, Backward(2, USES), Clear(None), Step(0)),
+    "the model zeroes in place what was to be averaged": (
+        *(Wrap(groups=2), *EACH_STEP * 3, Backward(2, USES), Clear(None, to_none=False), Step(0), *EACH_STEP),
+    ),
+    "an optimizer drops it, and keeps zeros": (
+        *(Wrap(), *EACH_STEP * 3, Clear(0, to_none=False), Backward(2, USES), Clear(0, to_none=False)),
+        *(Backward(1, USES), Step(0)),
+    ),
+    "a closure fails on one rank": (Wrap(), Closure(0, 0, USES, frozenset({0})), *EACH_STEP),
+    "a parameter is unfrozen before that": (
+        *(Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip")),
+        *(Closure(0, 0, USES, frozenset({1})), *EACH_STEP),
+    ),
+    "passes are added up, and clipped": (
+        Wrap("AdamW", passes=2),
+        *(Clear(0, to_none=False), Backward(1, USES), Backward(2, USES), Step(0, "synchronize and skip")) * 4,
+    ),
+    "closures": (Wrap("momentum"), *(Closure(0, batch, USES) for batch in range(4))),
+    **{
+        f"an adversarial pair, cleared by the {whose}, {rounds} to 1": (
+            *PAIR,
+            *(
+                *(Clear(of_judge), Backward(1, (frozenset({"skip"}),) * 2), Step(1)) * rounds,
+                *(Clear(of_generator), Backward(2, USES), Step(0)),
+            )
+            * 4,
+        )
+        for whose, of_judge, of_generator in (("optimizers", 1, 0), ("model", None, None))
+        for rounds in (1, 4)
+    },
+}
 
 
 def find_refused(outcomes: list[Outcome]) -> list[int]:
@@ -89,16 +125,14 @@ def check(program: Program, ranks: RankPool) -> None:
     compare(program, expect(program, find_refused(outcomes)), outcomes)
 
 
+@pytest.mark.parametrize("story", STORIES)
+def test_ranks_train_in_a_story_as_one_process_with_all_their_batches(ranks: RankPool, story: str) -> None:
+    check(Program(2, 1, clears_by_model=False, operations=STORIES[story]), ranks)
+
+
 @pytest.mark.timeout(0 if COMPILED > 1 else 600)  # on a busy machine
 @settings(SETTINGS, max_examples=PROGRAMS)
 @given(program=programs())
-@example(program=Program(2, 1, clears_by_model=False, operations=SKIPPED_BY_SCALER))
-@example(program=Program(2, 1, clears_by_model=False, operations=ON_ONE_RANK))
-@example(program=Program(2, 1, clears_by_model=False, operations=SWITCHED))
-@example(program=Program(2, 1, clears_by_model=False, operations=DROPPED))
-@example(program=Program(2, 1, clears_by_model=False, operations=FAILED_CLOSURE))
-@example(program=Program(2, 1, clears_by_model=False, operations=UNFROZEN))
-@example(program=Program(2, 1, clears_by_model=False, operations=ZEROED))
 def test_ranks_train_as_one_process_with_all_their_batches(ranks: RankPool, program: Program) -> None:
     check(program, ranks)
 

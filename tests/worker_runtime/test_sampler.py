@@ -206,22 +206,6 @@ def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
     assert (sampler.remaining_indices, sampler.processed_num) == (list(range(8)), 0)
 
 
-def test_a_deal_does_not_depend_on_who_has_heard_of_a_loss(seat: SimpleNamespace) -> None:
-    """Else ranks would make steps of different numbers."""
-    dealt = []
-    for lineage in ((0, 1, 2), (0, 2)):
-        executor = seat.executor = Seat.take(2, 3)
-        executor.commit()
-        executor.lineage = lineage
-        sampler = ElasticSampler(range(9), shuffle=False)
-        sampler.set_epoch(1)
-        dealt.append((sampler.rank, list(sampler)))
-        executor.committed = 2, (0, 2)
-        sampler.set_epoch(2)
-        dealt.append((sampler.rank, list(sampler)))
-    assert dealt[:2] == dealt[2:] == [(2, [2, 5, 8]), (1, [1, 3, 5, 7, 0])]
-
-
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
 def test_samples_that_an_epoch_leaves_are_warned_of_once(seat: SimpleNamespace, origin: int, warned: list[str]) -> None:
     executor = seat.executor = Seat.take(origin, 3)

@@ -118,12 +118,7 @@ def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("end", "number", "old"),
-    [
-        ("", None, None),
-        ("os._exit(3)", None, "absent"),
-        ("", signal.SIGKILL, "refused"),
-        ("", signal.SIGTERM, None),
-    ],
+    [("", None, None), ("os._exit(3)", None, "absent"), ("", signal.SIGKILL, "refused"), ("", signal.SIGTERM, None)],
 )
 def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
     end: str, number: signal.Signals | None, old: str | None, tmp_path: Path

@@ -135,24 +135,6 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "INTERRUPT_LIMIT_SECONDS", 0.0)
 
 
-def test_an_operation_runs_in_the_group_of_its_sets_version() -> None:
-    groups = Mock()
-    runner = Runner(0, groups, ProcessSets(0, 2))
-    adding = make_terms(Kind.ADD_SET, extents=(0, 1), value=1, index=5)
-    runner.start(_Recorded(adding.question), adding)
-    works = (Pending(),)
-    assert runner.start(_Recorded(BARRIER.question, works), BARRIER) is works
-    assert groups.mock_calls == [call.find(5, (0, 1), "cpu")]
-
-
-def test_a_set_that_is_removed_ends_its_group() -> None:
-    sets, groups = ProcessSets(0, 2), Mock()
-    sets.add(3, (0, 1), 8)
-    removing = make_terms(Kind.REMOVE_SET, extents=(3,))
-    Runner(0, groups, sets).start(_Recorded(removing.question), removing)
-    assert (sets.numbers, groups.mock_calls) == ((0,), [call.end(8)])
-
-
 def test_what_cannot_be_begun_is_an_error_without_frames() -> None:
     runner = Runner(0, Mock(**{"find.side_effect": RuntimeError("no connection")}), ProcessSets(0, 2))
     terms = make_terms(Kind.BARRIER)

@@ -12,11 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-import worker_runtime.torch as hvd
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Echo, Errand, Player
-from tests.worker_runtime.ranks import RankPool
 from worker_runtime import background as background_module
 from worker_runtime.accord import Accord
 from worker_runtime.background import Background
@@ -87,7 +84,7 @@ def test_a_rank_whose_signal_handlers_may_ask_is_never_blocked_but_may_help() ->
 @pytest.mark.parametrize("has_asked", [False, True])
 def test_a_rank_with_another_thread_is_never_blocked_and_may_help_while_that_has_not_asked(*, has_asked: bool) -> None:
     speaker, end = _Speaker(), threading.Event()
-    other = Errand(end.wait)
+    other = Errand(end.wait, daemon=has_asked)  # a daemon counts only when it has asked before
     if has_asked and other.ident is not None:
         speaker.askers.add(other.ident)
     begin(speaker, 200.0).go_on()
@@ -126,27 +123,6 @@ def test_handlers_of_timers_and_callers_count_and_no_others() -> None:
     """Each in a process of its own: the time limit of a test is a timer."""
     ran = subprocess.run([sys.executable, "-c", ASKS], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT)
     assert ran.stdout.splitlines() == [f"{expected} {line}" for line, expected in HANDLERS.items()]
-
-
-def test_ranks_whose_timers_will_ask_are_not_blocked_while_their_only_threads_wait(ranks: RankPool) -> None:
-    """Each waits for what the other's timer asks for, later than a rank without one says that it is blocked."""
-
-    def body() -> object:
-        mine, other = ("a", "b") if hvd.rank() == 0 else ("b", "a")
-        handles: list[int] = []
-        former = signal.signal(
-            signal.SIGALRM, lambda *_: handles.append(hvd.allreduce_async(torch.ones(1), op=hvd.Sum, name=other))
-        )
-        signal.setitimer(signal.ITIMER_REAL, 1.5)
-        try:
-            waited = hvd.allreduce(torch.ones(1), op=hvd.Sum, name=mine).item()
-            while not handles:  # the other's timer was first
-                time.sleep(0.001)
-            return waited, hvd.synchronize(handles[0]).item()
-        finally:
-            signal.signal(signal.SIGALRM, former)
-
-    assert ranks.run(body) == [(2.0, 2.0)] * 2
 
 
 def test_a_wait_is_told_in_the_frame_of_its_kind() -> None:

@@ -1,5 +1,8 @@
 """What an MXNet script imports: `import worker_runtime.mxnet as hvd`, or `import horovod.mxnet as hvd`."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from worker_runtime.mxnet import installation  # noqa: F401 - first: it says what is missing
 
 # isort: split
@@ -73,6 +76,25 @@ from worker_runtime.mxnet.ops import (
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
+if TYPE_CHECKING:
+    from worker_runtime.mxnet.loaders import split_data
+    from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what most programs do not use when it is asked for."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_LATE[name]), name)
+
+
+_LATE = {
+    "pin_device": "worker_runtime.mxnet.preparation",
+    "prepare": "worker_runtime.mxnet.preparation",
+    "scale_learning_rate": "worker_runtime.mxnet.preparation",
+    "split_data": "worker_runtime.mxnet.loaders",
+}
+
 __all__ = [
     "Adasum",
     "Average",
@@ -128,14 +150,18 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "pin_device",
     "poll",
+    "prepare",
     "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "scale_learning_rate",
     "shutdown",
     "size",
+    "split_data",
     "start_timeline",
     "stop_timeline",
     "synchronize",

@@ -1,5 +1,8 @@
 """What a PyTorch script imports: `import worker_runtime.torch as hvd`, or `import horovod.torch as hvd`."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 import torch
 
 from worker_runtime.errors import HorovodInternalError
@@ -74,6 +77,25 @@ from worker_runtime.torch.ops import (
 from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
+if TYPE_CHECKING:
+    from worker_runtime.torch.loaders import split_data
+    from worker_runtime.torch.preparation import pin_device, prepare, scale_learning_rate
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import what most programs do not use when it is asked for."""
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_LATE[name]), name)
+
+
+_LATE = {
+    "pin_device": "worker_runtime.torch.preparation",
+    "prepare": "worker_runtime.torch.preparation",
+    "scale_learning_rate": "worker_runtime.torch.preparation",
+    "split_data": "worker_runtime.torch.loaders",
+}
+
 __all__ = [
     "Adasum",
     "Average",
@@ -130,15 +152,19 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "pin_device",
     "poll",
+    "prepare",
     "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
     "rocm_built",
+    "scale_learning_rate",
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "split_data",
     "start_timeline",
     "stop_timeline",
     "synchronize",

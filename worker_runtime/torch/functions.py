@@ -54,6 +54,24 @@ def broadcast_parameters(
     await_all([executor.submit(operation) for executor, operation in operations])
 
 
+def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
+    """Give all ranks what the root has in a module's state_dict: tensors in place; the rest travels as one object.
+
+    Args:
+        model: the same on all ranks but for its values.
+        root_rank: whose state; its rank in the job.
+
+    Raises:
+        HorovodInternalError: the ranks do not agree, an operation failed, or Horovod has not been initialized.
+    """
+    state = model.state_dict()
+    tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
+    broadcast_parameters(tensors, root_rank)
+    if len(tensors) < len(state):
+        rest = {name: value for name, value in state.items() if name not in tensors}
+        model.load_state_dict({**state, **broadcast_object(rest, root_rank, "broadcast_model")})
+
+
 @untraced
 @gives_up()
 def broadcast_optimizer_state(

@@ -34,6 +34,26 @@ def offer(namespace: "dict[str, Any]", table: "Mapping[str, Sequence[str]]") -> 
     namespace["__all__"] = [*namespace.get("__all__", ()), *public]
 
 
+def offer_rest(namespace: "dict[str, Any]", source: str) -> None:
+    """Offer what else a module of the runtime has in its `__all__`; what that imports late is imported late here, too.
+
+    Raises:
+        ImportError: as `offer`.
+    """
+    module = find_module(source, str(namespace["__name__"]))
+    rest = [name for name in getattr(module, "__all__", ()) if name not in namespace]
+    late = [name for name in rest if name not in vars(module)]
+    offer(namespace, {source: [name for name in rest if name not in late]})
+
+    def find_late(name: str) -> "Any":  # noqa: ANN401 - whatever the runtime has
+        if name in late:
+            return getattr(module, name)
+        raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
+
+    namespace["__all__"] += late
+    namespace["__getattr__"] = find_late
+
+
 def find_module(source: str, asker: str) -> "ModuleType | None":
     """A module of the runtime; None where this version has no such module.
 

@@ -61,6 +61,12 @@ def test_a_job_that_is_impossible_is_refused_in_the_command_lines_words() -> Non
         read_job(["-np", "4", "-H", "localhost:2", *COMMAND], {})
 
 
+def test_a_configuration_file_is_a_keyword_and_may_hold_the_number_of_workers(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("np: 3\ngrace: 9s\n", encoding="utf-8")
+    spec = read_job(complete(make_words({"config_file": tmp_path / "job.yaml"})), {})
+    assert (spec.size, spec.grace_seconds) == (3, 9.0)
+
+
 @pytest.mark.parametrize(
     ("words", "devices", "size"),
     [

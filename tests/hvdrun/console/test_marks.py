@@ -19,6 +19,8 @@ NOON = datetime.fromisoformat("2026-01-31T12:00:00.123999+02:00")
         (Marks(ranks=False), b""),
         (Marks(ranks=False, hosts=True), b""),
         (Marks(ranks=False, times=True), b"2026-01-31T12:00:00.123 "),
+        (Marks(hosts=True, horovod=True), b"[3]<stdout>:"),
+        (Marks(horovod=True, times=True), b"Sat Jan 31 12:00:00 2026[3]<stdout>:"),
     ],
 )
 def test_a_mark_has_what_was_asked_for(marks: Marks, mark: bytes) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from tests.worker_runtime.backends.stubs import LIMIT, StubConnections, StubGroup, make_gloo_group, run_members
+from tests.worker_runtime.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
 from worker_runtime.backends import gate
 from worker_runtime.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.backends.composite import compose
@@ -70,31 +70,6 @@ def test_without_either_it_is_an_error() -> None:
         pytest.skip("this torch has a UCC")
     with pytest.raises(RuntimeError, match="no UCC"):
         Ucc(STORE).connect("prefix", 0, 2, LIMIT)
-
-
-def test_half_precision_goes_to_gloo_and_single_to_the_plugin() -> None:
-    reduced: list[torch.dtype] = []
-
-    class Spy:
-        def __init__(self, group: Any) -> None:  # noqa: ANN401 - torch leaves it untyped
-            self._group = group
-
-        def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Any:  # noqa: ANN401 - the same
-            reduced.append(tensor.dtype)
-            return self._group.allreduce(tensor, op)
-
-    dist.Backend.register_backend("ucc", lambda *arguments: Spy(make_gloo_group(*arguments)), devices=["cpu"])
-
-    def member(rank: int, gloo: Gloo) -> list[list[float]]:
-        group, _ = Gated(gate.UCC, gloo.make, Ucc(gloo.store).connect, LIMIT).make("set/1/cpu", rank, 2, "cpu", LIMIT)
-        tensors = [torch.full((2,), rank + 1.0, dtype=dtype) for dtype in (torch.float16, torch.float32)]
-        for tensor in tensors:
-            group.allreduce(tensor, dist.ReduceOp.SUM).wait(LIMIT)
-        group.barrier().wait(LIMIT)
-        return [tensor.tolist() for tensor in tensors]
-
-    assert run_members(2, member) == [[[3.0, 3.0], [3.0, 3.0]]] * 2
-    assert reduced == [torch.float32] * 4  # the canary's, and the test's
 
 
 def test_a_real_ucc_passes_its_test() -> None:

@@ -91,7 +91,6 @@ class Player:
             assert hvd.remove_process_set(self._sets.pop(where))
         for where, ranks in segment.added:
             self._sets[where] = hvd.add_process_set(list(ranks))
-        self.counts["sets added and removed"] += len(segment.added) + len(segment.removed)
         calls = [call for call in segment.calls if self.rank in call.ranks and self.rank not in call.absent]
         if segment.manner == "threads":
             self._play_in_threads(calls)

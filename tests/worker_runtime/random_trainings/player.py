@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -295,7 +295,7 @@ class Player:
             if parameter.requires_grad and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
-    def _step(self, wrapped: Wrapped, way: str) -> None:  # noqa: C901, PLR0912 - a case for each way
+    def _step(self, wrapped: Wrapped, way: str) -> None:
         if self._has_infinity and "scaler" not in way:
             way = "scaler"
         optimizer = wrapped.optimizer
@@ -317,10 +317,7 @@ class Player:
         elif way == "synchronize and skip":
             self._average(wrapped)
             torch.nn.utils.clip_grad_norm_(self._parameters(wrapped), 0.5)
-            if self._is_distributed:
-                with optimizer.skip_synchronize():
-                    optimizer.step()
-            else:
+            with optimizer.skip_synchronize() if self._is_distributed else nullcontext():
                 optimizer.step()
         elif way == "synchronize and step":
             self._average(wrapped)

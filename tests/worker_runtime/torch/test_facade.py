@@ -109,16 +109,6 @@ def test_a_copy_is_refused() -> None:
             duplicate(optimizer)
 
 
-def test_a_dropped_wrapping_leaves_the_original_as_it_was() -> None:
-    parameter, plain = make_plain()
-    hvd.DistributedOptimizer(plain)
-    gc.collect()
-    plain.zero_grad()
-    parameter.sum().backward()
-    plain.step()
-    assert parameter.grad.tolist() == [1.0, 1.0]
-
-
 def test_parameters_without_a_name_are_called_as_in_horovod() -> None:
     parameter, plain = make_plain()
     assert list_parameters(plain, {}) == [("allreduce.noname.0.0", parameter)]

@@ -43,8 +43,7 @@ def test_wrong_names_are_refused(names: str | None, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("groups", "expected"),
-    [(None, [None] * 5), (0, [None] * 5), (1, [0] * 5), (2, [0, 0, 0, 1, 1]), (5, [*range(5)])],
+    ("groups", "expected"), [(None, [None] * 5), (0, [None] * 5), (1, [0] * 5), (2, [0, 0, 0, 1, 1]), (5, [*range(5)])]
 )
 def test_a_number_makes_groups_of_about_one_size(groups: int | None, expected: list[int | None]) -> None:
     assert read_numbers(make_parameters(), groups) == expected

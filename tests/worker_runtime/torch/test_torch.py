@@ -19,6 +19,7 @@ OTHER_NAMES = [
     "Adasum", "Min", "Max", "Product", "HorovodInternalError", "DistributedOptimizer", "SyncBatchNorm",
 ]
 # fmt: on
+BEYOND = ["pin_device", "prepare", "scale_learning_rate", "split_data"]
 
 REDUCE = "average=None name=None{} op=None prescale_factor=1.0 postscale_factor=1.0 process_set"
 SCATTER = "name=None{} op=0 process_set prescale_factor=1.0 postscale_factor=1.0"
@@ -64,9 +65,9 @@ def describe(parameter: inspect.Parameter) -> str:
     return f"{parameter.name}={default!r}"
 
 
-def test_all_of_horovods_names_are_there_and_no_other() -> None:
-    assert sorted(hvd.__all__) == sorted([*SIGNATURES, *OTHER_NAMES])
-    assert len(hvd.__all__) == 67
+def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
+    assert len([*SIGNATURES, *OTHER_NAMES]) == 67
+    assert sorted(hvd.__all__) == sorted([*SIGNATURES, *OTHER_NAMES, *BEYOND])
     assert all(hasattr(hvd, name) for name in hvd.__all__)
 
 

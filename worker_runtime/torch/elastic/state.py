@@ -10,7 +10,7 @@ from worker_runtime.elastic import ObjectState
 from worker_runtime.job import rank
 from worker_runtime.torch.elastic.copies import copy_to_host
 from worker_runtime.torch.elastic.sampler import ElasticSampler
-from worker_runtime.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from worker_runtime.torch.functions import broadcast_model, broadcast_object, broadcast_optimizer_state
 
 
 class StateHandler(ABC):
@@ -88,12 +88,7 @@ class ModelStateHandler(StatefulHandler):
 
     def sync(self) -> None:
         """Overwrite the tensors in place; the rest travels as one object."""
-        state = self.value.state_dict()
-        tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
-        broadcast_parameters(tensors, root_rank=0)
-        if len(tensors) < len(state):
-            rest = {name: value for name, value in state.items() if name not in tensors}
-            self.value.load_state_dict({**state, **broadcast_object(rest, name="elastic.model")})
+        broadcast_model(self.value, root_rank=0)
         self.save()
 
 
@@ -189,15 +184,25 @@ class TorchState(ObjectState):
         **kwargs: object,
     ) -> None:
         self._handlers: dict[str, StateHandler] = {}
-        plain: dict[str, object] = {}
-        for name, value in {"model": model, "optimizer": optimizer, **kwargs}.items():
+        super().__init__(lambda value: broadcast_object(value, root_rank=0), rank)
+        self.register(model=model, optimizer=optimizer, **kwargs)
+
+    def register(self, **kwargs: object) -> None:
+        """Keep more objects, or others in the place of those of the same names, from now on.
+
+        Args:
+            **kwargs: the attributes and their values; the same names in the same order on all ranks.
+        """
+        for name, value in kwargs.items():
+            self._handlers.pop(name, None)
+            self._saved_state.pop(name, None)
             handler = _HANDLERS.find(value)
             if handler is None:
-                plain[name] = value
+                self._saved_state[name] = value
             else:
                 self._handlers[name] = handler
-                object.__setattr__(self, name, value)
-        super().__init__(lambda value: broadcast_object(value, root_rank=0), rank, **plain)
+            object.__setattr__(self, name, value)
+        ObjectState.save(self)
 
     def save(self) -> None:
         """Keep copies of all, in the host's memory."""
@@ -228,7 +233,9 @@ class TorchState(ObjectState):
 
     def waits_for_reset(self) -> bool:
         """Whether ranks were lost without an interruption, and something here depends on how many there are."""
-        return super().waits_for_reset() or any(handler.waits_for_reset() for handler in self._handlers.values())
+        # Every handler is asked: a sampler counts its batch then.
+        found = [handler.waits_for_reset() for handler in self._handlers.values()]
+        return any(found) or super().waits_for_reset()
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401 - any attribute
         if name != "_handlers" and name in self._handlers:

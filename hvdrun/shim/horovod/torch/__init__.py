@@ -1,8 +1,6 @@
 """`import horovod.torch as hvd`: all of `worker_runtime.torch`, and Horovod's modules below it."""
 
-from importlib import import_module
-
-from horovod._offering import offer
+from horovod._offering import offer, offer_rest
 from horovod.torch import compression, elastic, functions, mpi_ops, optimizer, sync_batch_norm
 
 _RUNTIME = "worker_runtime.torch"
@@ -15,5 +13,4 @@ _TABLE = {
 }
 __all__ = ["compression", "elastic", "functions", "mpi_ops", "optimizer", "sync_batch_norm"]
 offer(globals(), _TABLE)
-# What Horovod does not have.
-offer(globals(), {_RUNTIME: [name for name in import_module(_RUNTIME).__all__ if name not in globals()]})
+offer_rest(globals(), _RUNTIME)  # what Horovod does not have

@@ -206,34 +206,6 @@ def test_a_lost_rank_s_samples_begin_the_function_anew(ranks: RankPool) -> None:
     assert ranks.run(body) == [[(3, 2), (3, 2)]] * 2
 
 
-def test_a_training_runs_under_elastic_and_joins_anew_when_hosts_change(ranks: RankPool) -> None:
-    def body() -> object:
-        model, optimizer = make_training(hvd.rank(), 0.1)
-        sampler = hvd.elastic.ElasticSampler(range(8), shuffle=False)
-        state = hvd.elastic.TorchState(model, optimizer, sampler=sampler, batch=0)
-        calls = []
-        state.register_reset_callbacks([lambda: calls.append("reset")])
-
-        @hvd.elastic.run
-        def train(state: hvd.elastic.TorchState, steps: int) -> object:
-            calls.append("train")
-            while state.batch < steps:
-                take_step(model, optimizer)
-                state.batch += 1
-                sampler.record_batch(state.batch, 1)
-                if state.batch == 2 and len(calls) == 1:
-                    state.on_hosts_updated(1, 2)
-                state.commit()
-            return describe(model, optimizer), len(state.sampler)
-
-        return train(state, 3), calls
-
-    (first, calls), (second, _) = ranks.run(body)
-    assert first == second
-    assert calls == ["train", "reset", "train"]
-    assert first[1] == 2  # what was dealt out when the job was joined anew: the rest of 4, of two workers
-
-
 def test_samples_are_dealt_out_anew_also_where_the_sync_is_skipped(ranks: RankPool) -> None:
     """In Horovod only the sync deals: without it, samples go to ranks that are not there any more."""
 
@@ -273,24 +245,6 @@ def test_a_sync_is_skipped_only_where_all_ranks_know_the_same(ranks: RankPool) -
         return [*needs, state.needs_sync()]
 
     assert ranks.run(body) == [[False, True, False]] * 2
-
-
-def test_a_distributed_optimizer_still_averages_after_it_was_restored(ranks: RankPool) -> None:
-    def body() -> object:
-        model, plain = make_training(0, 0.1)
-        optimizer = hvd.DistributedOptimizer(plain, named_parameters=model.named_parameters())
-        state = hvd.elastic.TorchState(model, optimizer)
-        take_step(model, optimizer)
-        state.restore()
-        state.sync()
-        state.restore()
-        (model[0].weight.sum() * (hvd.rank() + 1)).backward()
-        optimizer.step()
-        return describe(model, optimizer), model[0].weight.grad.tolist()
-
-    (first, gradient), (second, _) = ranks.run(body)
-    assert first[0]["0.weight"] == second[0]["0.weight"]
-    assert gradient == [[1.5, 1.5]] * 2
 
 
 @pytest.mark.gpu

@@ -75,39 +75,12 @@ def test_an_alltoall_with_splits_gives_rows_and_counts_and_without_them_rows_alo
     assert ranks.run(body) == [([0], [1, 0], True, [0, 10]), ([1, 2, 10, 11, 12], [2, 3], True, [1, 11])]
 
 
-def test_an_alltoall_works_in_a_set(ranks: RankPool) -> None:
-    def body() -> object:
-        some = hvd.add_process_set([0, 2])
-        x = torch.arange(2) + 10 * hvd.rank()
-        return call(hvd, "alltoall", x, process_set=some).tolist() if some.included() else None
-
-    assert ranks.run(body, size=3) == [[0, 20], None, [1, 21]]
-
-
 def test_a_gradient_that_backward_has_not_made_yet_is_named(ranks: RankPool) -> None:
     def body() -> None:
         with pytest.raises(ValueError, match=r"not None, which p\.grad is until backward\(\) has made a gradient"):
             hvd.broadcast(torch.nn.Parameter(torch.ones(2)).grad, 0)
 
     ranks.run(body)
-
-
-def test_a_group_whose_name_is_in_flight_leaves_nothing_behind(ranks: RankPool) -> None:
-    """In Horovod a duplicate in the middle of a group leaves the members before it queued for ever."""
-
-    def body() -> object:
-        handle = hvd.grouped_allreduce_async([torch.ones(1), torch.ones(2)], name="g")
-        if hvd.rank() == 0:
-            with pytest.raises(ValueError, match="same name"):
-                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
-        hvd.barrier()
-        first = [each.tolist() for each in hvd.synchronize(handle)]
-        if hvd.rank() == 1:
-            with pytest.raises(hvd.HorovodInternalError, match="given up on rank 0"):
-                hvd.grouped_allreduce([torch.ones(1), torch.ones(2)], name="g")
-        return first, [each.tolist() for each in hvd.grouped_allreduce([torch.ones(1)], name="g")]
-
-    assert ranks.run(body) == [([[1.0], [1.0, 1.0]], [[1.0]])] * 2
 
 
 def test_a_burst_that_is_answered_while_it_is_waited_for_ends_once(ranks: RankPool) -> None:

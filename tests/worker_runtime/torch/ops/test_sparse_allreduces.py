@@ -23,16 +23,6 @@ def test_a_sparse_allreduce_returns_what_waits_and_gives_the_result_as_often_as_
     assert ranks.run(body) == [(True, False, [2.0, 1.0, 0.0, 0.0], [1.0, 0.5, 0.0, 0.0])] * 2
 
 
-def test_a_sparse_allreduce_works_in_a_set(ranks: RankPool) -> None:
-    def body() -> object:
-        some = hvd.add_process_set([0, 2])
-        if not some.included():
-            return None
-        return sparse_allreduce_async(make_sparse([1.0]), "x", hvd.Average, some)().to_dense().tolist()
-
-    assert ranks.run(body, size=3) == [[1.0, 0.0, 0.0, 0.0], None, [1.0, 0.0, 0.0, 0.0]]
-
-
 def test_other_reductions_and_dense_tensors_are_refused(ranks: RankPool) -> None:
     """Horovod does not look, and adds up."""
 

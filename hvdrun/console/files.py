@@ -1,0 +1,109 @@
+"""Writes the workers' output into files as well, two for each rank, as Horovod's --output-filename does."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hvdrun.console.marks import Marks
+from hvdrun.console.output import STREAM_NAMES, OutputMarker
+from hvdrun.console.writer import Writer
+from hvdrun.errors import LaunchError
+from rendezvous.core.model import Worker
+from rendezvous.orders import OutputStream
+
+
+class OutputFiles:
+    """The folders `rank.<r>`, each with `stdout` and `stderr`; the rank has leading zeros, so that names sort.
+
+    A line has the mark that it has on the console. It goes to the rank that its worker has when the line is complete:
+    in an elastic job a rank's file has what each worker of that rank has said, one after the other. A job writes its
+    files anew.
+
+    Args:
+        folder: what holds the folders.
+        size: how many ranks there are, or may be; a rank beyond gets its files when it says something.
+        marks: what stands before each line.
+        writer: writes; one of its own unless given.
+    """
+
+    def __init__(self, folder: Path, size: int, marks: Marks, writer: Writer | None = None) -> None:
+        self._folder = folder
+        self._digits = len(str(max(0, size - 1)))
+        self._marker = OutputMarker(marks)
+        self._writer = Writer() if writer is None else writer
+        self._descriptors: dict[tuple[int, OutputStream], int] = {}
+        self._ranks: dict[Worker, int] = {}
+        self._failed: dict[Path, OSError] = {}
+
+    def create(self, ranks: int) -> None:
+        """Make the files of the first ranks, empty.
+
+        Raises:
+            LaunchError: they cannot be made.
+        """
+        for rank in range(ranks):
+            for stream in OutputStream:
+                path = self._name(rank, stream)
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(b"")
+                except OSError as error:
+                    reason = f"{error.strerror or error}: name another folder."
+                    raise LaunchError(f"{str(path)!r} of --output-filename cannot be made: {reason}") from error
+
+    async def write(self, worker: Worker, rank: int, stream: OutputStream, data: bytes) -> None:
+        """Take a worker's bytes, and write the lines that are now complete; waits while the disk is behind."""
+        self._ranks[worker] = rank
+        self._put(rank, stream, self._marker.feed(worker, rank, stream, data))
+        await self._writer.drain()
+
+    def finish(self, worker: Worker) -> None:
+        """A worker has ended: write its last line where it was not complete."""
+        for stream in OutputStream:
+            self._put(self._ranks.get(worker, 0), stream, self._marker.finish(worker, stream))
+
+    def forget(self, worker: Worker) -> None:
+        """Another one has taken this worker's place."""
+        self._marker.forget(worker)
+        self._ranks.pop(worker, None)
+
+    def call_when_failing(self, callback: Callable[[Path, OSError], None]) -> None:
+        """Ask to be told, in the running event loop, of a file that cannot be written."""
+        self._writer.call_when_failing(lambda descriptor, error: callback(self._find(descriptor), error))
+
+    def list_lost(self) -> Iterator[tuple[Path, OSError]]:
+        """The files that lack something, and why."""
+        yield from self._failed.items()
+        for (rank, stream), descriptor in self._descriptors.items():
+            if (error := self._writer.lost_by(descriptor)) is not None:
+                yield self._name(rank, stream), error
+
+    def end(self, limit_seconds: float | None) -> bool:
+        """Write what is left, for at most `limit_seconds` (None: as long as it takes); whether nothing was dropped."""
+        return self._writer.end(limit_seconds)
+
+    async def close(self, limit_seconds: float | None) -> bool:
+        """As `end`, without stopping the event loop."""
+        return await self._writer.close(limit_seconds)
+
+    def _name(self, rank: int, stream: OutputStream) -> Path:
+        return self._folder / f"rank.{rank:0{self._digits}}" / STREAM_NAMES[stream]
+
+    def _find(self, descriptor: int) -> Path:
+        return next(self._name(*key) for key, each in self._descriptors.items() if each == descriptor)
+
+    def _put(self, rank: int, stream: OutputStream, data: bytes) -> None:
+        if data and (descriptor := self._open(rank, stream)) is not None:
+            self._writer.put(descriptor, data)
+
+    def _open(self, rank: int, stream: OutputStream) -> int | None:
+        """The descriptor of a file; it stays open until this process ends. None where it cannot be opened."""
+        path = self._name(rank, stream)
+        if (rank, stream) not in self._descriptors and path not in self._failed:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                self._descriptors[rank, stream] = os.open(path, flags, 0o666)
+            except OSError as error:
+                self._failed[path] = error
+        return self._descriptors.get((rank, stream))

@@ -1,0 +1,100 @@
+"""--output-filename: which line lands in which file."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdrun.console.files import OutputFiles
+from hvdrun.console.marks import Marks
+from hvdrun.console.output import OutputMarker, OutputPrinter
+from hvdrun.console.writer import Writer
+from hvdrun.errors import LaunchError
+from rendezvous.orders import OutputStream
+from tests.hvdrun.console.screens import Screen, at
+from tests.waiting import in_loop
+
+STDOUT, STDERR = OutputStream.STDOUT, OutputStream.STDERR
+
+
+def read(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("std*") if path.stat().st_size}
+
+
+@pytest.mark.parametrize(("size", "first"), [(1, "rank.0"), (10, "rank.0"), (11, "rank.00"), (101, "rank.000")])
+def test_ranks_have_as_many_digits_as_the_last_one(tmp_path: Path, size: int, first: str) -> None:
+    OutputFiles(tmp_path / "a" / "logs", size, Marks()).create(1)
+    assert {str(path.relative_to(tmp_path / "a" / "logs")) for path in tmp_path.rglob("std*")} == {
+        f"{first}/stdout",
+        f"{first}/stderr",
+    }
+
+
+@in_loop
+async def test_each_line_lands_in_the_file_of_its_rank_and_stream_with_its_mark(tmp_path: Path) -> None:
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").write_text("of a job before\n")
+    files = OutputFiles(tmp_path, 2, Marks(horovod=True))
+    files.create(2)
+    await files.write(at(0), 0, STDOUT, b"one\r\ntw")
+    await files.write(at(0), 0, STDERR, b"\xff\n")
+    await files.write(at(1), 1, STDOUT, b"x\n")
+    await files.write(at(0), 0, STDOUT, b"o")
+    files.finish(at(0))
+    assert await files.close(60)
+    assert (tmp_path / "rank.0" / "stderr").read_bytes() == b"[0]<stderr>:\xff\n"
+    (tmp_path / "rank.0" / "stderr").unlink()
+    assert read(tmp_path) == {
+        "rank.0/stdout": "[0]<stdout>:one\n[0]<stdout>:two\n",
+        "rank.1/stdout": "[1]<stdout>:x\n",
+    }
+    assert list(files.list_lost()) == []
+
+
+@in_loop
+async def test_a_worker_whose_rank_changes_goes_on_in_the_file_of_the_new_one(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 2, Marks())
+    files.create(2)
+    await files.write(at(1), 1, STDOUT, b"before\nhal")
+    files.finish(at(0))
+    await files.write(at(1), 0, STDOUT, b"f\n")
+    files.forget(at(0))
+    await files.write(at(7), 12, STDERR, b"new\n")
+    assert await files.close(60)
+    assert read(tmp_path) == {
+        "rank.0/stdout": "[0] half\n",
+        "rank.1/stdout": "[1] before\n",
+        "rank.12/stderr": "[12] new\n",
+    }
+
+
+@in_loop
+async def test_the_printer_gives_its_copy_all_that_it_gets(tmp_path: Path, pipe: Screen) -> None:
+    files = OutputFiles(tmp_path, 1, Marks())
+    printer = OutputPrinter(OutputMarker(Marks()), Writer(), dict.fromkeys(OutputStream, pipe.writing))
+    printer.copy_to(files)
+    await printer.write(at(0), 0, STDOUT, b"x")
+    printer.forget(at(0))
+    assert files._ranks == {}
+    assert await printer.close(60)
+    assert read(tmp_path) == {"rank.0/stdout": "[0] x\n"}
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LaunchError, match=r"rank.0/stdout' of --output-filename cannot be made: Not a directory"):
+        OutputFiles(tmp_path / "file", 1, Marks()).create(1)
+
+
+@in_loop
+async def test_a_file_that_loses_lines_is_listed(tmp_path: Path) -> None:
+    files = OutputFiles(tmp_path, 2, Marks())
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    (tmp_path / "rank.1").touch()
+    await files.write(at(0), 0, STDOUT, b"x\n")
+    await files.write(at(1), 1, STDOUT, b"x\n")
+    await files.close(60)
+    assert [(path.parent.name, error.strerror) for path, error in files.list_lost()] == [
+        ("rank.1", "File exists"),
+        ("rank.0", "No space left on device"),
+    ]

@@ -1,0 +1,26 @@
+"""What this Python's workers can do."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.sources import ROOT
+from worker_runtime.build import MODULES, look
+from worker_runtime.capabilities import nccl_built
+
+
+def test_what_is_found_agrees_with_what_scripts_are_told() -> None:
+    found = look()
+    assert (found["PyTorch"], found["Gloo"], found["MPI"], found["NCCL"]) == (True, True, False, bool(nccl_built()))
+
+
+@pytest.mark.parametrize("broken", MODULES.values())
+def test_a_framework_that_cannot_be_imported_is_not_there(broken: str) -> None:
+    program = f"import sys; sys.modules[{broken!r}] = None; from worker_runtime.build import main; main()"
+    run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"{broken}: ModuleNotFoundError" in run.stderr
+    found = json.loads(run.stdout)
+    assert not found["MXNet"]
+    assert found["PyTorch"] == found["Gloo"] == (broken != "torch")

@@ -1,0 +1,61 @@
+"""The steps that distribute a training, in their order, whatever the framework."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from worker_runtime.job import init
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Which of the steps are made."""
+
+    pin_device: bool
+    scale_lr: bool
+    wrap_optimizer: bool
+    broadcast: bool
+    split_data: bool
+
+
+class Framework(Protocol):
+    """How each step is made in one framework."""
+
+    def pin(self, model: Any) -> None:  # noqa: ANN401 - of the framework
+        """Let this worker use its own device."""
+
+    def scale(self, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
+        """Multiply the learning rate by the number of workers."""
+
+    def wrap(self, model: Any, optimizer: Any) -> Any:  # noqa: ANN401 - of the framework
+        """An optimizer that averages gradients."""
+
+    def broadcast(self, model: Any, optimizer: Any) -> None:  # noqa: ANN401 - of the framework
+        """Give all ranks the parameters of rank 0 and, where there is an optimizer, its state."""
+
+    def split(self, data: Any) -> Any:  # noqa: ANN401 - of the framework
+        """A loader that gives each rank its share of the data."""
+
+
+def run_steps(framework: Framework, switches: Switches, model: Any, optimizer: Any, data: Any) -> Any:  # noqa: ANN401 - of the framework
+    """Join the job, make the steps, and return what was given, as it is now: one object, or a tuple in that order.
+
+    Args:
+        framework: makes the steps.
+        switches: which of them.
+        model: what is trained.
+        optimizer: None where there is none.
+        data: its loader; None where there is none.
+    """
+    init()
+    if data is not None and switches.split_data:
+        data = framework.split(data)  # first, since it may refuse: nothing has changed by then
+    if switches.pin_device:
+        framework.pin(model)
+    if optimizer is not None and switches.scale_lr:
+        framework.scale(optimizer)
+    if optimizer is not None and switches.wrap_optimizer:
+        optimizer = framework.wrap(model, optimizer)
+    if switches.broadcast:
+        framework.broadcast(model, optimizer)
+    prepared = tuple(each for each in (model, optimizer, data) if each is not None)
+    return prepared if len(prepared) > 1 else model
