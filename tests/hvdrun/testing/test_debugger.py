@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.testing.debugger import debug
 from tests.hvdrun.testing.terminal import Terminal
 
 pytestmark = pytest.mark.system
@@ -36,3 +37,8 @@ def test_pdb_stops_on_rank_0_and_c_goes_on_and_q_ends_the_run(tmp_path: Path) ->
     assert terminal.end() == pytest.ExitCode.INTERRUPTED, terminal.shown
     assert "Quitting debugger" in terminal.shown
     assert "1 failed" in terminal.shown
+
+
+def test_a_terminal_that_cannot_be_opened_raises(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        debug(str(tmp_path / "none"), "", None)

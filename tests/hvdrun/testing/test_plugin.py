@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.testing import plugin
 from tests.hvdrun.testing.suite import Suite, run_suite
 
 pytestmark = pytest.mark.system
@@ -191,3 +192,7 @@ def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
         "import pytest\npytestmark = pytest.mark.hvdrun(np=2)\n" + body.format("a") + body.format("b")
     )
     assert run_suite(tmp_path, ["-x"]).outcomes == {"test_a": "failure"}
+
+
+def test_the_plugin_is_found_by_its_entry_point(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.pluginmanager.get_plugin("hvdrun") is plugin
