@@ -3,7 +3,9 @@
     .venv/bin/python benchmarks/functions.py --rounds 200
 
 Prints a table and writes benchmarks/functions.json. The target: `run_again`, the second and every further run of a
-function that does nothing, takes at most 20 ms on two workers.
+function that does nothing, takes at most 20 ms on two workers. Then it measures how soon a test with
+`@pytest.mark.hvdrun` fails whose ranks part: one returns while the other waits, or each waits for the other; the
+target is 2 s.
 """
 
 import argparse
@@ -12,15 +14,20 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from paired import compare, render, take_turns, write_json
 
 import hvdrun
+from hvdrun.testing.rank import Style, run_test
 
 PEER = "multiprocessing.Pool.map"
 RUN_AGAIN = "run_again"
 TARGET_SECONDS = 0.020
+RETURNED, DEADLOCK = "one_rank_returned", "ranks_wait_for_each_other"
+PARTED_TARGET_SECONDS = 2.0
+PARTED_ROUNDS = 10
 SIZE = 2
 RESULT = Path(__file__).with_suffix(".json")
 
@@ -40,6 +47,32 @@ def get_pid(_: int = 0) -> int:
     return os.getpid()
 
 
+def part(kind: str) -> None:
+    """A test whose ranks part."""
+    import torch  # noqa: PLC0415 - in the workers alone
+
+    import worker_runtime.torch as hvd  # noqa: PLC0415 - the same
+
+    hvd.init()
+    names = ["a", "b"] if hvd.rank() == 0 else ["b", "a"]
+    if kind == RETURNED:
+        names = names[:1] if hvd.rank() == 0 else []
+    for name in names:
+        hvd.allreduce(torch.ones(1), name=name)
+
+
+def measure_parting(cluster: hvdrun.Cluster, kind: str) -> float:
+    """The seconds until such a test has failed."""
+    start = time.perf_counter()
+    answers = cluster.call(run_test, (part, {"kind": kind}, Style("long", shows_locals=False)), {}, leaves_group=True)
+    seconds = time.perf_counter() - start
+    if not answers.has_failed or len(answers.delivered) < SIZE:
+        raise RuntimeError(f"{kind}: the test did not fail on its own")
+    for outcome in answers.delivered:
+        outcome.body.close()
+    return seconds
+
+
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -53,13 +86,19 @@ def main() -> None:
             RUN_AGAIN: lambda: measure(lambda: cluster.run(get_pid)),
         }
         seconds = take_turns(contenders, arguments.rounds)
+        measure_parting(cluster, RETURNED)  # imports torch
+        partings = {kind: partial(measure_parting, cluster, kind) for kind in (RETURNED, DEADLOCK)}
+        parted = take_turns(partings, min(PARTED_ROUNDS, arguments.rounds))
     title = f"a function that does nothing, {SIZE} workers"
     rows = compare(seconds, PEER)
     print(render(title, rows), end="\n\n")
     median = statistics.median(seconds[RUN_AGAIN])
     state = "met" if median <= TARGET_SECONDS else "missed"
     print(f"{RUN_AGAIN} <= {TARGET_SECONDS * 1e3:.0f} ms (median): {state}, {median * 1e3:.1f} ms", flush=True)
-    write_json(arguments.json, {title: rows})
+    for kind, spent in parted.items():
+        state = "met" if max(spent) <= PARTED_TARGET_SECONDS else "missed"
+        print(f"{kind} <= {PARTED_TARGET_SECONDS:.0f} s (slowest): {state}, {max(spent):.2f} s", flush=True)
+    write_json(arguments.json, {title: rows, "a test whose ranks part": compare(parted, RETURNED)})
 
 
 if __name__ == "__main__":

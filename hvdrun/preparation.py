@@ -4,12 +4,12 @@ That is: which hosts are remote, and which program the workers on either side ex
 here, but only where workers are to run on it.
 """
 
-import getpass
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import accumulate
 
+from hvdrun.account import name_user
 from hvdrun.command import (
     Surroundings,
     choose_agent_interpreter,
@@ -119,7 +119,7 @@ def check_here(spec: JobSpec, hosts: Iterable[str]) -> None:
     """
     for host in hosts:
         user = spec.users.get(host)
-        if user is not None and user != (own := getpass.getuser()):
+        if user is not None and user != (own := name_user()):
             raise OtherUserError(host, user, own)
     if not spec.directory.is_dir():
         raise DirectoryNotFoundError(spec.directory)

@@ -32,6 +32,16 @@ class Answers:
         first = next((outcome for outcome in failed if not outcome.follows_another), None)
         return first or next(iter(failed if self.end is None else ()), None)
 
+    def explain_end(self) -> JobRefusedError | JobEndedError | None:
+        """Why the job ended, or never began; None where it goes on or has ended well."""
+        match self.end:
+            case Refused():
+                return JobRefusedError(self.end.lines)
+            case Ended(succeeded=False):
+                return JobEndedError(self.end.reason, self.end.rank, self.end.returncode, self.end.last_lines)
+            case _:
+                return None
+
     def read(self, size: int, *, is_elastic: bool = False) -> list[Any]:
         """The results by rank; of an elastic job those that there are. They can be read once.
 
@@ -49,10 +59,9 @@ class Answers:
         first = self.find_first_failure()
         if first is not None and not (is_elastic and has_succeeded):
             raise read_error(first)
-        if isinstance(self.end, Refused):
-            raise JobRefusedError(self.end.lines)
-        if isinstance(self.end, Ended) and not has_succeeded:
-            raise JobEndedError(self.end.reason, self.end.rank, self.end.returncode, self.end.last_lines)
+        ended = self.explain_end()
+        if ended is not None:
+            raise ended
         results = {outcome.rank: outcome for outcome in self.delivered if not outcome.failed}
         if not is_elastic and len(results) < size:
             missing = ", ".join(str(rank) for rank in range(size) if rank not in results)

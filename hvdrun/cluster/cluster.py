@@ -67,7 +67,7 @@ def run_once(
     request: "Request", function: Callable[..., ResultT], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[ResultT]:
     """Run a function on the workers of such a job; see `run`."""
-    body = pack(function, args, kwargs, begins_anew=False, is_last=True)
+    body = pack(function, args, kwargs, is_last=True)
     job = request.start()
     try:
         job.send(1, body)
@@ -122,16 +122,19 @@ class Cluster:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         grace_seconds: float | None = None,
+        *,
+        leaves_group: bool = False,
     ) -> Answers:
         """Run a function on all workers; what has become of it on each of them, in the order in which that came.
 
         grace_seconds: when it has failed on one, how long the others may take; the job ends after that.
+        leaves_group: a worker leaves `hvd`'s group when it has run the function, so that the others do not wait for it.
         """
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("this hvdrun.Cluster is closed: make another one.")
             job = self._open()
-            body = pack(function, args, kwargs, begins_anew=self._begins_anew, is_last=False)
+            body = pack(function, args, kwargs, begins_anew=self._begins_anew, leaves_group=leaves_group)
             grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
             try:
                 self._number += 1

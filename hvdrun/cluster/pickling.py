@@ -72,8 +72,9 @@ def pack(
     arguments: Sequence[object],
     keywords: Mapping[str, object],
     *,
-    begins_anew: bool,
-    is_last: bool,
+    begins_anew: bool = False,
+    is_last: bool = False,
+    leaves_group: bool = False,
 ) -> Body:
     """The bytes of a task: what the workers need to know, and the function with its arguments.
 
@@ -81,7 +82,7 @@ def pack(
         UnsendableError: something of it cannot be pickled; says what.
     """
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
-        pickle.dump((list_paths(), begins_anew, is_last), file)
+        pickle.dump((list_paths(), begins_anew, is_last, leaves_group), file)
         pickler = _Pickler(file)
         try:
             pickler.dump((function, tuple(arguments), dict(keywords)))

@@ -10,7 +10,7 @@ from pathlib import Path
 from hvdrun.console.files import OutputFiles
 from hvdrun.console.marks import Marks
 from hvdrun.console.output import DESCRIPTORS, OutputMarker, OutputPrinter
-from hvdrun.console.page import Page, render_page
+from hvdrun.console.page import Page, render_annotation, render_page
 from hvdrun.console.start_line import StartLine, StartProgress
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
@@ -79,6 +79,8 @@ class Console:
 
     def page(self, page: Page) -> None:
         """Say why the job failed, on stderr."""
+        if self._environment.get("GITHUB_ACTIONS") == "true":
+            self._write(render_annotation(page))  # read only where it begins a line
         if not self._shows_colour(self._errors):
             self._say(render_page(page))
             return
@@ -101,7 +103,9 @@ class Console:
     def _say(self, text: str) -> None:
         if self._status is not None:
             self._status.erase()
-        text = self._marks.render_own(text, datetime.now().astimezone())
+        self._write(self._marks.render_own(text, datetime.now().astimezone()))
+
+    def _write(self, text: str) -> None:
         data = self._marker.leave_line(OutputStream.STDERR) + text.encode(errors="backslashreplace")
         if not self._writer.put(self._errors, data):
             _write_at_once(self._errors, data)

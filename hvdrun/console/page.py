@@ -15,6 +15,7 @@ _MINUTE, _HOUR = 60, 3600
 # Escape sequences (colours, cursor movements, titles), then all other control characters but the tab.
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\].*?(?:\x07|\x1b\\)|\x1b.?|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
+_PLACE = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d+)')  # in Python's traceback
 _NO_RUNTIME = "ModuleNotFoundError: No module named 'worker_runtime'"  # the last line of Python's traceback
 _HINTS = {
     signal.SIGKILL: "Nothing in hvdrun sent this signal: most often the kernel does when memory runs out "
@@ -62,6 +63,21 @@ class Page:
 def render_page(page: Page) -> str:
     """The page in plain text, ending with a newline."""
     return "".join(f"{text}\n" for text, _ in compose_page(page))
+
+
+def render_annotation(page: Page) -> str:
+    """The page as a command of GitHub Actions' log, which shows it above the run, and beside the line that failed."""
+    text = _encode(render_page(page).removeprefix("hvdrun: ").rstrip("\n"), "%\r\n")
+    places = (_PLACE.match(line) for line in reversed(page.last_lines))
+    place = next((f"file={_encode(found['file'], '%:,')},line={found['line']}," for found in places if found), "")
+    return f"::error {place}title=hvdrun::{text}\n"
+
+
+def _encode(text: str, characters: str) -> str:
+    """The text with these characters written as GitHub Actions reads them; % comes first."""
+    for character in characters:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
 
 
 def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:

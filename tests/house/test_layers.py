@@ -14,7 +14,7 @@ from tests.house.sources import PACKAGES, ROOT
 # Where each outside package is at home. A package that is not listed has no home yet: decide where it belongs.
 HOMES = {
     "click": {"hvdrun.cli", "hvdrun.options"},
-    "cloudpickle": {"hvdrun.cluster.pickling", "worker_runtime.objects", "worker_runtime.tasks"},
+    "cloudpickle": {"hvdrun.cluster.pickling", "hvdrun.testing", "worker_runtime.objects", "worker_runtime.tasks"},
     "cryptography": {"hvdrun.transport.ssh", "rendezvous.authority"},  # reads users' keys, and makes a job's own
     "google": {"protos", "rendezvous.wire"},
     "grpc": {"protos", "rendezvous.client", "rendezvous.relay", "rendezvous.server", "rendezvous.serving"},
@@ -22,6 +22,7 @@ HOMES = {
     "numpy": {"worker_runtime"},
     "paramiko": {"hvdrun.transport.ssh"},
     "psutil": {"hvdrun"},
+    "pytest": {"hvdrun.testing"},  # a plugin of it, imported by it alone
     "rich": {"hvdrun.console"},
     "torch": {"worker_runtime"},
     "yaml": {"hvdrun.configuration"},

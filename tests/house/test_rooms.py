@@ -15,7 +15,6 @@ RUN_BY = {
     "hvdrun/agent/__main__.py": "tests/hvdrun/agent/test_main.py",
     "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/test_forkserver.py",
     "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
-    "hvdrun/process_start.py": "tests/hvdrun/test_main.py",
     "hvdrun/shim/horovod/__init__.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_offering.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",

@@ -29,11 +29,13 @@ class Orders(NamedTuple):
     paths: where the program finds its modules.
     begins_anew: the function before has failed on some rank: what is left of that is ended.
     is_last: nothing can follow; a worker whose function fails then fails itself.
+    leaves_group: the worker leaves the group after the function, whatever has become of it.
     """
 
     paths: tuple[str, ...]
     begins_anew: bool
     is_last: bool
+    leaves_group: bool = False
 
 
 class Answer(NamedTuple):
@@ -43,6 +45,7 @@ class Answer(NamedTuple):
     failed: bool = False
     follows_another: bool = False
     is_last: bool = False
+    leaves_group: bool = False
 
 
 def run_all() -> int:
@@ -61,7 +64,7 @@ def run_all() -> int:
                         tasks.deliver(number, file, failed=answer.failed, follows_another=answer.follows_another)
                     if answer.failed and answer.is_last:
                         return _FAILURE
-                    if answer.failed:
+                    if answer.failed or answer.leaves_group:
                         leave_job()  # now that the program knows of the failure, the others may
                 found = tasks.fetch(number, task)
             if found is None:
@@ -99,7 +102,7 @@ def run(file: IO[bytes]) -> Answer:
             answer.truncate()
             explain_unsendable(result, error).write(answer)
             return Answer(answer, failed=True, is_last=orders.is_last)
-    return Answer(answer)
+    return Answer(answer, leaves_group=orders.leaves_group)
 
 
 def make_file() -> IO[bytes]:

@@ -10,11 +10,12 @@ import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hvdrun.account import name_user
 from hvdrun.transport.ssh.config_file import Statement, read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError
 from hvdrun.transport.ssh.match_commands import MatchCommands
 from hvdrun.transport.ssh.patterns import fits_any
-from hvdrun.transport.ssh.tokens import expand_tokens, make_tokens, name_local_user
+from hvdrun.transport.ssh.tokens import expand_tokens, make_tokens
 
 DEFAULT_PORT = 22
 LAST_PORT = 65_535
@@ -166,7 +167,7 @@ class _Reading:
         return is_met
 
     def _judge(self, name: str, argument: str) -> bool:
-        user = self._says("user") or name_local_user()
+        user = self._says("user") or name_user()
         match name:
             case "host":
                 return fits_any(self._find_address().lower(), argument.lower().split(","))
@@ -175,7 +176,7 @@ class _Reading:
             case "user":
                 return fits_any(user, argument.split(","))
             case "localuser":
-                return fits_any(name_local_user(), argument.split(","))
+                return fits_any(name_user(), argument.split(","))
             case "tagged":
                 return fits_any(self._says("tag") or "", argument.split(","))
             case _:

@@ -3,8 +3,8 @@
 import asyncio
 import threading
 from functools import partial
-from pathlib import Path
 
+from hvdrun.account import find_home
 from hvdrun.jobspec import JobSpec
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError
@@ -48,7 +48,7 @@ class SshTransports:
         with self._reading:
             if self._config is None:
                 try:
-                    self._config = SshConfig.read(Path.home(), commands=self._commands)
+                    self._config = SshConfig.read(find_home(), commands=self._commands)
                 except ValueError as error:
                     raise BadSshConfigError(host, str(error)) from error
             return self._config

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdrun.account import name_user
 from hvdrun.transport.ssh.config import DEFAULT_PORT, LAST_PORT, Settings, SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError, JumpFailedError
 from hvdrun.transport.ssh.known_hosts import name_host
-from hvdrun.transport.ssh.tokens import expand_path, expand_tokens, make_tokens, name_local_user
+from hvdrun.transport.ssh.tokens import expand_path, expand_tokens, make_tokens
 
 _MAX_JUMPS = 8  # a jump host that is reached through itself would never end
 _DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
@@ -116,7 +117,7 @@ class _Resolver:
     ) -> Target:
         address = settings["hostname"][0]
         port = int(_text(settings, "port") or DEFAULT_PORT)
-        user = _text(settings, "user") or name_local_user()
+        user = _text(settings, "user") or name_user()
         alias = _text(settings, "hostkeyalias")
         alias = alias.lower() if alias else None
         tokens = make_tokens(host, address=address, port=port, user=user, alias=alias, home=self._config.home)

@@ -1,24 +1,16 @@
 """The %-tokens and environment variables that OpenSSH replaces in the values of its configuration."""
 
-import getpass
 import hashlib
 import os
-import pwd
 import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdrun.account import name_user
+
 _TOKEN = re.compile(r"%(.?)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
-
-
-def name_local_user() -> str:
-    """The user who runs this, as ssh names it: by the password database, whatever $USER says."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return getpass.getuser()
 
 
 def make_tokens(original: str, *, address: str, port: int, user: str, alias: str | None, home: Path) -> dict[str, str]:
@@ -40,7 +32,7 @@ def make_tokens(original: str, *, address: str, port: int, user: str, alias: str
         "n": original,
         "p": str(port),
         "r": user,
-        "u": name_local_user(),
+        "u": name_user(),
     }
 
 

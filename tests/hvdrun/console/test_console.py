@@ -51,6 +51,15 @@ async def test_output_notices_and_page_come_in_the_order_in_which_they_were_said
     assert pipe.read() == "[0] one\nhvdrun: between\n[0] two\nhvdrun: rank 0 on a failed first: exit code 3\n"
 
 
+def test_github_actions_gets_the_page_as_an_annotation_too_that_begins_a_line(pipe: Screen) -> None:
+    console = make_console(pipe, {"GITHUB_ACTIONS": "true"})
+    console.page(PAGE)
+    console.end(LIMIT_SECONDS)
+    assert pipe.read() == (
+        "::error title=hvdrun::rank 0 on a failed first: exit code 3\nhvdrun: rank 0 on a failed first: exit code 3\n"
+    )
+
+
 def test_what_is_said_after_the_end_is_still_written(pipe: Screen) -> None:
     console = make_console(pipe)
     console.end(LIMIT_SECONDS)

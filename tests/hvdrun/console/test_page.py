@@ -3,7 +3,15 @@
 import pytest
 
 from hvdrun import __version__
-from hvdrun.console.page import Page, describe_ranks, describe_returncode, describe_seconds, render_page, strip_controls
+from hvdrun.console.page import (
+    Page,
+    describe_ranks,
+    describe_returncode,
+    describe_seconds,
+    render_annotation,
+    render_page,
+    strip_controls,
+)
 
 
 def test_the_page_says_who_how_when_what_it_wrote_and_who_was_ended() -> None:
@@ -127,3 +135,13 @@ def test_notes_are_the_last_lines() -> None:
         Page(reason="too few workers.", last_lines=("x",), notes=("Lost before: b.", "Exit code\x1b[1m 75"))
     )
     assert page == "hvdrun: too few workers\n  It wrote last:\n  | x\n  Lost before: b.\n  Exit code 75\n"
+
+
+def test_an_annotation_is_one_line_with_the_innermost_place_of_the_traceback() -> None:
+    lines = ('  File "/a,b/train.py", line 3, in main', '  File "/a,b/model.py", line 7, in step', "ValueError: 5%")
+    assert render_annotation(Page(rank=0, returncode=1, last_lines=lines)) == (
+        "::error file=/a%2Cb/model.py,line=7,title=hvdrun::rank 0 failed first: exit code 1%0A  It wrote last:%0A"
+        '  |   File "/a,b/train.py", line 3, in main%0A  |   File "/a,b/model.py", line 7, in step%0A'
+        "  | ValueError: 5%25\n"
+    )
+    assert render_annotation(Page()) == "::error title=hvdrun::the job failed\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.account import name_user
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.config_file import read_file
 from hvdrun.transport.ssh.failures import BadSshConfigError
 from hvdrun.transport.ssh.target import resolve_target
-from hvdrun.transport.ssh.tokens import name_local_user
 from tests.hvdrun.transport.ssh.servers import Home, SshServer, log_in, needs_ssh, needs_sshd
 
 HOME = Path(pwd.getpwuid(os.getuid()).pw_dir)  # ssh asks for no variable
@@ -32,7 +32,7 @@ CONFIGURATIONS = {
     "an address of version 6": "HostName 2001:DB8:0::1\n",
     "Match host sees HostName": "HostName 10.0.0.1\nMatch host 10.*\n User inner\nMatch originalhost a\n Port 3\n",
     "Match user sees User": "User bob\nMatch user bob,!carl\n Port 4\nMatch user ada\n Port 5\n",
-    "Match localuser": f"Match localuser {name_local_user()}\n Port 4\n",
+    "Match localuser": f"Match localuser {name_user()}\n Port 4\n",
     "Match exec": 'Match exec "test %n-%h-%p-%r-%u = a-A.x-22-bob-$(id -un)"\n User never\n',
     "Match exec with what is known": 'User bob\nHostName A.x\nMatch exec "test %n-%h-%p-%r = a-A.x-22-bob"\n Port 9\n',
     "Match exec is skipped": 'Match host b exec "touch FOLDER/ran"\n User never\nMatch !exec false\n Port 9\n',

@@ -1,0 +1,1 @@
+"""Tests that run on several ranks: the pytest plugin, and what it has the ranks do."""

@@ -1,0 +1,98 @@
+"""The pytest plugin: a test with `@pytest.mark.hvdrun(np=2)` runs on two ranks, and has one result.
+
+pytest finds it by its entry point. In a run without such a test it imports nothing more and starts nothing.
+"""
+
+import os
+from collections.abc import Generator
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+from unittest import TestCase
+
+import pytest
+
+if TYPE_CHECKING:
+    from hvdrun.testing.session import RankedSession
+    from hvdrun.testing.verdict import Verdict  # noqa: F401 - named by a key
+
+_SESSION = pytest.StashKey["RankedSession"]()
+_VERDICT = pytest.StashKey["Verdict"]()
+_TERMINAL = pytest.StashKey[str | None]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
+    """Look which terminal there is for --pdb, before pytest takes standard input away."""
+    early_config.stash[_TERMINAL] = find_terminal()
+    yield
+
+
+def find_terminal() -> str | None:
+    """The file of the terminal at standard input."""
+    try:
+        return os.ttyname(0)
+    except OSError:
+        return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "hvdrun(np=2, **options): run the test on np ranks, as one result; the options are those of hvdrun.Cluster",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test on the ranks."""
+    marker = pyfuncitem.get_closest_marker("hvdrun")
+    if marker is None:
+        return None
+    verdict = get_session(pyfuncitem.config).run(pyfuncitem, marker)
+    pyfuncitem.stash[_VERDICT] = verdict
+    verdict.announce()
+    return True
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse the marker where it would have no effect."""
+    if item.get_closest_marker("hvdrun") is not None and not is_plain(item):
+        pytest.fail(
+            "@pytest.mark.hvdrun is for test functions and methods of plain classes: unittest.TestCase, doctests and "
+            "`async def` run as they always do, on no ranks.",
+            pytrace=False,
+        )
+
+
+def is_plain(item: pytest.Item) -> bool:
+    """Whether pytest itself calls the function, and the test is done when the call returns."""
+    is_of_unittest = isinstance(item, pytest.Function) and item.cls is not None and issubclass(item.cls, TestCase)
+    return isinstance(item, pytest.Function) and not is_of_unittest and not iscoroutinefunction(item.obj)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Show a failure as the rank saw it, and not the way in which it came here."""
+    report = yield
+    verdict = item.stash.get(_VERDICT, None)
+    if verdict is not None and call.when == "call" and call.excinfo is not None:  # other phases run here
+        verdict.complete(report)
+    return report
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End the workers."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.close()
+
+
+def get_session(config: pytest.Config) -> "RankedSession":
+    """What has the workers of this run; made for the first test that needs them."""
+    if _SESSION not in config.stash:
+        from hvdrun.testing.session import RankedSession  # noqa: PLC0415 - see the file
+
+        terminal = config.stash.get(_TERMINAL, None) if config.option.usepdb else None
+        config.stash[_SESSION] = RankedSession(config, terminal)
+    return config.stash[_SESSION]

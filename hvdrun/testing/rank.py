@@ -1,0 +1,154 @@
+"""What each rank does with a test: it calls the test, and describes what has become of it. Runs in the workers."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from hvdrun.testing.debugger import debug
+from hvdrun.testing.place import Call, Place
+
+
+class RankOutcome(StrEnum):
+    """What has become of a test on a rank."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    XFAILED = "xfailed"
+    EXITED = "exited"  # pytest.exit(), or the debugger's q: it ends the run
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning that the test has caused; equal on two ranks when it is the same one."""
+
+    message: str
+    category: type[Warning]
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """What pytest's options say.
+
+    traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
+    terminal: for --pdb; None where there is none, or no --pdb.
+    """
+
+    traceback: Any
+    shows_locals: bool
+    is_short: bool = True
+    terminal: str | None = None
+
+
+@dataclass(slots=True)
+class RankReport:
+    """What has become of a test on one rank.
+
+    summary: the exception in a line; "" without one.
+    place: where the rank left the test.
+    shown: the exception as pytest shows it. error: itself, in bytes; None where it cannot be sent.
+    """
+
+    rank: int
+    outcome: RankOutcome = RankOutcome.PASSED
+    summary: str = ""
+    place: Place | None = None
+    shown: Any = None
+    error: bytes | None = None
+    warned: list[Warned] = field(default_factory=list)
+    was_debugged: bool = False
+
+
+class RankFailedError(Exception):
+    """Carries the report of a rank on which the test did not pass; as an exception, so that the others are told."""
+
+    def __init__(self, report: RankReport) -> None:
+        super().__init__(report)
+        self.report = report
+
+
+_OUTCOMES: dict[type[BaseException], RankOutcome] = {
+    pytest.skip.Exception: RankOutcome.SKIPPED,
+    pytest.xfail.Exception: RankOutcome.XFAILED,
+    pytest.exit.Exception: RankOutcome.EXITED,
+}
+_TOLD_BY_TEXT = frozenset({RankOutcome.SKIPPED, RankOutcome.XFAILED, RankOutcome.EXITED})
+_ROOT = Path(__file__).resolve().parents[2]
+_OWN_FOLDERS = tuple(f"{_ROOT / name}{os.sep}" for name in ("hvdrun", "worker_runtime", "rendezvous"))
+
+
+def run_test(function: Callable[..., object], arguments: Mapping[str, Any], style: Style) -> RankReport:
+    """Call the test.
+
+    Raises:
+        RankFailedError: it did not pass.
+    """
+    report = RankReport(int(os.environ["HOROVOD_RANK"]))
+    call = Call(function)
+    with warnings.catch_warnings(record=True) as caught, pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("always")
+        own = {"monkeypatch": patch} if "monkeypatch" in signature(function).parameters else {}
+        try:
+            call.run({**arguments, **own})
+            report.place = call.place
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - reported to pytest
+            describe(report, error, call, style)
+        report.warned = [Warned(str(each.message), each.category, each.filename, each.lineno) for each in caught]
+    if report.outcome in {RankOutcome.FAILED, RankOutcome.EXITED}:
+        raise RankFailedError(report)
+    return report
+
+
+def describe(report: RankReport, error: BaseException, call: Call, style: Style) -> None:
+    """Write into the report what a test has raised; with --pdb the user looks at it first."""
+    report.outcome = _OUTCOMES.get(type(error), RankOutcome.FAILED)
+    report.place = call.find_place(error)
+    info = pytest.ExceptionInfo.from_exception(error)
+    report.summary = str(error) if report.outcome in _TOLD_BY_TEXT else info.exconly(tryshort=True)
+    shown = info.getrepr(
+        style=style.traceback, showlocals=style.shows_locals, tbfilter=leave_out_own if style.is_short else False
+    )
+    report.shown = shown if can_travel(shown) else str(shown)
+    report.error = pack_error(error)
+    if style.terminal is not None and report.rank == 0 and report.outcome is RankOutcome.FAILED:
+        title = f"{shown}\n>>> the test has failed on rank 0: you are in that process"
+        try:
+            report.outcome = RankOutcome.EXITED if debug(style.terminal, title, info.tb) else RankOutcome.FAILED
+            report.was_debugged = True
+        except OSError as refusal:
+            report.summary += f" (--pdb: rank 0 cannot use the terminal {style.terminal}: {refusal.strerror})"
+
+
+def leave_out_own(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type
+    """The traceback without the frames of this project, except where there are no others."""
+    others = info.traceback.filter(lambda entry: not (entry.ishidden(info) or str(entry.path).startswith(_OWN_FOLDERS)))
+    return others or info.traceback
+
+
+def can_travel(value: object) -> bool:
+    """Whether it can be sent."""
+    try:
+        cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return False
+    return True
+
+
+def pack_error(error: BaseException) -> bytes | None:
+    """The bytes of an exception; None where it cannot be sent, or would end the program that reads it."""
+    if not isinstance(error, Exception) or not can_travel(error):
+        return None
+    packed: bytes = cloudpickle.dumps(error)
+    return packed

@@ -1,0 +1,168 @@
+"""The workers of one run of pytest: for each size and each set of options a cluster that stays warm."""
+
+import inspect
+from contextlib import closing
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import pytest
+
+from hvdrun.cluster.answers import Answers
+from hvdrun.cluster.cluster import Cluster
+from hvdrun.cluster.errors import UnsendableError
+from hvdrun.cluster.pickling import read_error, read_result
+from hvdrun.errors import HvdrunError
+from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_travel, run_test
+from hvdrun.testing.verdict import Verdict, decide
+from rendezvous.unsendable import find
+
+DEFAULT_SIZE = 2
+_GRACE_SECONDS = 5.0  # a rank that waits for one that has failed is told; this is for ranks that compute
+_DEBUGGING_SECONDS = 24 * 3600.0
+# What these are for is pytest's own process.
+_BOUND = frozenset(
+    (
+        "cache",
+        "capfd",
+        "capfdbinary",
+        "caplog",
+        "capsys",
+        "capsysbinary",
+        "capteesys",
+        "doctest_namespace",
+        "pytestconfig",
+        "pytester",
+        "record_property",
+        "record_testsuite_property",
+        "record_xml_attribute",
+        "recwarn",
+        "request",
+        "subtests",
+        "testdir",
+    )
+)
+_MADE_ANEW = "monkeypatch"  # on each rank, where it is undone after the test
+
+
+class RankedSession:
+    """Runs tests on ranks, and has their workers.
+
+    terminal: for --pdb; None without it.
+    """
+
+    def __init__(self, config: pytest.Config, terminal: str | None) -> None:
+        option = config.option
+        self._style = Style(read_style(option.tbstyle), option.showlocals, not option.fulltrace, terminal)
+        self._clusters: dict[str, Cluster] = {}
+
+    def run(self, item: pytest.Function, marker: pytest.Mark) -> Verdict:
+        """Run a test on its ranks.
+
+        Raises:
+            pytest.fail.Exception: it cannot be sent there.
+            HvdrunError: there can be no such workers.
+        """
+        cluster = self._find_cluster(marker)
+        arguments = collect_arguments(item)
+        grace_seconds = _GRACE_SECONDS if self._style.terminal is None else _DEBUGGING_SECONDS
+        complaint: str | None = None
+        # By value, since the ranks would import it without pytest's explanations of assertions.
+        cloudpickle.register_pickle_by_value(item.module)
+        try:
+            answers = cluster.call(
+                run_test, (item.obj, arguments, self._style), {}, grace_seconds=grace_seconds, leaves_group=True
+            )
+        except UnsendableError as error:
+            complaint = name_culprit(item, arguments) or str(error)
+        finally:
+            cloudpickle.unregister_pickle_by_value(item.module)
+        if complaint is not None:
+            pytest.fail(f"the test cannot run on other ranks: {complaint}", pytrace=False)
+        return judge(answers, cluster.size)
+
+    def close(self) -> None:
+        """End all workers."""
+        clusters, self._clusters = self._clusters, {}
+        for cluster in clusters.values():
+            cluster.close()
+
+    def _find_cluster(self, marker: pytest.Mark) -> Cluster:
+        if marker.args:
+            pytest.fail("@pytest.mark.hvdrun takes keywords: write @pytest.mark.hvdrun(np=2).", pytrace=False)
+        options = {"np": DEFAULT_SIZE, **marker.kwargs}
+        key = repr(sorted(options.items()))
+        if key not in self._clusters:
+            self._clusters[key] = make_cluster(options)
+        return self._clusters[key]
+
+
+def make_cluster(options: dict[str, Any]) -> Cluster:
+    """The workers that a marker asks for; they start with the first test.
+
+    Raises:
+        pytest.fail.Exception: there can be none.
+    """
+    try:
+        return Cluster(**options)
+    except (HvdrunError, TypeError) as error:
+        sentence = f"@pytest.mark.hvdrun: {error}"
+    pytest.fail(sentence, pytrace=False)
+
+
+def read_style(name: str) -> str:
+    """The style of `ExceptionInfo.getrepr` for pytest's --tb."""
+    return {"auto": "long", "line": "short"}.get(name, name)
+
+
+def collect_arguments(item: pytest.Function) -> dict[str, Any]:
+    """The fixtures and parameters that a test asks for.
+
+    Raises:
+        pytest.fail.Exception: one of them means nothing on another rank.
+    """
+    names = [name for name in inspect.signature(item.obj).parameters if name in item.funcargs]
+    bound = next((name for name in names if name in _BOUND), None)
+    if bound is not None:
+        pytest.fail(
+            f"the fixture {bound!r} belongs to pytest's own process, and means nothing on the ranks of a test with "
+            "@pytest.mark.hvdrun: leave it out, or use it in a test without the marker.",
+            pytrace=False,
+        )
+    return {name: item.funcargs[name] for name in names if name != _MADE_ANEW}
+
+
+def name_culprit(item: pytest.Function, arguments: dict[str, Any]) -> str | None:
+    """One sentence for the first fixture that cannot be sent, or for what in the test cannot."""
+    for name, value in arguments.items():
+        if not can_travel(value):
+            return (
+                f"{find(f'the fixture {name!r}', value, can_travel)}. Make it inside the test, or give the test what "
+                "it is made from."
+            )
+    if not can_travel(item.obj):
+        return f"{find(item.name, item.obj, can_travel)}. Make it inside the test."
+    return None
+
+
+def judge(answers: Answers, size: int) -> Verdict:
+    """What has come back of a test, as one result; the answers can be read once."""
+    reports: list[RankReport] = []
+    causes: list[RankReport] = []
+    error: BaseException | None = None
+    for outcome in answers.delivered:
+        with closing(outcome.body):
+            found = read_error(outcome) if outcome.failed else read_result(outcome)
+        if isinstance(found, RankFailedError):
+            found = found.report
+        if not isinstance(found, RankReport):
+            error = error or found  # it could not even begin
+            continue
+        reports.append(found)
+        if not outcome.follows_another:
+            causes.append(found)
+    first = decide(causes, size)
+    if first is None or first.outcome is not RankOutcome.FAILED:
+        error = error or answers.explain_end()  # a worker that has died comes before what follows from that
+    if error is None and first is None:
+        first = decide(reports, size)
+    return Verdict(reports, first, error)

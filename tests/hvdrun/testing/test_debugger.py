@@ -1,0 +1,44 @@
+"""`pytest --pdb` at a terminal: the debugger stops where rank 0 has failed."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hvdrun.testing.debugger import debug
+from tests.hvdrun.testing.terminal import Terminal
+
+pytestmark = pytest.mark.system
+
+TESTS = """
+import pytest
+pytestmark = pytest.mark.hvdrun(np=2)
+def test_first():
+    import os
+    secret = int(os.environ["HOROVOD_RANK"]) + 41
+    assert secret == 0
+def test_second(): assert 0
+def test_third(): pass
+"""
+
+
+def test_pdb_stops_on_rank_0_and_c_goes_on_and_q_ends_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_debugged.py").write_text(TESTS)
+    words = ["-p", "no:randomly", "-p", "no:cacheprovider", "--pdb", "test_debugged.py"]
+    terminal = Terminal([sys.executable, "-m", "pytest", *words], tmp_path)
+    terminal.wait_for("(Pdb) ")
+    assert "you are in that process" in terminal.shown
+    terminal.type("p secret\n")
+    terminal.wait_for("41")
+    terminal.wait_for("(Pdb) ")
+    terminal.type("c\n")
+    terminal.wait_for("(Pdb) ")
+    terminal.type("q\n")
+    assert terminal.end() == pytest.ExitCode.INTERRUPTED, terminal.shown
+    assert "Quitting debugger" in terminal.shown
+    assert "1 failed" in terminal.shown
+
+
+def test_a_terminal_that_cannot_be_opened_raises(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        debug(str(tmp_path / "none"), "", None)

@@ -1,0 +1,50 @@
+"""One result of what has become of a test on several ranks."""
+
+import pytest
+
+from hvdrun.testing.place import Place
+from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, run_test
+from hvdrun.testing.verdict import Verdict, decide, read_error, tell
+
+STYLE = Style("short", shows_locals=False)
+P, F, S, X = RankOutcome.PASSED, RankOutcome.FAILED, RankOutcome.SKIPPED, RankOutcome.XFAILED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "decides"),
+    [([P, P], None), ([S, P], None), ([S, S], 0), ([P, F], 1), ([S, F], 1), ([X, P], 0), ([X, F], 1), ([F, F], 0)],
+)
+def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
+    outcomes: list[RankOutcome], decides: int | None
+) -> None:
+    reports = [RankReport(rank, outcome) for rank, outcome in enumerate(outcomes)]
+    found = decide(reports, len(reports))
+    assert (found and found.rank) == decides
+
+
+def test_each_rank_is_told_with_its_place() -> None:
+    assert tell(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
+    assert tell(RankReport(1, F, "ValueError: bad", Place("test_a.py", 4))) == "failed at test_a.py:4: ValueError: bad"
+
+
+def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ValueError("bad")
+
+    monkeypatch.setenv("HOROVOD_RANK", "1")
+    with pytest.raises(RankFailedError) as caught:
+        run_test(fail, {}, STYLE)
+    report = caught.value.report
+    assert (report.rank, report.outcome, report.summary) == (1, F, "ValueError: bad")
+    error = read_error(report)
+    assert isinstance(error, ValueError)
+    with pytest.raises(ValueError, match="bad"):
+        Verdict([report], report).announce()
+
+
+def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOROVOD_RANK", "0")
+    report = run_test(pytest.skip, {"reason": "no GPU"}, STYLE)
+    assert (report.outcome, report.summary) == (S, "no GPU")
+    with pytest.raises(pytest.skip.Exception, match="no GPU"):
+        Verdict([report], report).announce()
