@@ -49,7 +49,7 @@ class Roster:
         self._parameters: frozenset[torch.Tensor] = frozenset()  # of the entries
 
     def update(self, passes: int) -> bool:
-        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether there was any.
+        """Take in what was added or unfrozen, let go of what is gone, or frozen without a gradient; whether any was.
 
         Args:
             passes: how many backward passes a new one waits for.
