@@ -117,15 +117,19 @@ class Attempt:
         signature = terms.question.signature
         works: Sequence[Work] = ()
         self._owner.note_release(terms)
-        if not signature.payload_dtype and signature.kind is not Kind.COMMIT:
-            begun = self.runner.start(handle.operation, terms)
-            if isinstance(begun, RuntimeError):
-                self.runner.interrupt()
-                begun = (FailedWork(begun),)
-            works = begun
-        with self._lock:
-            if not self._is_over:
-                handle.begin(terms, works, payload)
+        try:
+            if not signature.payload_dtype and signature.kind is not Kind.COMMIT:
+                begun = self.runner.start(handle.operation, terms)
+                if isinstance(begun, RuntimeError):
+                    self.runner.interrupt()
+                    begun = (FailedWork(begun),)
+                works = begun
+            with self._lock:
+                if not self._is_over:
+                    handle.begin(terms, works, payload)
+        except BaseException:  # of a signal's handler, before the handle had what was begun
+            self.runner.is_unsure = True
+            raise
 
     def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: Unpack) -> bool:
         """Finish operations that were released together. For the driver."""

@@ -24,6 +24,8 @@ class Runner:
         rank: of this worker.
         groups: None in a world of one.
         sets: which it changes.
+
+    is_unsure: something was begun of which nothing is known.
     """
 
     def __init__(self, rank: int, groups: TorchGroups | None, sets: ProcessSets) -> None:
@@ -32,7 +34,7 @@ class Runner:
         self._sets = sets
         self._neutral: list[Sequence[Work]] = []
         self._loose: list[Sequence[Work]] = []  # of operations that have failed
-        self._is_unsure = False  # something was begun of which nothing is known
+        self.is_unsure = False
 
     def start(self, operation: Operation[object], terms: Release) -> Sequence[Work] | RuntimeError:
         """Begin to communicate; the error when that cannot be begun, without the frames that hold the group."""
@@ -45,10 +47,10 @@ class Runner:
             version = self._sets.version(question.process_set)
             return operation.start(groups.find(version, terms.members, question.signature.device), terms)
         except RuntimeError as error:
-            self._is_unsure = True
+            self.is_unsure = True
             return error.with_traceback(None)
         except BaseException:  # an exception of a signal's handler
-            self._is_unsure = True
+            self.is_unsure = True
             raise
 
     def take_part(self, terms: Release, device: torch.device | None = None) -> RuntimeError | None:
@@ -61,12 +63,15 @@ class Runner:
         if terms.question.signature.payload_dtype:
             return None  # nobody communicates: the others would not come to connect a group
         self._neutral = [works for works in self._neutral if not all(work.is_completed() for work in works)]
-        works = self.start(
-            make_neutral(terms, self._rank, device if terms.question.signature.device != "cpu" else None), terms
-        )
-        if isinstance(works, RuntimeError):
-            return works
-        self._neutral.append(works)
+        neutral = make_neutral(terms, self._rank, device if terms.question.signature.device != "cpu" else None)
+        try:
+            works = self.start(neutral, terms)
+            if isinstance(works, RuntimeError):
+                return works
+            self._neutral.append(works)
+        except BaseException:  # of a signal's handler, before anybody had what was begun
+            self.is_unsure = True
+            raise
         return None
 
     def change_sets(self, terms: Release) -> None:
@@ -105,7 +110,7 @@ class Runner:
             return True
         deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
         begun = (*running, *self._neutral, *self._loose)
-        if self._is_unsure or not _end_all(begun, deadline_seconds):
+        if self.is_unsure or not _end_all(begun, deadline_seconds):
             groups.abandon()  # to destroy them would be to wait for what gloo has forgotten
             return False
         for works in self._neutral:

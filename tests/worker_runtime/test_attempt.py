@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -76,6 +77,14 @@ def test_what_is_released_after_the_end_does_not_begin(attempt: Attempt, owner: 
     attempt.refuse(handle, "the ranks do not agree")
     assert not handle.is_answered
     assert owner.told == ["released x"]
+
+
+def test_what_was_begun_when_a_signal_s_handler_raises_is_not_waited_for(attempt: Attempt) -> None:
+    handle = make_handle()
+    with mock.patch.object(Handle, "begin", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        attempt.perform(handle, make_terms(handle), ANSWER)
+    assert attempt.runner.is_unsure  # else its group would be destroyed, which waits for what nobody knows of
+    assert not attempt.runner.close(())
 
 
 def test_results_of_a_burst_count_only_before_the_end(attempt: Attempt, owner: Owner) -> None:
