@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from unittest.mock import Mock, call
+from unittest.mock import Mock, call, patch
 
 import pytest
 import torch
@@ -188,3 +188,16 @@ def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseExc
             runner.start(operation, terms)
     assert not runner.close([])
     assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]
+
+
+def test_what_a_joined_rank_had_begun_when_a_signal_s_handler_raised_is_given_up() -> None:
+    groups = Mock()
+    runner = Runner(0, groups, ProcessSets(0, 2))
+    with (
+        patch.object(runner, "start", return_value=(Pending(),)),
+        patch.object(runner_module, "isinstance", side_effect=KeyboardInterrupt, create=True),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        runner.take_part(make_terms(Kind.ALLREDUCE))
+    assert not runner.close([])
+    assert groups.mock_calls == [call.abandon()]
