@@ -15,7 +15,8 @@ def test_shared_memory_takes_temporary_files_where_no_other_folder_can(
 ) -> None:
     memory = tmp_path / "memory"
     memory.mkdir()
-    monkeypatch.delenv("TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "")  # else what the program sets would stay for other tests
+    monkeypatch.delenv("TMPDIR")
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / candidate)])
     monkeypatch.setattr(process_start, "_SHARED_MEMORY", str(memory))
