@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.capacity import find_missing_cpus
 from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
@@ -242,6 +243,8 @@ async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     begin = await prepare(orders, output)
     if begin is None:
         return Ending.LAUNCHER_GONE
+    if (missing := find_missing_cpus(os.environ)) is not None:
+        output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
     return await Agent(begin, choose_folder(os.environ), output).run(orders)
