@@ -43,7 +43,7 @@ def make_job(
 
     Args:
         typed: what was given to options, by dest.
-        command: the user's.
+        command: the user's; none where the file may have it.
         environment: of hvdrun.
         complete: the command line as it would be with -np.
         like_horovod: what means nothing in the file, or in a job that is not elastic, is only remarked on.
@@ -51,7 +51,8 @@ def make_job(
     Raises:
         HvdrunError: the job is impossible, or names what does not exist.
     """
-    settled, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    settled, filed_command, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    command = command or filed_command
     if settled.values["size"] is None:
         raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(settled.values)}")
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
@@ -60,26 +61,27 @@ def make_job(
         from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
 
         of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.elasticity is None else ()
-        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given))
+        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
     return replace(spec, remarks=(*spec.remarks, *remarks))
 
 
 def settle_request(
     typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
-) -> tuple[Settled, tuple[str, ...]]:
-    """All options' values, and what to say of them; see `make_job`.
+) -> tuple[Settled, tuple[str, ...], tuple[str, ...]]:
+    """All options' values, the file's command, and what to say of all that; see `make_job`.
 
     Raises:
         HvdrunError: one cannot be read.
     """
     remarks: list[str] = []
+    command: tuple[str, ...] = ()
     filed: dict[str, Given] = {}
     sources: Mapping[str, str] = {}
     if "config_file" in typed:
         from hvdrun.configuration.reading import read_configuration  # noqa: PLC0415 - few jobs have a file
 
         found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
-        filed, sources = found.given, found.sources
+        filed, sources, command = found.given, found.sources, found.command
         remarks.extend(found.remarks)
     settled = settle(typed, filed, environment, sources)
     if like_horovod:
@@ -87,7 +89,7 @@ def settle_request(
         settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
         if idle:
             remarks.append(f"{', '.join(idle.values())} without effect: the workers of this job stay the same.")
-    return settled, tuple(remarks)
+    return settled, command, tuple(remarks)
 
 
 def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:
