@@ -3,7 +3,7 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -82,7 +82,14 @@ def pack(
 
     Raises:
         UnsendableError: something of it cannot be pickled; says what.
+        TypeError: they are no function and no arguments.
     """
+    if not callable(function):
+        raise TypeError(
+            f"a function is needed, not {type(function).__name__}: write run(train, args=(2,)) for train(2)."
+        )
+    if not isinstance(arguments, Iterable) or not isinstance(keywords, Mapping):
+        raise TypeError("args is a tuple and kwargs a dictionary: write run(train, args=(2,)) for train(2).")
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
         pickle.dump((list_paths(), begins_anew, is_last, leaves_group, modules), file)
         pickler = _Pickler(file)

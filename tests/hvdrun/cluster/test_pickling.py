@@ -81,6 +81,20 @@ def test_what_cannot_be_sent_is_named() -> None:
         pack(print, (1,), {"end": [LOCK]}, begins_anew=False, is_last=True)
 
 
+@pytest.mark.parametrize("task", [(3, (), {}), (print, 2, {}), (print, (), 2)])
+def test_what_is_no_function_with_arguments_is_refused_before_a_job_starts(task: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"write run\(train, args=\(2,\)\) for train\(2\)"):
+        pack(*task)
+
+
+@pytest.mark.parametrize(("name", "notes"), [("pickle", 1), ("nobodys_module", 0), (None, 0)])
+def test_a_module_that_a_worker_lacks_is_said_with_what_to_do(name: str | None, notes: int) -> None:
+    error = read_error(deliver("ModuleNotFoundError", "", "", pickle.dumps(ModuleNotFoundError("none", name=name))))
+    found = getattr(error, "__notes__", [])
+    assert len(found) == notes
+    assert all("Install it on the host of rank 3" in note for note in found)
+
+
 def test_an_exception_is_raised_itself_with_the_traceback_of_its_worker_as_cause() -> None:
     error = read_error(deliver("KeyError", "'a'", "Traceback: line 7\n", pickle.dumps(KeyError("a"))))
     assert isinstance(error, KeyError)
