@@ -36,7 +36,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
             return
         self._seen.add(name)
         module = sys.modules.get(name)
-        if module is not None and not can_be_found(module):
+        is_sent = name in cloudpickle.list_registry_pickle_by_value()  # its caller has seen to it
+        if module is not None and not is_sent and not can_be_found(module):
             cloudpickle.register_pickle_by_value(module)
             self.lost[name] = module
 

@@ -6,6 +6,7 @@ import sys
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -50,6 +51,17 @@ def test_a_function_of_a_module_that_nobody_finds_by_its_name_goes_by_value(tmp_
         del sys.modules[module.__name__]
     assert run_elsewhere(read_all(body)) == "8"
     assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_a_module_that_the_caller_sends_by_value_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("nowhere_at_all")
+    module.__file__ = "/nowhere/at_all.py"
+    exec("def add(y):\n    return 3 + y\n", module.__dict__)  # noqa: S102 - our own
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cloudpickle.register_pickle_by_value(module)
+    body = pack(module.add, (1,), {})
+    cloudpickle.unregister_pickle_by_value(module)
+    assert run_elsewhere(read_all(body)) == "4"
 
 
 def test_modules_that_workers_have_go_by_their_names() -> None:
