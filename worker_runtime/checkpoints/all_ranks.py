@@ -65,8 +65,7 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
         HorovodInternalError: a rank has gone.
     """
-    taken = random_states.take()
-    random = allgather_object(taken, "checkpoint.random") if RUNTIME.is_initialized else [taken]
+    random = _gather(random_states.take(), "checkpoint.random")
     trouble = ""
     if rank == 0:
         try:
@@ -100,8 +99,10 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         HorovodInternalError: a rank has gone.
     """
     found, trouble = None, ""
+    seen = _gather(CheckpointFolder(folder).find_newest_number(), "checkpoint.newest")
     if rank == 0:
         try:
+            _check_shared(folder, seen)
             found = _read(state, folder)
         except CheckpointError as error:
             trouble = str(error)
@@ -110,13 +111,28 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
     if found is None:
         return False
     state.sync()
-    if len(found.random) == (RUNTIME.executor.size if RUNTIME.is_initialized else 1):
+    if len(found.random) == len(seen):
         restore_random = partial(random_states.put_back, found.random[rank])
         restore_random()
         state.resume_course(found.course, restore_random)
     else:
         state.adapt()
     return True
+
+
+def _gather(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
+    """Those of all ranks; a program that is no job is alone."""
+    return allgather_object(value, name) if RUNTIME.is_initialized else [value]
+
+
+def _check_shared(folder: Path, seen: list[int]) -> None:
+    """Raise where rank 0 would miss what another rank sees: it would silently begin anew, or too early."""
+    newest = max(seen)
+    if newest > seen[0]:
+        raise CheckpointError(
+            f"rank {seen.index(newest)} sees a newer checkpoint in {folder} than rank 0 does; give a folder that all "
+            "hosts share, or remove what is left there of another job"
+        )
 
 
 def _read(state: Keepable, folder: Path) -> Found | None:

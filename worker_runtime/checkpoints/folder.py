@@ -67,6 +67,12 @@ class CheckpointFolder:
             ) from error
         return path
 
+    def find_newest_number(self) -> int:
+        """Of the newest checkpoint that can be seen from here, whole or not; 0 where none can be."""
+        with suppress(OSError):
+            return max((number for number, _ in self._list()), default=0)
+        return 0
+
     def find_newest(self, tell: Callable[[str], None]) -> Path | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
