@@ -43,7 +43,7 @@ class Net(torch.nn.Module):
 class Training:
     """One job's: made anew, with a seed of each rank's own."""
 
-    def __init__(self, seed: int, width: int, how: str, samples: int = 23) -> None:
+    def __init__(self, seed: int, width: int, how: str, samples: int) -> None:
         for set_seed in (torch.manual_seed, random.seed, np.random.seed):
             set_seed(seed + hvd.rank())
         model = Net(width)
@@ -92,18 +92,18 @@ def describe(training: Training) -> list[torch.Tensor]:
     return [tensor.clone() for tensor in (*state.model.state_dict().values(), *momenta)]
 
 
-def compare_resumed(folder: str, width: int, how: str, count: int) -> list[int]:
+def compare_resumed(folder: str, width: int, how: str, samples: int, stops: int) -> list[int]:
     """At which steps a stop has made a difference, of as many as are asked for."""
-    whole = Training(0, width, how)
+    whole = Training(0, width, how, samples)
     whole.state.sync()
     steps = whole.train(Path(folder))
     choose, different = random.Random(7), []  # noqa: S311 - no secret
-    for _ in range(count):
+    for _ in range(stops):
         stop = choose.randint(1, steps - 1)
-        stopped = Training(0, width, how)
+        stopped = Training(0, width, how, samples)
         stopped.state.sync()
         stopped.train(Path(folder), stop)
-        resumed = Training(99, width, how)
+        resumed = Training(99, width, how, samples)
         assert resumed.state.load(folder)
         assert resumed.train(Path(folder)) == steps - stop
         pairs = zip(describe(whole), describe(resumed), strict=True)
@@ -113,17 +113,26 @@ def compare_resumed(folder: str, width: int, how: str, count: int) -> list[int]:
     return different
 
 
-@pytest.mark.parametrize(("size", "width", "how"), [(2, 16, "by hand"), (2, 16, "prepared"), (3, 300, "by hand")])
+@pytest.mark.parametrize(
+    ("size", "arguments"),
+    [
+        (2, (16, "by hand", 23, 3)),
+        (2, (16, "prepared", 23, 3)),
+        (3, (300, "by hand", 23, 2)),
+        pytest.param(2, (16, "by hand", 101, 50), marks=pytest.mark.nightly),
+        pytest.param(3, (16, "prepared", 101, 50), marks=pytest.mark.nightly),
+    ],
+)
 def test_a_resumed_training_of_the_same_size_is_equal_to_the_last_bit(
-    ranks: RankPool, tmp_path: Path, size: int, width: int, how: str
+    ranks: RankPool, tmp_path: Path, size: int, arguments: tuple[object, ...]
 ) -> None:
     """With 300 columns gradients travel in buckets of which gloo sums the parts in different orders."""
-    assert ranks.run(compare_resumed, str(tmp_path), width, how, 3, size=size) == [[]] * size
+    assert ranks.run(compare_resumed, str(tmp_path), *arguments, size=size) == [[]] * size
 
 
 def train_part(folder: str, stop: int) -> tuple[list[int], int]:
     """Train from where the folder says, 30 samples an epoch, and save after so many steps."""
-    training = Training(0, 4, "by hand", samples=30)
+    training = Training(0, 4, "by hand", 30)
     resets: list[int] = []
     training.state.register_reset_callbacks([lambda: resets.append(hvd.size())])
     assert training.state.load(folder) is any(Path(folder).iterdir())
