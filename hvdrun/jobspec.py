@@ -13,7 +13,7 @@ from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
 from hvdrun.joining.request import Joining
 from rendezvous.backend import Backend
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.placement import place
 
@@ -78,6 +78,7 @@ class JobSpec:
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
+    checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
     horovod_shim: what `import horovod` means in the workers.
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     marks_as_horovod: the marks are those of Horovod's launcher.
@@ -112,6 +113,7 @@ class JobSpec:
     stdin_rank: int | None = None
     prefork: bool = True
     backend: Backend | None = None
+    checkpoint: Path | None = None
     horovod_shim: ShimMode = ShimMode.AUTO
     marks_ranks: bool = True
     marks_times: bool = False
@@ -203,7 +205,8 @@ class JobSpec:
     @property
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
-        chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
+        named = ((BACKEND, self.backend), (CHECKPOINT, self.checkpoint))
+        chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
         return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen, **mode}
 

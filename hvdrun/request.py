@@ -141,6 +141,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
         backend=values["backend"],
+        checkpoint=None if values["checkpoint"] is None else here / values["checkpoint"],
         horovod_shim=values["horovod_shim"],
         marks_ranks=not values["no_prefix"],
         marks_times=values["marks_times"],

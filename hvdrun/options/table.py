@@ -7,7 +7,7 @@ from hvdrun.horovod_path import ShimMode
 from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
 from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
-from hvdrun.options.files import CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
+from hvdrun.options.files import CHECKPOINT, CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
 from hvdrun.options.joining import JOINING
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
@@ -84,6 +84,7 @@ _WORKERS = (
         metavar="DIR",
         wanted="the name of a folder, as in --wdir /work",
     ),
+    CHECKPOINT,
     Option(
         flags=("--no-prefork",),
         dest="no_prefork",
