@@ -20,14 +20,6 @@ _CHUNK = 65536
 _PRELOAD = Path(__file__).with_name("preload")
 # What is around the tests must not be taken for what is under test.
 _FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_", "SLURM_", "PBS_", "LSB_", "K_MPI_")
-    "HVD_",
-    "HOROVOD_",
-    "GITHUB_",
-    "SLURM_",
-    "PBS_",
-    "LSB_",
-    "K_MPI_",
-)  # what is around the tests must not be taken for what is under test
 
 
 @dataclass(frozen=True, slots=True)
