@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hvdrun import horovod_path
 from hvdrun.agent.binding import BindTo
+from hvdrun.allocation.allocation import Allocation
 from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
@@ -42,7 +43,8 @@ class SshOptions:
 class RemoteSide:
     """The hosts of a job that are not this machine, and what is different there.
 
-    hosts: their names, as the job has them.
+    hosts: their names, as the job has them. With --agent-prefix all hosts are such.
+    here: those of them that are this machine all the same.
     command: what their workers execute.
     interpreter: the Python that their agents are started with, an absolute path; "" where there are no such hosts.
     """
@@ -50,6 +52,7 @@ class RemoteSide:
     hosts: frozenset[str] = frozenset()
     command: tuple[str, ...] = ()
     interpreter: str = ""
+    here: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class JobSpec:
     remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
     remote_python: what replaces a bare `python` there, an absolute path; None for the path that it has here.
     remote_prefix: what the shell there does before it starts an agent.
+    rsh: the words of a command that reaches these hosts in place of hvdrun's own SSH; none for that.
+    agent_prefix: the words of a program that runs the agents of all hosts, in a container for example.
+    allocation: what a scheduler has given to the job; None where the user has named its hosts.
     ssh: how these hosts are connected to.
     users: by host, the user to log in as, where one was given.
     interfaces: the network interfaces to use between hosts, the preferred one first; none leaves it to what is proven.
@@ -101,6 +107,9 @@ class JobSpec:
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
+    rsh: tuple[str, ...] = ()
+    agent_prefix: tuple[str, ...] = ()
+    allocation: Allocation | None = None
     ssh: SshOptions = SshOptions()
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
@@ -182,7 +191,7 @@ class JobSpec:
     @property
     def leaves_paths(self) -> bool:
         """The hosts that are not this machine know by themselves where programs are."""
-        return self.remote_prefix is not None or self.joining is not None
+        return self.remote_prefix is not None or bool(self.agent_prefix) or self.joining is not None
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.
