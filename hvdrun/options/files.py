@@ -2,6 +2,7 @@
 
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import parse_path
+from rendezvous.bootstrap import CHECKPOINT as CHECKPOINT_VARIABLE
 
 OUTPUT_FILENAME = Option(
     flags=("--output-filename",),
@@ -12,6 +13,18 @@ OUTPUT_FILENAME = Option(
     parse=parse_path,
     metavar="DIR",
     wanted="the name of a folder, as in --output-filename logs",
+)
+
+CHECKPOINT = Option(
+    flags=("--checkpoint",),
+    dest="checkpoint",
+    group=Group.WORKERS,
+    help="The folder of the job's checkpoints, which all hosts share. A function under hvd.elastic.run begins with the "
+    "newest one, and writes one when the job is told to stop.",
+    parse=parse_path,
+    metavar="DIR",
+    wanted="the name of a folder, as in --checkpoint /shared/run1",
+    environment=CHECKPOINT_VARIABLE,
 )
 
 CONFIG_FILE = Option(
