@@ -26,6 +26,11 @@ HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the lau
 BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
 
 
+def name_stop_file(socket: Path) -> Path:
+    """What an agent makes beside its socket when a stop notice has come for the job."""
+    return socket.with_name("stopping")
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
     """What a worker must know to join its job.
