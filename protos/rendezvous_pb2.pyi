@@ -183,6 +183,7 @@ class JoinRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     INTERPRETER_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """the last generation this worker was a member of; 0 at first"""
     interpreter: _builtins.bytes
@@ -193,6 +194,10 @@ class JoinRequest(_message.Message):
     def report(self) -> Global___StateReport:
         """none: it begins"""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinRequest]:
+        """from an agent: of other workers of its host, who join at the same time"""
+
     def __init__(
         self,
         *,
@@ -200,10 +205,11 @@ class JoinRequest(_message.Message):
         after: _builtins.int = ...,
         interpreter: _builtins.bytes = ...,
         report: Global___StateReport | None = ...,
+        others: _abc.Iterable[Global___JoinRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "report", b"report", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "others", b"others", "report", b"report", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,7 +330,9 @@ class Verdict(_message.Message):
     @_builtins.property
     def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
     @_builtins.property
-    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """runs of consecutive ranks, each as its first rank and its length"""
+
     def __init__(
         self,
         *,
@@ -356,7 +364,9 @@ class Done(_message.Message):
     name: _builtins.str
     answer: _builtins.bytes
     @_builtins.property
-    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """likewise"""
+
     def __init__(
         self,
         *,
