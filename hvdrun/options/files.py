@@ -31,8 +31,9 @@ CONFIG_FILE = Option(
     flags=("--config-file",),
     dest="config_file",
     group=Group.OTHER,
-    help="Read options from this file, YAML or TOML, with their long names as keys, as in np: 8. What is typed comes "
-    "before the file, the file before the environment. Horovod's sections are understood.",
+    help="Read options from this file, YAML or TOML, with their long names as keys, as in np: 8, and the command, as "
+    "in command: python train.py. What is typed comes before the file, the file before the environment. Horovod's "
+    "sections are understood.",
     parse=parse_path,
     metavar="FILE",
     wanted="the name of a file, as in --config-file job.yaml",
@@ -41,7 +42,8 @@ WRITE_CONFIG = Option(
     flags=("--write-config",),
     dest="write_config",
     group=Group.OTHER,
-    help="Write such a file with the options given, wherever from; with --dry-run nothing else is done.",
+    help="Write such a file with the options and the command given, wherever from; with --dry-run nothing else is "
+    "done.",
     parse=parse_path,
     metavar="FILE",
     wanted="the name of a file, as in --write-config job.yaml",
