@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.capacity import find_missing_cpus
 from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
@@ -249,6 +250,8 @@ async def serve(
     if isinstance(begin, Ending):
         return begin
     note_begin(begin)
+    if (missing := find_missing_cpus(os.environ)) is not None:
+        output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
     return await Agent(begin, choose_folder(os.environ), output).run(orders)
