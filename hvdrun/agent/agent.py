@@ -11,6 +11,8 @@ later it does so whenever another host is to join. Other hosts may take long to 
 launcher goes on to say so.
 
 gRPC is imported when the first workers have been started: it takes a tenth of a second that they need not wait for.
+
+Long because all that comes to an agent (orders, signals, the end of its launcher) meets here.
 """
 
 import asyncio
