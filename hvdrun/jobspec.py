@@ -12,8 +12,9 @@ from hvdrun.allocation.allocation import Allocation
 from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
+from hvdrun.joining.request import Joining
 from rendezvous.backend import Backend
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.placement import place
 
@@ -62,6 +63,7 @@ class JobSpec:
     size: how many workers; in an elastic job, with how many it starts.
     hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it. Where a
         script names them, those that are known.
+    joining: how the hosts come by themselves, so that they are not known before; None where they are named.
     elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
     directory: the workers' working directory, on every host.
     remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
@@ -82,6 +84,7 @@ class JobSpec:
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
+    checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
     horovod_shim: what `import horovod` means in the workers.
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     marks_as_horovod: the marks are those of Horovod's launcher.
@@ -100,6 +103,7 @@ class JobSpec:
     hosts: tuple[Host, ...]
     directory: Path
     elasticity: Elasticity | None = None
+    joining: Joining | None = None
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
@@ -118,6 +122,7 @@ class JobSpec:
     stdin_rank: int | None = None
     prefork: bool = True
     backend: Backend | None = None
+    checkpoint: Path | None = None
     horovod_shim: ShimMode = ShimMode.AUTO
     marks_ranks: bool = True
     marks_times: bool = False
@@ -170,8 +175,23 @@ class JobSpec:
 
     @property
     def discovers(self) -> bool:
-        """A script names its hosts, which may change."""
-        return self.elasticity is not None and self.elasticity.script is not None
+        """Its hosts are not known at the start: a script names them, or they come by themselves."""
+        return self.joining is not None or self.script is not None
+
+    @property
+    def script(self) -> str | None:
+        """What names its hosts, again and again, where something does."""
+        return None if self.elasticity is None else self.elasticity.script
+
+    @property
+    def stays_inside(self) -> bool:
+        """All its hosts are this machine, as far as they are known."""
+        return not self.remote.hosts or (self.joining is not None and self.joining.is_inside)
+
+    @property
+    def leaves_paths(self) -> bool:
+        """The hosts that are not this machine know by themselves where programs are."""
+        return self.remote_prefix is not None or bool(self.agent_prefix) or self.joining is not None
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.
@@ -187,11 +207,6 @@ class JobSpec:
         """The host is not this machine."""
         return host in self.remote.hosts
 
-    @property
-    def is_prefixed(self) -> bool:
-        """What runs before the agents on other hosts says where programs are, which is not said from here then."""
-        return self.remote_prefix is not None or bool(self.agent_prefix)
-
     def command_on(self, host: str) -> tuple[str, ...]:
         """What the workers of this host execute."""
         return self.remote.command if self.is_remote(host) else self.command
@@ -199,7 +214,8 @@ class JobSpec:
     @property
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
-        chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
+        named = ((BACKEND, self.backend), (CHECKPOINT, self.checkpoint))
+        chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
         return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen, **mode}
 

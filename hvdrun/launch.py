@@ -29,8 +29,8 @@ from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
-from rendezvous.core.events import Exited, Lost, Stopped
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
+from rendezvous.core.events import Exited, Lost, Noticed, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
@@ -39,6 +39,7 @@ from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, W
 if TYPE_CHECKING:
     from hvdrun.cluster.desk import Desk
     from hvdrun.elastic_hosts import ElasticHosts
+    from hvdrun.joining.roster import Roster
     from rendezvous.authority import Authority
     from rendezvous.server import Server
 
@@ -59,7 +60,11 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     """
 
     async def run() -> Outcome:
-        return await Job(spec, console, desk).run()
+        if spec.joining is None:
+            return await Job(spec, console, desk).run()
+        from hvdrun.joining.reception import receive  # noqa: PLC0415 - other jobs go to their hosts
+
+        return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
 
     outcome = asyncio.run(run())
     if outcome.is_interrupt:
@@ -70,7 +75,9 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 class Job:
     """One job from its agents' start to its last line of output."""
 
-    def __init__(self, spec: JobSpec, console: Console, desk: "Desk | None" = None) -> None:
+    def __init__(
+        self, spec: JobSpec, console: Console, desk: "Desk | None" = None, roster: "Roster | None" = None
+    ) -> None:
         around = name_origin(os.environ)
         token = secrets.token_hex(8)
         self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
@@ -80,7 +87,8 @@ class Job:
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
         patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._transports = Transports()
+        self._roster = roster
+        self._transports = Transports(roster)
         transports = {host: self._transports.make(host, spec) for host in hosts}
         self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
@@ -110,7 +118,7 @@ class Job:
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
             self._server, authority = await self._make_server(stack)
             self._is_serving = True
-            signals.enter_context(answer_signals(self._stop, self._suspend))
+            signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
             stack.callback(self._note_closing)
             self._output.open()
             if self._desk is not None:
@@ -179,6 +187,7 @@ class Job:
             reach=self._transports.make,
             notice=self._console.notice,
             verbose=self._console.verbose,
+            roster=self._roster,
         )
         await self._elastic.run()
 
@@ -192,10 +201,15 @@ class Job:
                 self._fleet.order(effect)
             case Terminate():
                 self._terminate(effect)
-            case Dismiss(host):
+            case Dismiss():
                 self._narrator.note_dismissal(effect)
                 if self._elastic is not None:
-                    self._elastic.dismiss(host)
+                    self._elastic.dismiss(effect)
+            case Notify(host, reason):
+                self._start_line.close()
+                self._console.notice(f"{reason}.")
+                if host is None:
+                    self._fleet.stop()
             case Finish(outcome) if not self._outcome.done():
                 self._narrator.decide()
                 self._outcome.set_result(outcome)
@@ -275,6 +289,10 @@ class Job:
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
+
+    def _note_notice(self) -> None:
+        if not self._is_closing:
+            self._server.tell(Noticed(None))
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""

@@ -139,7 +139,7 @@ def _plan_host(
 ) -> HostPlan:
     is_remote = spec.is_remote(host)
     command = spec.command_on(host)
-    prefixed = spec.is_prefixed
+    prefixed = spec.leaves_paths
     chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
     chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
     base = {} if is_remote else own

@@ -13,6 +13,7 @@ from hvdrun.transport.start import make_agent
 from hvdrun.transport.transport import MAX_AT_ONCE, Transport
 
 if TYPE_CHECKING:
+    from hvdrun.joining.roster import Roster
     from hvdrun.transport.ssh.reach import SshTransports
 
 
@@ -21,14 +22,22 @@ _COMMAND = "{command}"
 
 
 class Transports:
-    """Makes the transports of one job; belongs to one event loop."""
+    """Makes the transports of one job; belongs to one event loop.
 
-    def __init__(self) -> None:
+    roster: the agents that have come by themselves, where they do.
+    """
+
+    def __init__(self, roster: "Roster | None" = None) -> None:
+        self._roster = roster
         self._ssh: SshTransports | None = None
         self._gate = asyncio.Semaphore(MAX_AT_ONCE)
 
     def make(self, host: str, spec: JobSpec) -> Transport:
         """The transport to a host; it is not open."""
+        if self._roster is not None:
+            from hvdrun.joining.transport import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
+
+            return JoinedTransport(host, self._roster, spec.patience_seconds)
         if not spec.is_remote(host):
             return LocalTransport(host)
         if host in spec.remote.here or spec.rsh or (spec.allocation is not None and host in spec.allocation.steps):
