@@ -80,9 +80,9 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
             trouble = (
                 f"no checkpoint was written to {folder}: {_shorten(error)}; what the state keeps must be picklable"
             )
-    path, trouble = broadcast((path, trouble))
-    _raise_everywhere(trouble)
-    return path
+    told: tuple[Path, str] = broadcast((path, trouble))
+    _raise_everywhere(told[1])
+    return told[0]
 
 
 def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> bool:
