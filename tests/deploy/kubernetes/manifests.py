@@ -1,6 +1,7 @@
 """The manifests of deploy/kubernetes as values: what `kubectl kustomize` makes of a folder, and the pods in it."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ def read_option(container: Document, option: str) -> str:
     """The word after an option of a container's command line."""
     words = list_words(container)
     return words[words.index(option) + 1]
+
+
+def fill_words(container: Document, fields: Mapping[str, str]) -> list[str]:
+    """The command line as kubelet starts it: `$(NAME)` is a variable of the container, which has a field of the pod."""
+    variables = {one["name"]: fields[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in container.get("env", [])}
+    return [re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], word) for word in list_words(container)]
 
 
 def _make_pod(name: str, job: Document) -> Pod:

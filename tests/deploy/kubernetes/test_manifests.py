@@ -28,11 +28,11 @@ ALL = (BASE, ELASTIC, KUEUE, MPIJOB)
 README = FOLDER.parent / "README.md"
 PODS = [pod for folder in (BASE, ELASTIC, MPIJOB) for pod in find_pods(folder)]
 TOKEN, KEY = "token", "token.key"
-WORTH_STARTING_AGAIN = 75
+WORTH_STARTING_AGAIN = [75, 143]
 FAILURES = [
     {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2, 125, 126, 127]}},
-    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [WORTH_STARTING_AGAIN]}},
+    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": WORTH_STARTING_AGAIN}},
 ]
 DROPPED: list[Document] = [{"drop": ["ALL"]}, {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}]
 RULES: dict[str, Callable[[Pod], bool]] = {
