@@ -11,6 +11,7 @@ from hvdrun.agent.binding import BindTo
 from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
+from hvdrun.joining.request import Joining
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
@@ -59,6 +60,7 @@ class JobSpec:
     size: how many workers; in an elastic job, with how many it starts.
     hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it. Where a
         script names them, those that are known.
+    joining: how the hosts come by themselves, so that they are not known before; None where they are named.
     elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
     directory: the workers' working directory, on every host.
     remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
@@ -94,6 +96,7 @@ class JobSpec:
     hosts: tuple[Host, ...]
     directory: Path
     elasticity: Elasticity | None = None
+    joining: Joining | None = None
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
@@ -161,8 +164,23 @@ class JobSpec:
 
     @property
     def discovers(self) -> bool:
-        """A script names its hosts, which may change."""
-        return self.elasticity is not None and self.elasticity.script is not None
+        """Its hosts are not known at the start: a script names them, or they come by themselves."""
+        return self.joining is not None or self.script is not None
+
+    @property
+    def script(self) -> str | None:
+        """What names its hosts, again and again, where something does."""
+        return None if self.elasticity is None else self.elasticity.script
+
+    @property
+    def stays_inside(self) -> bool:
+        """All its hosts are this machine, as far as they are known."""
+        return not self.remote.hosts or (self.joining is not None and self.joining.is_inside)
+
+    @property
+    def leaves_paths(self) -> bool:
+        """The hosts that are not this machine know by themselves where programs are."""
+        return self.remote_prefix is not None or self.joining is not None
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.

@@ -133,8 +133,9 @@ def _plan_host(
 ) -> HostPlan:
     is_remote = spec.is_remote(host)
     command = spec.command_on(host)
-    prefixed = spec.remote_prefix is not None
-    chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
+    chosen = choose_environment(
+        own, len(assignments), remote=is_remote, prefixed=spec.leaves_paths, forwarded=spec.variables
+    )
     chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
     base = {} if is_remote else own
     environments = {slot: _name_variables(spec, slot, numbers) for slot, numbers in assignments.items()}

@@ -17,6 +17,7 @@ from hvdrun.forwarding import choose_forwarded
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
+from hvdrun.joining.request import Joining, choose_joining
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
 from hvdrun.options import Given, Settled, settle
@@ -108,8 +109,9 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
     """
     size: int = values["size"]
     elasticity = choose_elasticity(values)
-    listed = list_hosts(values, elasticity)
     here = find_directory()
+    joining = choose_joining(values, here)
+    listed = list_hosts(values, elasticity, joining)
     directory = here / (values["directory"] or "")
     forwarded = choose_forwarded(values["forwarded"], own)
     if values["directory"] is not None:
@@ -120,6 +122,7 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         hosts=map_workers(listed.hosts, size, values["map_by"], oversubscribe=values["oversubscribe"]),
         directory=directory,
         elasticity=elasticity,
+        joining=joining,
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
         ssh=SshOptions(
@@ -146,13 +149,13 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
     )
 
 
-def list_hosts(values: Mapping[str, Any], elasticity: Elasticity | None) -> HostList:
-    """The hosts of the job, as far as they are known; none yet where a script names them.
+def list_hosts(values: Mapping[str, Any], elasticity: Elasticity | None, joining: Joining | None) -> HostList:
+    """The hosts of the job, as far as they are known; none yet where a script names them, or they come by themselves.
 
     Raises:
         HvdrunError: they cannot be read.
     """
-    if elasticity is not None and elasticity.script is not None:
+    if joining is not None or (elasticity is not None and elasticity.script is not None):
         return HostList((), {})
     return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
 

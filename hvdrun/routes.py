@@ -55,7 +55,7 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     """
     inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
     await check_versions(spec, fleet)
-    if not spec.remote.hosts:
+    if spec.stays_inside:
         return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
     from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - a job on this machine alone needs none of it
     from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same

@@ -8,6 +8,7 @@ from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
 from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
 from hvdrun.options.files import CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
+from hvdrun.options.joining import JOINING
 from hvdrun.options.option import Group, Option
 from hvdrun.options.values import (
     MAX_PORT,
@@ -288,6 +289,6 @@ _OTHER = (
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
 )
 
-OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
+OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *JOINING, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}
 BY_DEST: Mapping[str, Option] = {option.dest: option for option in OPTIONS}

@@ -9,17 +9,26 @@ from hvdrun.transport.local import LocalTransport
 from hvdrun.transport.transport import Transport
 
 if TYPE_CHECKING:
+    from hvdrun.joining.roster import Roster
     from hvdrun.transport.ssh.reach import SshTransports
 
 
 class Transports:
-    """Makes the transports of one job; belongs to one event loop."""
+    """Makes the transports of one job; belongs to one event loop.
 
-    def __init__(self) -> None:
+    roster: the agents that have come by themselves, where they do.
+    """
+
+    def __init__(self, roster: "Roster | None" = None) -> None:
+        self._roster = roster
         self._ssh: SshTransports | None = None
 
     def make(self, host: str, spec: JobSpec) -> Transport:
         """The transport to a host; it is not open."""
+        if self._roster is not None:
+            from hvdrun.joining.transport import JoinedTransport  # noqa: PLC0415 - other jobs have no such agents
+
+            return JoinedTransport(host, self._roster, spec.patience_seconds)
         if not spec.is_remote(host):
             return LocalTransport(host)
         if self._ssh is None:
