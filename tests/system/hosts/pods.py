@@ -1,67 +1,81 @@
 """Pods of deploy/kubernetes on the hosts of a lab: what kubelet and the Job controller do, as far as hvdrun notices."""
 
-from collections.abc import Iterator
-from contextlib import suppress
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from hvdrun.joining.keys import make_files, name_key
 from tests.deploy.kubernetes.manifests import Pod, fill_words
-from tests.lab.host import Host
-from tests.system.hosts.cluster import Cluster
+from tests.house.sources import ROOT
+from tests.lab.plan import HostPlan
+from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.launcher import Running
+from tests.system.opening import open_way
 
 JOB = "train"
-USER = "54321"  # without an account
+USER = 54321  # without an account
 _SECRETS = "/run/secrets/hvdrun"
-_READ_ONLY_BY_GROUP = 0o440
-# A container: its own processes, of which the command is the first, and its own view of the files.
+_READ_BY_GROUP = 0o440
+# A container has processes of its own, of which the command is the first, a read-only root and its Secrets.
 _ENTER = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
-_PREPARE = f'mkdir -p {_SECRETS}; mount --bind "$1" {_SECRETS}; mount -o remount,bind,ro /; shift; exec "$@"'
-_UNPRIVILEGED = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--no-new-privs", "--bounding-set=-all")
+_PREPARE = (
+    "set -e",
+    "mount -t tmpfs -o mode=755 tmpfs /mnt",
+    *open_way(Path(sys.base_prefix).resolve(), Path("/mnt/python")),
+    *open_way(ROOT, Path("/mnt/root")),
+    f"mkdir -p {_SECRETS}",
+    f'mount --bind "$1" {_SECRETS}',
+    "mount -o remount,bind,ro /",
+    "shift",
+    'exec "$@"',
+)
 _HOMELESS = ("env", "-u", "USER", "-u", "LOGNAME", "HOME=/")
+_UNPRIVILEGED = (
+    *("setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"),
+    *("--no-new-privs", "--bounding-set=-all"),
+)
 
 
 class Pods:
-    """The pods of one job; each is the host of its name in a lab."""
+    """The pods of one job, each on the host of its name."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._token = cluster.directory / "token"
-        self._both = cluster.directory / "token-and-key"
-        for folder in (self._token, self._both):
-            folder.mkdir()
-        made = make_files(self._both / "token").path
-        (self._token / "token").write_bytes(made.read_bytes())
-        for file in (made, name_key(made), self._token / "token"):
-            file.chmod(_READ_ONLY_BY_GROUP)
-            _give(file)
+    def __init__(self, build: BuildCluster, *names: str) -> None:
+        self.cluster: Cluster = build([HostPlan(name, sshd=None) for name in names])
+        self._secrets = {name: self._make_folder(name) for name in ("token", "token-and-key")}
+        made = make_files(self._secrets["token-and-key"] / "token").path
+        token = self._secrets["token"] / "token"
+        token.write_bytes(made.read_bytes())
+        for file in (made, name_key(made), token):
+            file.chmod(_READ_BY_GROUP)
+            os.chown(file, 0, USER)
 
-    def start(self, pod: Pod, name: str, index: int) -> dict[str, Running]:
+    def start(self, pod: Pod, name: str, index: int = 0) -> dict[str, Running]:
         """Start the containers of a pod; by their names."""
-        return {container["name"]: self._run(self._cluster[name], container, index) for container in pod.containers}
+        return {container["name"]: self._run(container, name, index) for container in pod.containers}
 
-    def _run(self, host: Host, container: dict[str, Any], index: int) -> Running:
+    def _run(self, container: dict[str, Any], name: str, index: int) -> Running:
+        host = self.cluster[name]
         fields = {
             "status.podIP": host.network.address(),
             "metadata.labels['batch.kubernetes.io/job-name']": JOB,
             "metadata.labels['jobset.sigs.k8s.io/jobset-name']": JOB,
         }
-        # The lab's hosts have no domain, as pods have.
-        words = [word.replace(f".{JOB}:", ":") for word in fill_words(container, fields)]
-        secrets = self._both if any(mount["name"] == "token-and-key" for mount in container["volumeMounts"]) else self._token
-        command = [*_ENTER, "sh", "-ec", _PREPARE, "sh", str(secrets), *_HOMELESS, *_UNPRIVILEGED, *words]
+        words = [word.replace(f".{JOB}:", ":") for word in fill_words(container, fields)]  # the lab has no domains
+        (secret,) = (
+            self._secrets[mount["name"]] for mount in container["volumeMounts"] if mount["name"] in self._secrets
+        )
         variables = {
             "JOB_COMPLETION_INDEX": str(index),
-            "TORCHINDUCTOR_CACHE_DIR": str(self._cluster.directory / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self.cluster.directory / "inductor"),
         }
-        process = host.start(command, environment=variables, directory=self._cluster.directory)
-        return self._cluster.adopt(Running(process))
+        return self.cluster.start_on(
+            host,
+            [*_ENTER, "sh", "-c", "\n".join(_PREPARE), "sh", str(secret), *_HOMELESS, *_UNPRIVILEGED, *words],
+            environment=variables,
+        )
 
-
-def _give(path: Path) -> None:
-    """Let the pods' group read this."""
-    import os
-    os.chown(path, 0, int(USER))
+    def _make_folder(self, name: str) -> Path:
+        folder = self.cluster.directory / name
+        folder.mkdir()
+        return folder
