@@ -56,10 +56,16 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
         command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
         interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
     )
+    prepared = replace(
+        spec,
+        command=command,
+        remote=side,
+        forwarded={b"PWD": os.fsencode(spec.directory), **spec.forwarded},  # that of a login there is its home folder
+    )
+    if spec.joining is not None:
+        return prepared, explain_interpreter(spec, command, around)
     names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
-    forwarded = {b"PWD": os.fsencode(spec.directory), **spec.forwarded}  # that of a login there is its home folder
-    prepared = replace(spec, command=command, remote=side, forwarded=forwarded)
     return prepared, (*explain_interpreter(spec, command, around), remark)
 
 
