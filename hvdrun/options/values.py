@@ -1,6 +1,7 @@
 """Reads the words that stand after flags; what cannot be read is a ValueError, whose sentence the option has. Pure."""
 
 import re
+import shlex
 from ipaddress import IPv6Address
 from pathlib import Path
 
@@ -162,6 +163,18 @@ def parse_shell_command(text: str) -> str:
     if not text.strip() or "\0" in text:
         raise ValueError(text)
     return text
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """Split a program and its arguments as a shell does, without expanding anything.
+
+    Raises:
+        ValueError: it is empty, or a quotation does not end.
+    """
+    words = tuple(shlex.split(parse_shell_command(text)))
+    if not words:
+        raise ValueError(text)
+    return words
 
 
 def parse_interfaces(text: str) -> tuple[str, ...]:
