@@ -130,7 +130,7 @@ def make_spec(
     own: Mapping[bytes, bytes],
     allocation: Allocation | None = None,
 ) -> JobSpec:
-    """Turn the options' values, by dest, into a job.
+    """Turn the options' values, by dest, into a job. Long because each option has a line here.
 
     Args:
         values: all of them, as `Option.read` reads them; "size" has one.

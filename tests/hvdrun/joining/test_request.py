@@ -20,7 +20,6 @@ from hvdrun.options.programs import read_agent, read_token
 from rendezvous.core.model import Endpoint, Host
 
 JOB = ("-np", "2", "--wait-for-agents")
-AGENT = ("--join", "10.0.0.1:7", "--token-file", "t")
 
 
 def read(*words: str) -> JobSpec:
@@ -95,35 +94,6 @@ def test_the_line_about_agents_says_what_is_missing() -> None:
     assert describe_agents((Host("a", 1), Host("b", 2)), 8) == "agents: a (1 slot), b (2 slots); 3 of 8 slots."
     many = tuple(Host(f"n{number}", 4) for number in range(10))
     assert describe_agents(many, 8).endswith("n7 (4 slots), and 2 more; 40 slots.")
-
-
-def test_an_agents_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("socket.gethostname", lambda: "node7")
-    assert read_agent([*AGENT, "--slots", "4"]) == {
-        "place": Endpoint("10.0.0.1", 7),
-        "token_file": Path("t"),
-        "slots": 4,
-        "name": "node7",
-        "join_timeout": None,
-    }
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        ((), "hvdrun agent lacks --join: copy the line that hvdrun --wait-for-agents prints"),
-        (("--join", "10.0.0.1:7"), "hvdrun agent lacks --token-file"),
-        (("--join", "10.0.0.1"), "--join takes an address and a port, as in --join 10.0.0.1:29400, not '10.0.0.1'"),
-        ((*AGENT, "--slots", "0"), "--slots takes a number of slots from 1 to 65536"),
-        ((*AGENT, "--speed"), "No such option '--speed': hvdrun agent --help lists its options."),
-        ((*AGENT, "--name", "a b"), "a host cannot be called 'a b'"),
-    ],
-)
-def test_wrong_words_of_an_agent_are_refused(
-    words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["agent", *words]) == 2
-    assert sentence in capsys.readouterr().err
 
 
 def test_an_agent_whose_token_is_none_ends(tmp_path: Path) -> None:
