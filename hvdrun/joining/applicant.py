@@ -179,7 +179,7 @@ class Applicant:
         channel.follow(output)
         orders = Orders(channel.reader)
         try:
-            ending = await serve(orders, output, note_begin)
+            ending = await serve(orders, output, note_begin, sigterm_is_notice=True)
         except RendezvousError as error:
             self._say(f"{str(error).rstrip('.')}: this agent has ended its workers.")
             return TEMPORARY_FAILURE

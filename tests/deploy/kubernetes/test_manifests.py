@@ -1,6 +1,8 @@
 """What holds for every pod of deploy/kubernetes, and for the objects around them."""
 
+import functools
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from hvdrun.allocation import hostfiles
+from hvdrun.cli import read_spec
+from hvdrun.errors import UsageError
+from hvdrun.options.programs import read_agent, read_token
 from hvdrun.options.values import parse_duration
 from tests.deploy.kubernetes.manifests import (
     BASE,
@@ -19,6 +25,7 @@ from tests.deploy.kubernetes.manifests import (
     MPIJOB,
     Document,
     Pod,
+    fill_words,
     find_pods,
     read_option,
     render,
@@ -113,6 +120,51 @@ def rename(value: Any, names: Mapping[str, str], image: str) -> Any:  # noqa: AN
 def list_launchers() -> Iterator[tuple[Pod, Document]]:
     """The containers that run the launcher, with their pods."""
     return ((pod, container) for pod in PODS for container in pod.containers if container["name"] == "launcher")
+
+
+def list_commands() -> list[list[str]]:
+    """The command lines of hvdrun in the manifests, and in what the README says of them; without `hvdrun`."""
+    fields = {
+        "status.podIP": "10.0.0.1",
+        "metadata.labels['batch.kubernetes.io/job-name']": "train",
+        "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train",
+    }
+    containers = (fill_words(container, fields) for pod in PODS for container in pod.containers)
+    _, _, section = README.read_text(encoding="utf-8").partition("\n## Kubernetes\n")
+    typed = re.findall(r"^\$ (hvdrun [^#\n]+)", section.partition("\n## ")[0], re.MULTILINE)
+    lines = [*containers, *map(shlex.split, typed)]
+    return [line[line.index("hvdrun") + 1 :] for line in lines if "hvdrun" in line]
+
+
+def read_command(words: list[str]) -> object:
+    """Read a command line as hvdrun does."""
+    match words:
+        case ["agent", *rest]:
+            return read_agent(rest)
+        case ["token", *rest]:
+            return read_token(rest)
+        case _:
+            return read_spec(words)
+
+
+@pytest.fixture
+def mpijob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the MPI Operator has told the launcher of its job."""
+    (tmp_path / "hostfile").write_text("train-worker-0.train-worker.default.svc slots=1\n", encoding="utf-8")
+    monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
+    monkeypatch.setattr(hostfiles, "find_mpijob", functools.partial(hostfiles.find_mpijob, folder=tmp_path))
+
+
+@pytest.mark.usefixtures("mpijob")
+def test_hvdrun_understands_every_command() -> None:
+    commands = list_commands()
+    assert sorted({words[0] for words in commands}) == ["--grace", "-np", "agent", "token"]
+    for words in commands:
+        read_command(words)
+        option = next((place for place, word in enumerate(words) if word.startswith("--")), None)
+        if option is not None:
+            with pytest.raises(UsageError):
+                read_command([*words[:option], f"{words[option]}s", *words[option + 1 :]])
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hvdrun.joining.keys import make_files, name_key
 from tests.deploy.kubernetes.manifests import Pod, fill_words
 from tests.house.sources import ROOT
@@ -17,6 +19,7 @@ JOB = "train"
 USER = 54321  # without an account
 _SECRETS = "/run/secrets/hvdrun"
 _READ_BY_GROUP = 0o440
+_FIRST_NEW_NUMBER = 100  # of hosts that come in the place of others
 # A container has processes of its own, of which the command is the first, a read-only root and its Secrets.
 _ENTER = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 _PREPARE = (
@@ -37,18 +40,33 @@ _UNPRIVILEGED = (
 )
 
 
+def evict(container: Running) -> None:
+    """Do as kubelet does: SIGTERM for the first process of the container."""
+    (first,) = psutil.Process(container.pid).children()
+    first.terminate()
+
+
 class Pods:
     """The pods of one job, each on the host of its name."""
 
     def __init__(self, build: BuildCluster, *names: str) -> None:
         self.cluster: Cluster = build([HostPlan(name, sshd=None) for name in names])
         self._secrets = {name: self._make_folder(name) for name in ("token", "token-and-key")}
+        self._replaced = 0
+        self.checkpoints = self._make_folder("checkpoints")
+        self.checkpoints.chmod(0o777)
         made = make_files(self._secrets["token-and-key"] / "token").path
         token = self._secrets["token"] / "token"
         token.write_bytes(made.read_bytes())
         for file in (made, name_key(made), token):
             file.chmod(_READ_BY_GROUP)
             os.chown(file, 0, USER)
+
+    def make_again(self, pod: Pod, name: str, index: int = 0) -> dict[str, Running]:
+        """Do as the Job controller does: a pod of the same name, on another node, with another address."""
+        self._replaced += 1
+        self.cluster.lab.reboot(name, _FIRST_NEW_NUMBER + self._replaced)
+        return self.start(pod, name, index)
 
     def start(self, pod: Pod, name: str, index: int = 0) -> dict[str, Running]:
         """Start the containers of a pod; by their names."""
@@ -62,6 +80,7 @@ class Pods:
             "metadata.labels['jobset.sigs.k8s.io/jobset-name']": JOB,
         }
         words = [word.replace(f".{JOB}:", ":") for word in fill_words(container, fields)]  # the lab has no domains
+        words = [str(self.checkpoints) if word == "/checkpoints" else word for word in words]
         (secret,) = (
             self._secrets[mount["name"]] for mount in container["volumeMounts"] if mount["name"] in self._secrets
         )
