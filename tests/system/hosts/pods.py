@@ -53,8 +53,8 @@ class Pods:
         self.cluster: Cluster = build([HostPlan(name, sshd=None) for name in names])
         self._secrets = {name: self._make_folder(name) for name in ("token", "token-and-key")}
         self._replaced = 0
-        self.checkpoints = self._make_folder("checkpoints")
-        self.checkpoints.chmod(0o777)
+        self.checkpoints = self._make_folder("checkpoints", 0o777)
+        self._caches = self._make_folder("inductor", 0o777)
         made = make_files(self._secrets["token-and-key"] / "token").path
         token = self._secrets["token"] / "token"
         token.write_bytes(made.read_bytes())
@@ -86,7 +86,7 @@ class Pods:
         )
         variables = {
             "JOB_COMPLETION_INDEX": str(index),
-            "TORCHINDUCTOR_CACHE_DIR": str(self.cluster.directory / "inductor"),
+            "TORCHINDUCTOR_CACHE_DIR": str(self._caches),
         }
         return self.cluster.start_on(
             host,
@@ -94,7 +94,8 @@ class Pods:
             environment=variables,
         )
 
-    def _make_folder(self, name: str) -> Path:
+    def _make_folder(self, name: str, mode: int = 0o755) -> Path:
         folder = self.cluster.directory / name
         folder.mkdir()
+        folder.chmod(mode)
         return folder
