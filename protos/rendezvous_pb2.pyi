@@ -72,6 +72,29 @@ DECISION_RESIZE: Decision.ValueType  # 2
 DECISION_RESTORE: Decision.ValueType  # 3
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
+class _Admission:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdmissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Admission.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADMISSION_UNSPECIFIED: _Admission.ValueType  # 0
+    ADMISSION_ACCEPTED: _Admission.ValueType  # 1
+    """orders follow"""
+    ADMISSION_REFUSED: _Admission.ValueType  # 2
+    ADMISSION_NOT_NEEDED: _Admission.ValueType  # 3
+    """the job has all the hosts that it takes"""
+
+class Admission(_Admission, metaclass=_AdmissionEnumTypeWrapper): ...
+
+ADMISSION_UNSPECIFIED: Admission.ValueType  # 0
+ADMISSION_ACCEPTED: Admission.ValueType  # 1
+"""orders follow"""
+ADMISSION_REFUSED: Admission.ValueType  # 2
+ADMISSION_NOT_NEEDED: Admission.ValueType  # 3
+"""the job has all the hosts that it takes"""
+Global___Admission: _TypeAlias = Admission  # noqa: Y015
+
 class _Stream:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1025,6 +1048,66 @@ class ReportAck(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportAck: _TypeAlias = ReportAck  # noqa: Y015
+
+@_typing.final
+class AgentJoin(_message.Message):
+    """An agent that comes by itself -> launcher, on the connection that then carries its orders; both messages are
+    length-delimited. Only what other versions of hvdrun understand may be changed here: they are refused by it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """of hvdrun"""
+    secret: _builtins.bytes
+    """of the token"""
+    host: _builtins.str
+    """this host's name in the job"""
+    slots: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        secret: _builtins.bytes = ...,
+        host: _builtins.str = ...,
+        slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentJoin: _TypeAlias = AgentJoin  # noqa: Y015
+
+@_typing.final
+class AgentAdmitted(_message.Message):
+    """What becomes of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADMISSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    admission: Global___Admission.ValueType
+    reason: _builtins.str
+    """one sentence; empty for an agent that is accepted"""
+    def __init__(
+        self,
+        *,
+        admission: Global___Admission.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentAdmitted: _TypeAlias = AgentAdmitted  # noqa: Y015
 
 @_typing.final
 class Order(_message.Message):

@@ -21,7 +21,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.capacity import find_missing_cpus
 from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
@@ -227,7 +228,7 @@ class Agent:
         await asyncio.gather(*parts, return_exceptions=True)
 
 
-async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
+async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
     """Be the agent that the launcher at the other end of these descriptors wants."""
     kind = os.fstat(orders_descriptor).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
@@ -235,20 +236,29 @@ async def serve(orders_descriptor: int, output_descriptor: int) -> Ending:
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    orders = Orders(reader)
     output = OutputForwarder()
     await output.open(output_descriptor)
+    return await serve(Orders(reader), output)
+
+
+async def serve(
+    orders: Orders, output: OutputForwarder, note_begin: Callable[[Begin], None] = lambda _: None
+) -> Ending:
+    """Be the agent that the launcher at the other end wants; `note_begin` is called when its job begins."""
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
     begin = await prepare(orders, output)
-    if begin is None:
-        return Ending.LAUNCHER_GONE
+    if isinstance(begin, Ending):
+        return begin
+    note_begin(begin)
+    if (missing := find_missing_cpus(os.environ)) is not None:
+        output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
     return await Agent(begin, choose_folder(os.environ), output).run(orders)
 
 
-async def prepare(orders: Orders, output: OutputForwarder) -> Begin | None:
-    """Take part in a survey, if there is one, until the job begins; None when there will be no job."""
+async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
+    """Take part in a survey, if there is one, until the job begins, or it is clear that it will not."""
     participant: Participant | None = None
     limit_seconds: float | None = None
     try:
@@ -267,10 +277,12 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | None:
                     output.tell(await participant.look())
                 case Probe(targets) if participant is not None:
                     output.tell(await participant.probe(targets))
+                case Release():
+                    return Ending.RELEASED
                 case _:
-                    return None
+                    return Ending.LAUNCHER_GONE
     except TimeoutError:
-        return None
+        return Ending.LAUNCHER_GONE
     finally:
         if participant is not None:
             participant.close()

@@ -29,6 +29,10 @@ class OutputForwarder(asyncio.Protocol):
         """Write to this descriptor, which is the forwarder's from now on."""
         pipe = os.fdopen(descriptor, "wb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
+        self.attach(transport)
+
+    def attach(self, transport: asyncio.WriteTransport) -> None:
+        """Write to this transport, whose protocol calls this one's methods."""
         self._transport = transport
 
     def tell(self, telling: Telling) -> None:

@@ -79,7 +79,8 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
     """
     command = [interpreter or sys.executable, "-m", MODULE]
     typed, _ = cli.parse([*words, *command])
-    values = settle_request(typed, os.environ)[0].values
+    settled, _, _ = settle_request(typed, os.environ)
+    values = settled.values
     if values["size"] is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]

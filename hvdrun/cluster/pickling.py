@@ -14,6 +14,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
+from hvdrun.cluster.modules import Unit
 from rendezvous.unsendable import find
 
 
@@ -75,6 +76,7 @@ def pack(
     begins_anew: bool = False,
     is_last: bool = False,
     leaves_group: bool = False,
+    modules: tuple[Unit, ...] = (),
 ) -> Body:
     """The bytes of a task: what the workers need to know, and the function with its arguments.
 
@@ -82,7 +84,7 @@ def pack(
         UnsendableError: something of it cannot be pickled; says what.
     """
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
-        pickle.dump((list_paths(), begins_anew, is_last, leaves_group), file)
+        pickle.dump((list_paths(), begins_anew, is_last, leaves_group, modules), file)
         pickler = _Pickler(file)
         try:
             pickler.dump((function, tuple(arguments), dict(keywords)))
@@ -151,5 +153,17 @@ def read_error(delivered: Delivered) -> BaseException:
             error = None
     if not isinstance(error, Exception):
         error = RemoteError(delivered.rank, kind, text)
+    if isinstance(error, ModuleNotFoundError):
+        _explain_missing(error, delivered.rank)
     error.__cause__ = RemoteTraceback(delivered.rank, traceback)
     return error
+
+
+def _explain_missing(error: ModuleNotFoundError, rank: int) -> None:
+    """Add what to do about a module that is found here, and not by a worker."""
+    spec = _find_spec(error.name) if error.name else None
+    if spec is not None:
+        error.add_note(
+            f"Here {error.name} is imported from {spec.origin or 'a folder'}. Install it on the host of rank {rank}; "
+            "or, if it is your own, import it in your program before the call, so that it is sent along."
+        )

@@ -12,7 +12,8 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
-from hvdrun.testing.debugger import debug
+from hvdrun.testing.debugger import debug, stops_at_breakpoints
+from hvdrun.testing.explanations import explains_assertions
 from hvdrun.testing.place import Call, Place
 
 
@@ -41,13 +42,16 @@ class Style:
     """What pytest's options say.
 
     traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
-    terminal: for --pdb; None where there is none, or no --pdb.
+    terminal: for the debugger; None where there is none. uses_pdb: --pdb.
+    explanations: of failed assertions, see `hvdrun.testing.explanations`.
     """
 
     traceback: Any
     shows_locals: bool
     is_short: bool = True
     terminal: str | None = None
+    uses_pdb: bool = False
+    explanations: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -99,7 +103,11 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
         warnings.simplefilter("always")
         own = {"monkeypatch": patch} if "monkeypatch" in signature(function).parameters else {}
         try:
-            call.run({**arguments, **own})
+            with (
+                explains_assertions(style.explanations),
+                stops_at_breakpoints(style.terminal, report.rank, patch),
+            ):
+                call.run({**arguments, **own})
             report.place = call.place
         except KeyboardInterrupt:
             raise
@@ -122,7 +130,7 @@ def describe(report: RankReport, error: BaseException, call: Call, style: Style)
     )
     report.shown = shown if can_travel(shown) else str(shown)
     report.error = pack_error(error)
-    if style.terminal is not None and report.rank == 0 and report.outcome is RankOutcome.FAILED:
+    if style.uses_pdb and style.terminal is not None and report.rank == 0 and report.outcome is RankOutcome.FAILED:
         title = f"{shown}\n>>> the test has failed on rank 0: you are in that process"
         try:
             report.outcome = RankOutcome.EXITED if debug(style.terminal, title, info.tb) else RankOutcome.FAILED

@@ -76,7 +76,8 @@ def tell(report: RankReport) -> str:
         case RankOutcome.SKIPPED:
             return f"skipped the test{where}"
         case _:
-            return f"failed{where}: {report.summary}"
+            first, _, _ = report.summary.partition("\n")  # an assertion's differences come after that
+            return f"failed{where}: {first}"
 
 
 def decide(reports: Sequence[RankReport], size: int) -> RankReport | None:

@@ -56,6 +56,21 @@ def test_toml_gives_the_same(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "typed", "command"),
+    [
+        ("command: echo 'a b' --lr 0.10 # no\n", [], ("echo", "a b", "--lr", "0.10")),
+        ("command: [echo, a b, 0.10, --x]\n", [], ("echo", "a b", "0.10", "--x")),
+        ("command: [echo]\n", ["true", "x"], ("true", "x")),
+        ("command:\n", ["true"], ("true",)),
+    ],
+)
+def test_the_files_command_is_run_where_none_is_typed(
+    tmp_path: Path, text: str, typed: list[str], command: tuple[str, ...]
+) -> None:
+    assert read_spec(["--config-file", write(tmp_path, f"np: 2\n{text}"), *typed]).command == command
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
 def test_an_empty_file_gives_nothing(tmp_path: Path, text: str) -> None:
     assert read_configuration(write(tmp_path, text)).given == {}
@@ -90,6 +105,13 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ("stall_check:\n  enabled: 3\n", "line 2: stall_check.enabled takes true or false."),
         ("params:\n  cache_capacity: -1\n", "line 2: --cache-capacity takes a whole number of at least 0, not '-1'."),
         ("params:\n  cache_capacity: [1]\n", "line 2: params.cache_capacity takes one value."),
+        ("command: {a: b}\n", "line 1: command takes a list of words or a text, as in command: python train.py."),
+        ("command: [a, [b]]\n", "line 1: command takes a list of words or a text"),
+        (
+            "np: 1\ncommand: a 'b\n",
+            "line 2: command takes a list of words or a text, as in command: python train.py: No cl",
+        ),
+        ("comand: a\n", "line 1: there is no key 'comand': did you mean command?"),
         ("controller: x\n", "line 1: controller takes gloo or mpi."),
         ("- np\n", "line 1: keys with values are expected"),
         ("np: 2\nhosts: [\n", "line 3: this is no YAML"),

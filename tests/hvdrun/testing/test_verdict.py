@@ -24,7 +24,10 @@ def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
 
 def test_each_rank_is_told_with_its_place() -> None:
     assert tell(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
-    assert tell(RankReport(1, F, "ValueError: bad", Place("test_a.py", 4))) == "failed at test_a.py:4: ValueError: bad"
+    assert (
+        tell(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
+        == "failed at test_a.py:4: ValueError: bad"
+    )
 
 
 def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch) -> None:
