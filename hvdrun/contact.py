@@ -9,7 +9,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Telling, Wait
+from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
 
 
 class Contact:
@@ -87,13 +87,15 @@ class Contact:
         """See `Transport`."""
         return await self._transport.tunnel(port)
 
-    def begin(self, begin: Begin, *, held: bool) -> None:
+    def begin(self, begin: Begin, *, held: bool, is_stopping: bool = False) -> None:
         """Tell the agent of the job, with the orders that came before."""
         early, self._early = self._early or [], None
         for order in (begin, *early):
             self.send(order)
         if held:
             self.send(Hold(held=True))
+        if is_stopping:
+            self.send(Stop())
 
     def order(self, effect: Launch | Terminate) -> None:
         """Send an order about a worker, once the agent has been told of the job."""

@@ -9,7 +9,7 @@ from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
-from rendezvous.orders import Begin, Input, Order, Telling, Wait
+from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
@@ -42,6 +42,7 @@ class Fleet:
         self._leaving: dict[Contact, asyncio.Task[None]] = {}  # who is of this job no more, and is being closed
         self._encouraging: asyncio.Task[None] | None = None
         self._held = False
+        self._is_stopping = False
         for host, transport in transports.items():
             self.add(host, transport)
 
@@ -108,7 +109,7 @@ class Fleet:
 
     def begin(self, host: str, begin: Begin) -> None:
         """Tell a host's agent of the job, with the orders that came before."""
-        self._contacts[host].begin(begin, held=self._held)
+        self._contacts[host].begin(begin, held=self._held, is_stopping=self._is_stopping)
 
     def order(self, effect: Launch | Terminate) -> None:
         """Send an order to the agent of the worker's host, once that has been told of the job."""
@@ -123,6 +124,13 @@ class Fleet:
         self._held = held
         for contact in self._contacts.values():
             contact.hold(held=held, patience_seconds=self._patience_seconds)
+
+    def stop(self) -> None:
+        """Tell all agents, also those that come later, that a stop notice has come for the job."""
+        self._is_stopping = True
+        for contact in self._contacts.values():
+            if contact.has_begun:
+                contact.send(Stop())
 
     def feed(self, host: str, data: bytes) -> None:
         """Send a piece of standard input to the worker on this host that reads it."""

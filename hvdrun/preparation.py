@@ -60,10 +60,16 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
         interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
         here=here,
     )
+    prepared = replace(
+        spec,
+        command=command,
+        remote=side,
+        forwarded={b"PWD": os.fsencode(spec.directory), **spec.forwarded},  # that of a login there is its home folder
+    )
+    if spec.joining is not None:
+        return prepared, explain_interpreter(spec, command, around)
     names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
-    forwarded = {b"PWD": os.fsencode(spec.directory), **spec.forwarded}  # that of a login there is its home folder
-    prepared = replace(spec, command=command, remote=side, forwarded=forwarded)
     return prepared, (*explain_interpreter(spec, command, around), remark)
 
 

@@ -93,7 +93,8 @@ def settle_request(
         idle = find_idle(settled.values)
         settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
         if idle:
-            remarks.append(f"{', '.join(idle.values())} without effect: the workers of this job stay the same.")
+            verb = "has" if len(idle) == 1 else "have"
+            remarks.append(f"{', '.join(idle.values())} {verb} no effect: the workers of this job stay the same.")
     return settled, command, tuple(remarks)
 
 
@@ -129,7 +130,7 @@ def make_spec(
     own: Mapping[bytes, bytes],
     allocation: Allocation | None = None,
 ) -> JobSpec:
-    """Turn the options' values, by dest, into a job.
+    """Turn the options' values, by dest, into a job. Long because each option has a line here.
 
     Args:
         values: all of them, as `Option.read` reads them; "size" has one.

@@ -970,8 +970,11 @@ class AgentReport(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    NOTICED_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     number: _builtins.int
+    noticed: _builtins.bool
+    """a stop notice has come to the agent, or to one of its workers"""
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:
         """every worker that has ended and whose end has not been acknowledged"""
@@ -987,10 +990,11 @@ class AgentReport(_message.Message):
         number: _builtins.int = ...,
         ended: _abc.Iterable[Global___Ended] | None = ...,
         running: _abc.Iterable[Global___WorkerId] | None = ...,
+        noticed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "host", b"host", "number", b"number", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1126,6 +1130,7 @@ class Order(_message.Message):
     LOOK_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -1144,6 +1149,8 @@ class Order(_message.Message):
     def probe(self) -> Global___Probe: ...
     @_builtins.property
     def wait(self) -> Global___Wait: ...
+    @_builtins.property
+    def stop(self) -> Global___Stop: ...
     def __init__(
         self,
         *,
@@ -1156,16 +1163,34 @@ class Order(_message.Message):
         look: Global___Look | None = ...,
         probe: Global___Probe | None = ...,
         wait: Global___Wait | None = ...,
+        stop: Global___Stop | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait", "stop"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class Stop(_message.Message):
+    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):

@@ -92,6 +92,11 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """The launcher is being suspended by its user, or goes on: its silence meanwhile is no death."""
 
@@ -105,7 +110,7 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Hold | Input | Wait | Look | Probe
+Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | Look | Probe
 
 
 class OutputStream(IntEnum):

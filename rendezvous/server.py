@@ -29,7 +29,7 @@ from rendezvous.boards import Boards
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Declared, Event, Reported, StoreOpened, Ticked
+from rendezvous.core.events import Declared, Event, Noticed, Reported, StoreOpened, Ticked
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
@@ -184,6 +184,8 @@ class Server:
         for end in ends:
             self.tell(end)
         self.tell(Reported(report.host, running))
+        if report.noticed:
+            self.tell(Noticed(report.host))
         self._last_reports[report.host] = report.number
 
     def _perform_all(self) -> None:

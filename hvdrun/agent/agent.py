@@ -11,6 +11,8 @@ later it does so whenever another host is to join. Other hosts may take long to 
 launcher goes on to say so.
 
 gRPC is imported when the first workers have been started: it takes a tenth of a second that they need not wait for.
+
+Long because all that comes to an agent (orders, signals, the end of its launcher) meets here.
 """
 
 import asyncio
@@ -47,6 +49,7 @@ from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
+from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.orders import (
@@ -61,6 +64,7 @@ from rendezvous.orders import (
     Release,
     Remark,
     Reserved,
+    Stop,
     Taken,
     Wait,
 )
@@ -104,10 +108,15 @@ class Orders:
 
 
 class Agent:
-    """Serves one job on one host, from its Begin to its end; `output` is open, and the agent's from now on."""
+    """Serves one job on one host, from its Begin to its end.
 
-    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
+    output: is open, and the agent's from now on.
+    sigterm_is_notice: SIGTERM, while workers are there, is a stop notice, as SIGUSR2 is; a second one ends the agent.
+    """
+
+    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, sigterm_is_notice: bool = False) -> None:
         self._begin = begin
+        self._sigterm_is_notice = sigterm_is_notice
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
@@ -143,7 +152,7 @@ class Agent:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
-        others = (self._obey(orders), _await_signal(), self._standstill.run())
+        others = (self._obey(orders), self._await_signal(), self._standstill.run())
         parts: set[asyncio.Future[Any]] = {
             attending,
             self._watch.failure,
@@ -173,7 +182,28 @@ class Agent:
                 self._port.close()
         return ending
 
-    async def _obey(self, orders: Orders) -> Ending:
+    def note_notice(self) -> None:
+        """A stop notice has come: the job drains this host, or stops."""
+        self._watch.note_notice()
+
+    async def _await_signal(self) -> Ending:
+        signalled = asyncio.Event()
+
+        def heed_sigterm() -> None:
+            if self._sigterm_is_notice and self._watch.running() and not self._watch.is_noticed:
+                self._watch.note_notice()
+            else:
+                signalled.set()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
+        loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, signalled.set)
+        await signalled.wait()
+        return Ending.SIGNALLED
+
+    async def _obey(self, orders: Orders) -> Ending:  # noqa: C901 - one case for each kind of order
         while True:
             match await orders.next():
                 case Launch() as launch:
@@ -183,6 +213,9 @@ class Agent:
                     self._watch.terminate(terminate)
                 case Input(data):
                     self._input.write(data)
+                case Stop():
+                    name_stop_file(self._socket).touch()
+                    self._sequencing.stop()
                 case Hold(held):
                     self._lease.hold(held=held)
                 case Release():
@@ -242,9 +275,15 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
 
 
 async def serve(
-    orders: Orders, output: OutputForwarder, note_begin: Callable[[Begin], None] = lambda _: None
+    orders: Orders,
+    output: OutputForwarder,
+    note_begin: Callable[[Begin], None] = lambda _: None,
+    *,
+    sigterm_is_notice: bool = False,
 ) -> Ending:
-    """Be the agent that the launcher at the other end wants; `note_begin` is called when its job begins."""
+    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins."""
+    is_noticed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
     begin = await prepare(orders, output)
     if isinstance(begin, Ending):
@@ -254,7 +293,10 @@ async def serve(
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
-    return await Agent(begin, choose_folder(os.environ), output).run(orders)
+    agent = Agent(begin, choose_folder(os.environ), output, sigterm_is_notice=sigterm_is_notice)
+    if is_noticed.is_set():
+        agent.note_notice()
+    return await agent.run(orders)
 
 
 async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
@@ -292,11 +334,3 @@ def _make_participant(token: bytes, host: str) -> "Participant":
     from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)
-
-
-async def _await_signal() -> Ending:
-    signalled = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-    await signalled.wait()
-    return Ending.SIGNALLED

@@ -209,8 +209,8 @@ class Request:
     def __init__(
         self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
     ) -> None:
-        self.environment = {**os.environ, **(env or {})}
         self.words = complete(make_words(given, env), executable)
+        self.environment = {**os.environ, **(env or {})}
         spec = read_job(self.words, self.environment)
         self.size = spec.size
         self.is_elastic = spec.is_elastic

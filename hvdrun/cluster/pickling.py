@@ -3,7 +3,7 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -36,7 +36,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
             return
         self._seen.add(name)
         module = sys.modules.get(name)
-        if module is not None and not can_be_found(module):
+        is_sent = name in cloudpickle.list_registry_pickle_by_value()  # its caller has seen to it
+        if module is not None and not is_sent and not can_be_found(module):
             cloudpickle.register_pickle_by_value(module)
             self.lost[name] = module
 
@@ -82,7 +83,14 @@ def pack(
 
     Raises:
         UnsendableError: something of it cannot be pickled; says what.
+        TypeError: they are no function and no arguments.
     """
+    if not callable(function):
+        raise TypeError(
+            f"a function is needed, not {type(function).__name__}: write run(train, args=(2,)) for train(2)."
+        )
+    if not isinstance(arguments, Iterable) or not isinstance(keywords, Mapping):
+        raise TypeError("args is a tuple and kwargs a dictionary: write run(train, args=(2,)) for train(2).")
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
         pickle.dump((list_paths(), begins_anew, is_last, leaves_group, modules), file)
         pickler = _Pickler(file)

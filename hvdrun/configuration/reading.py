@@ -153,6 +153,8 @@ def _read_value(option: Option, node: Node, name: str, key: str) -> Given:
         if word not in _TRUE | _FALSE:
             raise ConfigurationError(name, f"{key} takes true or false", node.line)
         return word in _TRUE
+    if option.dest == "hosts" and isinstance(node.content, tuple):
+        return ",".join(str(_read_words(option, item, name, key)) for item in node.content)
     if not option.repeats:
         return _read_words(option, node, name, key)
     content = node.content

@@ -83,7 +83,7 @@ class Channel(asyncio.StreamReaderProtocol):
         plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause_seconds)
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause_seconds)
-        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(_MOST_PROBES, int(seconds / pause_seconds)))
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(_MOST_PROBES, max(1, int(seconds / pause_seconds))))
 
     async def read_frame(self) -> bytes:
         """The one message that comes before the orders.

@@ -23,7 +23,7 @@ from hvdrun.network.alone import find_own_outward
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.core.outcome import Outcome, stop
+from rendezvous.core.outcome import Outcome, end_as_noticed, stop
 
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
@@ -63,7 +63,7 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
         stack.callback(roster.shut, _OVER)
         at = Endpoint(find_reachable(place.address), port)
         console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
-        telling = asyncio.create_task(_tell_arrivals(spec.size, roster, console.notice))
+        telling = asyncio.create_task(_tell_agents(spec, roster, console.notice))
         stack.push_async_callback(_end, telling)
         if spec.is_elastic:
             return await run(spec, roster)
@@ -119,12 +119,17 @@ def write_line(place: Endpoint | str, path: str) -> str:
     return f"hvdrun agent --join {place} --token-file {shlex.quote(path)}"
 
 
-async def _tell_arrivals(size: int, roster: Roster, notice: Callable[[str], None]) -> None:
-    """Say who is there, whenever that has changed."""
+async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
+    """Say who is there, whenever that has changed, but for what is said elsewhere.
+
+    That is a static job's hosts once they are complete, and whom an elastic job has lost.
+    """
     known: tuple[Host, ...] = ()
     while True:
-        known = await roster.other_than(known)
-        notice(describe_agents(known, size))
+        former, known = known, await roster.other_than(known)
+        is_news = not frozenset(known) <= frozenset(former)
+        if is_news if spec.is_elastic else choose_hosts(known, spec.size) is None:
+            notice(describe_agents(known, spec.size))
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -138,19 +143,24 @@ def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     named = [f"{host.name} ({host.slots} slot{'' if host.slots == 1 else 's'})" for host in hosts[:_NAMED]]
     more = [f"and {len(hosts) - _NAMED} more"] if len(hosts) > _NAMED else []
     slots = sum(host.slots for host in hosts)
-    return f"agents: {', '.join([*named, *more]) or 'none'}; {slots} of {size} slots."
+    offered = f"{slots} of {size} slots" if slots < size else f"{slots} slots"
+    return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."
 
 
 async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobSpec | Outcome:
     """Wait for the hosts, or for a signal: then nothing has begun."""
     stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def end(code: int, reason: str) -> None:
+    def end(outcome: Outcome) -> None:
         if not stopped.done():
-            stopped.set_result(stop(code, reason))
+            stopped.set_result(outcome)
 
     gathered = asyncio.create_task(gathering)
-    with answer_signals(end, lambda: os.kill(os.getpid(), signal.SIGSTOP)):
+    with answer_signals(
+        lambda code, reason: end(stop(code, reason)),
+        lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        lambda: end(end_as_noticed()),
+    ):
         either: set[asyncio.Future[Any]] = {gathered, stopped}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not gathered.done():

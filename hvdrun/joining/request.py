@@ -18,7 +18,10 @@ _WITHOUT_MEANING = {
     "script": "--host-discovery-script",
     "ssh_port": "-p",
     "ssh_identity_file": "-i",
+    "ssh_accept_new": "--ssh-accept-new",
     "remote_prefix": "--remote-prefix",
+    "rsh": "--rsh",
+    "agent_prefix": "--agent-prefix",
 }
 _ONLY_JOINED = {"bind": "--bind", "token_file": "--token-file"}
 
@@ -60,7 +63,7 @@ def choose_joining(values: Mapping[str, Any], here: Path) -> Joining | None:
                 raise UsageError(f"{flag} is for a job that waits for its agents: give --wait-for-agents as well.")
         return None
     for dest, flag in _WITHOUT_MEANING.items():
-        if values[dest] is not None:
+        if values[dest]:
             raise UsageError(
                 f"{flag} is for hosts that hvdrun goes to, and with --wait-for-agents they come: give only one of them."
             )

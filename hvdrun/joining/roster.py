@@ -18,7 +18,7 @@ from rendezvous.core.model import Host, limit_silence
 from rendezvous.orders import Release
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
-_MARGIN_SECONDS = 5.0  # between the end of a lease and that of the connection
+_MARGIN_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -35,10 +35,18 @@ class Roster:
 
     lease_seconds: of the job.
     proof_seconds: in how long an agent that the job has not taken is known to be gone.
+    margin_seconds: between the end of that time, or of a lease, and the end of the connection.
     """
 
-    def __init__(self, lease_seconds: float, proof_seconds: float = WAITING_SECONDS) -> None:
+    def __init__(
+        self,
+        lease_seconds: float,
+        *,
+        proof_seconds: float = WAITING_SECONDS,
+        margin_seconds: float = _MARGIN_SECONDS,
+    ) -> None:
         self._lease_seconds = lease_seconds
+        self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
         self._full = ""  # why no more agents are needed
@@ -65,7 +73,8 @@ class Roster:
             )
         while not self._full and (former := self._arrivals.get(join.host)) is not None:
             limit_seconds = self._limit(former)
-            await asyncio.wait({former.channel.closed, channel.closed}, timeout=limit_seconds)
+            ends = {former.channel.closed, channel.closed}
+            await asyncio.wait(ends, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
             if channel.closed.done():
                 return AgentAdmitted(Admission.REFUSED, "it has gone.")
             if not former.channel.closed.done():
@@ -117,8 +126,8 @@ class Roster:
     def _limit(self, arrival: _Arrival) -> float:
         """How long the connection of an agent that is gone may stand."""
         if not arrival.is_used:
-            return self._proof_seconds + _MARGIN_SECONDS
-        return max(limit_silence(self._lease_seconds), self._proof_seconds) + _MARGIN_SECONDS
+            return self._proof_seconds + self._margin_seconds
+        return max(limit_silence(self._lease_seconds), self._proof_seconds) + self._margin_seconds
 
     def _forget(self, host: str, channel: Channel) -> None:
         arrival = self._arrivals.get(host)

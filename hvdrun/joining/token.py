@@ -79,7 +79,7 @@ class Token:
 
 def find_expiry(lifetime_seconds: float) -> datetime:
     """When a token runs out that is made now."""
-    return datetime.now(UTC) + timedelta(seconds=lifetime_seconds)
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lifetime_seconds)
 
 
 def write_secret(path: Path, text: bytes) -> None:

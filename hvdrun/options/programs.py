@@ -67,7 +67,7 @@ ABOUT_AGENT = (
     "waits until hvdrun is there. Exit codes: 0 the job has ended, or needs no more agents; 2 wrong use; 75 hvdrun has "
     "gone or has given this agent up, it may be started again; 125 hvdrun has refused it; 143 ended by SIGTERM."
 )
-ABOUT_TOKEN = (
+ABOUT_FILES = (
     "Make a token before the job that uses it: FILE for hvdrun and all agents, and FILE.key for hvdrun alone. Only "
     "their owner can read them."
 )
@@ -98,7 +98,7 @@ def read_token(words: Sequence[str]) -> dict[str, Any]:
         UsageError: the words are wrong.
         click.exceptions.Exit: --help has been answered.
     """
-    return _read("hvdrun token", ABOUT_TOKEN, TOKEN, words, _FILE)
+    return _read("hvdrun token", ABOUT_FILES, TOKEN, words, _FILE)
 
 
 def _read(
@@ -122,7 +122,7 @@ def _read(
     try:
         context = command.make_context(name, list(words))
     except click.UsageError as error:
-        raise UsageError(f"{name}: {error.format_message()}") from error
+        raise UsageError(f"{error.format_message().rstrip('.')}: {name} --help lists its options.") from error
     return {
         option.dest: None if (text := context.params[option.dest]) is None else option.read(text, option.flags[0])
         for option in (*options, *(() if argument is None else (argument,)))

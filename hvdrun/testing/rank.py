@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -120,7 +121,7 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
 
 
 def describe(report: RankReport, error: BaseException, call: Call, style: Style) -> None:
-    """Write into the report what a test has raised; with --pdb the user looks at it first."""
+    """Write into the report what a test has raised; with --pdb the user looks at it."""
     report.outcome = _OUTCOMES.get(type(error), RankOutcome.FAILED)
     report.place = call.find_place(error)
     info = pytest.ExceptionInfo.from_exception(error)
@@ -130,13 +131,26 @@ def describe(report: RankReport, error: BaseException, call: Call, style: Style)
     )
     report.shown = shown if can_travel(shown) else str(shown)
     report.error = pack_error(error)
-    if style.uses_pdb and style.terminal is not None and report.rank == 0 and report.outcome is RankOutcome.FAILED:
-        title = f"{shown}\n>>> the test has failed on rank 0: you are in that process"
-        try:
-            report.outcome = RankOutcome.EXITED if debug(style.terminal, title, info.tb) else RankOutcome.FAILED
-            report.was_debugged = True
-        except OSError as refusal:
-            report.summary += f" (--pdb: rank 0 cannot use the terminal {style.terminal}: {refusal.strerror})"
+    if style.uses_pdb and report.outcome is RankOutcome.FAILED:
+        report.was_debugged = True
+        refusal = look(report, style.terminal, f"{shown}", info.tb)
+        if refusal is not None:
+            first, newline, rest = report.summary.partition("\n")
+            report.summary = f"{first} ({refusal}){newline}{rest}"
+
+
+def look(report: RankReport, terminal: str | None, shown: str, step: TracebackType) -> str | None:
+    """Let the user of --pdb look at a failure; why that cannot be, half a sentence."""
+    if report.rank != 0:
+        return "--pdb stops on rank 0 alone"
+    if terminal is None:
+        return "--pdb needs the terminal of pytest, and there is none"
+    try:
+        if debug(terminal, f"{shown}\n>>> the test has failed on rank 0: you are in that process", step):
+            report.outcome = RankOutcome.EXITED
+    except OSError as error:
+        return f"--pdb: rank 0 cannot use the terminal {terminal}: {error.strerror}"
+    return None
 
 
 def leave_out_own(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type

@@ -13,7 +13,7 @@ from hvdrun.testing.rank import RankOutcome, RankReport
 
 
 class DebuggedError(BdbQuit):
-    """The test has failed, and was looked at on rank 0; pytest opens no debugger for such an error."""
+    """The test has failed, and what --pdb can do was done on rank 0; pytest opens no debugger for such an error."""
 
 
 @dataclass(slots=True)

@@ -43,9 +43,15 @@ class AgentClient:
         self._turn = asyncio.Lock()  # to pass them on
 
     async def report(
-        self, number: int, running: Sequence[Worker], ended: Sequence[Exited], limit_seconds: float
+        self,
+        number: int,
+        running: Sequence[Worker],
+        ended: Sequence[Exited],
+        limit_seconds: float,
+        *,
+        is_noticed: bool = False,
     ) -> None:
-        """Report once.
+        """Report once; is_noticed: a stop notice has come to this host.
 
         Raises:
             UnreachableError: no acknowledgement came within the limit.
@@ -56,6 +62,7 @@ class AgentClient:
             number=number,
             running=[wire.encode_worker(worker) for worker in running],
             ended=[wire.encode_exited(event) for event in ended],
+            noticed=is_noticed,
         )
         try:
             await self._stub.Report(report, timeout=limit_seconds)

@@ -8,7 +8,7 @@ from protos import rendezvous_pb2 as pb
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Wait
+from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
 from rendezvous.wire.frames import frame
 from rendezvous.wire.membership import (
     decode_assignment,
@@ -21,7 +21,7 @@ from rendezvous.wire.membership import (
 from rendezvous.wire.text import encode_text
 
 
-def encode_order(order: Order) -> bytes:
+def encode_order(order: Order) -> bytes:  # noqa: C901 - one case for each kind of order
     """One framed order."""
     match order:
         case Begin():
@@ -40,6 +40,8 @@ def encode_order(order: Order) -> bytes:
             message = pb.Order(terminate=terminate)
         case Release():
             message = pb.Order(release=pb.Release())
+        case Stop():
+            message = pb.Order(stop=pb.Stop())
         case Hold(held):
             message = pb.Order(hold=pb.Hold(held=held))
         case Input(data):
@@ -74,6 +76,8 @@ def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind o
             return Terminate(worker, terminate.grace_seconds, terminate.reason, signal=terminate.signal)
         case "release":
             return Release()
+        case "stop":
+            return Stop()
         case "hold":
             return Hold(message.hold.held)
         case "input":

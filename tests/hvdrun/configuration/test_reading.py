@@ -14,7 +14,7 @@ from hvdrun.options import OPTIONS
 
 JOB = """\
 np: 8                       # the same keys as the flags
-hosts: server1:4,server2:4
+hosts: [server1:4, server2:4]
 min_np: 4
 x: [NCCL_DEBUG=INFO, LANG]
 blacklist-cooldown-range: [10, 100]
@@ -96,6 +96,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ("np: 2\nnp: 3\n", "line 2: the key 'np' stands there twice."),
         ("np: 2\nnum-proc: 3\n", "line 2: np and num-proc mean the same."),
         ("\nnp: [2]\n", "line 2: np takes a number of workers from 1 to 100000, as in -np 2."),
+        ("hosts: [a, [b]]\n", "line 1: hosts takes hosts"),
         ("np: {a: 2}\n", "line 1: np takes a number"),
         ("x: [[A]]\n", "line 1: x takes a variable"),
         ("mca: pml\n", "line 1: mca takes two words"),

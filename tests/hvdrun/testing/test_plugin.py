@@ -198,7 +198,7 @@ def test_frames_of_hvdrun_are_left_out(suite: Suite) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("words", [["-n", "2"], ["-s"]], ids=["xdist", "without capture"])
+@pytest.mark.parametrize("words", [["-n", "2"], ["-s", "--import-mode=importlib"]], ids=["xdist", "no capture"])
 def test_outcomes_are_the_same_under(folder: Path, words: list[str]) -> None:
     suite = run_suite(folder, words)
     assert suite.outcomes == OUTCOMES, suite.output
