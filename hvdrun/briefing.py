@@ -87,7 +87,7 @@ class Briefing:
             self._own,
             workers,
             remote=spec.is_remote(host),
-            prefixed=spec.remote_prefix is not None,
+            prefixed=spec.leaves_paths,
             forwarded=spec.variables,
         )
         if workers > 1 and THREADS not in self._own and THREADS not in spec.forwarded:

@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     with_time = asks_for("marks_times", options)
     try:
         open_missing_descriptors()
+        if words[:1] in (["agent"], ["token"]):
+            return run_own_program(words[0], words[1:])
         return run(read_spec(words) if options == words else read_horovodrun(options), launch)
     except click.exceptions.Exit as answered:
         return answered.exit_code
@@ -71,6 +73,21 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         return end_by_interrupt()
     except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - a fault of ours: told, not thrown at the user
         return confess(error, with_traceback=asks_for("verbose", options), with_time=with_time)
+
+
+def run_own_program(name: str, words: Sequence[str]) -> int:
+    """Run `hvdrun agent` or `hvdrun token`; its exit code.
+
+    Raises:
+        HvdrunError: it is used wrongly, or cannot do its part.
+        click.exceptions.Exit: it has printed what was asked for.
+    """
+    from hvdrun.joining.programs import make_token, run_agent  # noqa: PLC0415 - a job does without them
+    from hvdrun.options.programs import read_agent, read_token  # noqa: PLC0415 - the same
+
+    if name == "token":
+        answer(make_token(read_token(words)))
+    return run_agent(read_agent(words), lambda sentence: complain(sentence, with_time=False))
 
 
 def end_by_interrupt() -> int:
@@ -153,6 +170,10 @@ def describe(spec: JobSpec) -> str:
     """
     from hvdrun.plan import make_plan, render_plan  # noqa: PLC0415 - brings what an agent needs
 
+    if spec.joining is not None:
+        from hvdrun.joining.description import describe_joining  # noqa: PLC0415 - few jobs wait for agents
+
+        return describe_joining(spec, spec.joining)
     if spec.discovers:
         from hvdrun.discovery_script import find_now  # noqa: PLC0415 - few jobs have a script
 

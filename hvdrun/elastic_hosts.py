@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hvdrun.briefing import Briefing
@@ -26,6 +27,7 @@ from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Begun, HostsChanged, Lost
 
 if TYPE_CHECKING:
+    from hvdrun.joining.roster import Roster
     from rendezvous.server import Server
 
 
@@ -34,6 +36,7 @@ class ElasticHosts:
 
     reach: the transport to a host.
     notice: takes a sentence for every user, verbose: one for whoever asked for more.
+    roster: the agents that have come by themselves, where they do.
     """
 
     def __init__(
@@ -47,8 +50,10 @@ class ElasticHosts:
         reach: Callable[[str, JobSpec], Transport],
         notice: Callable[[str], None],
         verbose: Callable[[str], None],
+        roster: "Roster | None" = None,
     ) -> None:
         self._spec = spec
+        self._roster = roster
         self._fleet = fleet
         self._server = server
         self._briefing = briefing
@@ -77,7 +82,9 @@ class ElasticHosts:
         """
         await self._routes.open()
         parts = [self._recruiter.run(), self._await_impossible()]
-        if self._spec.discovers:
+        if self._roster is not None:
+            parts.append(self._take_in_agents(self._roster))
+        elif self._spec.discovers:
             parts += [self._look_out(), self._take_in_found()]
         self._server.tell(HostsChanged(self._spec.hosts))
         tasks = [asyncio.create_task(part) for part in parts]
@@ -156,6 +163,16 @@ class ElasticHosts:
 
     async def _await_impossible(self) -> None:
         await self._impossible
+
+    async def _take_in_agents(self, roster: "Roster") -> None:
+        """Tell the rendezvous of the hosts whose agents have come by themselves, for as long as each is there."""
+        hosts = roster.hosts
+        while True:
+            remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
+            self._spec = replace(self._spec, hosts=hosts, remote=remote)
+            self._briefing.update(self._spec)
+            self._server.tell(HostsChanged(hosts))
+            hosts = await roster.other_than(hosts)
 
     async def _look_out(self) -> None:
         with open_script(self._spec) as script:

@@ -4,12 +4,20 @@ To another host goes only what was asked for, what a program needs to be found, 
 lies over the environment of a login on that host, which keeps HOME, USER and whatever else is that machine's own.
 """
 
+import re
 from collections.abc import Mapping
 
 from hvdrun.forwarding import ALWAYS, OWN_PREFIX
 
 THREADS = b"OMP_NUM_THREADS"
 CHECK_REPLICAS = b"HVD_CHECK_REPLICAS"  # the only one of its prefix that is the user's
+# What Slurm tells the process that it has started, and libraries in the workers would take for their own world.
+_OF_ONE_TASK = re.compile(
+    rb"SLURM_(PROCID|LOCALID|NODEID|TASK_PID|GTIDS|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|LAUNCH_NODE_IPADDR|SRUN_.*"
+    rb"|CPU_BIND.*|MEM_BIND.*|DISTRIBUTION)|(PMI|PMI2|PMIX)_.*"
+)
+# Of a step it is all CPUs of the agent; the workers get what the user has asked for.
+_CPUS_PER_TASK = b"SLURM_CPUS_PER_TASK"
 _DEFAULTS = {b"PYTHONUNBUFFERED": b"1", b"PYTHONFAULTHANDLER": b"1"}
 
 
@@ -41,16 +49,20 @@ def choose_environment(
 
 def lay_over(login: Mapping[bytes, bytes], chosen: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     """The environment of workers on another host: what its agent found there, and over it what was chosen for it."""
-    return {**_choose_for_this(login), **chosen}
+    return {**{name: value for name, value in _choose_for_this(login).items() if name != _CPUS_PER_TASK}, **chosen}
 
 
 def _choose_for_this(own: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    return {name: value for name, value in own.items() if not name.startswith(OWN_PREFIX) or name == CHECK_REPLICAS}
+    return {
+        name: value
+        for name, value in own.items()
+        if (not name.startswith(OWN_PREFIX) or name == CHECK_REPLICAS) and not _OF_ONE_TASK.fullmatch(name)
+    }
 
 
 def _choose_for_another(own: Mapping[bytes, bytes], *, prefixed: bool) -> dict[bytes, bytes]:
     """The short list; and what the user has set that all hosts must have alike."""
-    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS)
+    names = (*(() if prefixed else ALWAYS), *_DEFAULTS, THREADS, CHECK_REPLICAS, _CPUS_PER_TASK)
     return {name: own[name] for name in names if name in own}
 
 

@@ -51,8 +51,8 @@ _REMEDIES = {  # for the flags of torchrun and Python, without their dashes
     "logs-specs": _NO_CHOICE,
     "signals-to-handle": _NO_CHOICE,
     "virtual-local-rank": _NO_CHOICE,
-    "numa-binding": "-bind-to numa gives each worker a NUMA node.",
-    "shutdown-timeout": "--grace is the time that a worker has to end.",
+    "numa-binding": "hvdrun's -bind-to numa gives each worker a NUMA node.",
+    "shutdown-timeout": "hvdrun's --grace is the time that a worker has to end.",
     "monitor-interval": "leave it out, hvdrun learns of an end when it happens.",
 }
 
@@ -86,12 +86,17 @@ def find_command(arguments: Sequence[str]) -> int:
 
 def explain_unknown(flag: str) -> UnknownOptionError:
     """What to do instead of a flag of torchrun or Python, or what a mistyped one probably means."""
-    remedy = _REMEDIES.get(flag.lstrip("-").replace("_", "-"))
+    remedy = find_remedy(flag)
     if remedy is None and flag.startswith("--"):
         from hvdrun.horovodrun.table import BY_WORD  # noqa: PLC0415 - only a wrong flag pays for it
 
         remedy = _OF_HOROVODRUN if flag in BY_WORD else None
     return UnknownOptionError(flag, suggest_option(flag)) if remedy is None else UnknownOptionError(flag, None, remedy)
+
+
+def find_remedy(flag: str) -> str | None:
+    """What to do instead of a flag of torchrun or Python; None for any other."""
+    return _REMEDIES.get(flag.lstrip("-").replace("_", "-"))
 
 
 def suggest_option(word: str) -> str | None:

@@ -34,6 +34,11 @@ class _Entry:
     user: str | None = None
 
 
+def is_host_name(text: str) -> bool:
+    """A host may have this name; an address of IPv6 is none."""
+    return _NAME.fullmatch(text) is not None
+
+
 def parse_hosts(text: str) -> HostList:
     """Read `server1:4,me@server2:4`.
 

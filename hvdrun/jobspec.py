@@ -8,11 +8,13 @@ from pathlib import Path
 
 from hvdrun import horovod_path
 from hvdrun.agent.binding import BindTo
+from hvdrun.allocation.allocation import Allocation
 from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
+from hvdrun.joining.request import Joining
 from rendezvous.backend import Backend
-from rendezvous.bootstrap import BACKEND
+from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.placement import place
 
@@ -41,7 +43,8 @@ class SshOptions:
 class RemoteSide:
     """The hosts of a job that are not this machine, and what is different there.
 
-    hosts: their names, as the job has them.
+    hosts: their names, as the job has them. With --agent-prefix all hosts are such.
+    here: those of them that are this machine all the same.
     command: what their workers execute.
     interpreter: the Python that their agents are started with, an absolute path; "" where there are no such hosts.
     """
@@ -49,6 +52,7 @@ class RemoteSide:
     hosts: frozenset[str] = frozenset()
     command: tuple[str, ...] = ()
     interpreter: str = ""
+    here: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,15 @@ class JobSpec:
     size: how many workers; in an elastic job, with how many it starts.
     hosts: where they may run, in order of preference; each host once, with the slots that mapping leaves it. Where a
         script names them, those that are known.
+    joining: how the hosts come by themselves, so that they are not known before; None where they are named.
     elasticity: how the job may shrink and grow; None for a static job, whose workers stay the same.
     directory: the workers' working directory, on every host.
     remote: which hosts are not this machine, and what is different there; known once `hvdrun.preparation` has looked.
     remote_python: what replaces a bare `python` there, an absolute path; None for the path that it has here.
     remote_prefix: what the shell there does before it starts an agent.
+    rsh: the words of a command that reaches these hosts in place of hvdrun's own SSH; none for that.
+    agent_prefix: the words of a program that runs the agents of all hosts, in a container for example.
+    allocation: what a scheduler has given to the job; None where the user has named its hosts.
     ssh: how these hosts are connected to.
     users: by host, the user to log in as, where one was given.
     interfaces: the network interfaces to use between hosts, the preferred one first; none leaves it to what is proven.
@@ -76,6 +84,7 @@ class JobSpec:
     stdin_rank: which worker reads hvdrun's own standard input; None for nobody.
     prefork: workers may be forked from a process that has imported what they need.
     backend: what hvd's tensors travel through; None leaves it to what the workers' torch has.
+    checkpoint: the folder of the job's checkpoints, an absolute path; None for none.
     horovod_shim: what `import horovod` means in the workers.
     marks_ranks: each line of output says which worker it is from, and marks_times: when it came.
     marks_as_horovod: the marks are those of Horovod's launcher.
@@ -94,9 +103,13 @@ class JobSpec:
     hosts: tuple[Host, ...]
     directory: Path
     elasticity: Elasticity | None = None
+    joining: Joining | None = None
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
+    rsh: tuple[str, ...] = ()
+    agent_prefix: tuple[str, ...] = ()
+    allocation: Allocation | None = None
     ssh: SshOptions = SshOptions()
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()
@@ -109,6 +122,7 @@ class JobSpec:
     stdin_rank: int | None = None
     prefork: bool = True
     backend: Backend | None = None
+    checkpoint: Path | None = None
     horovod_shim: ShimMode = ShimMode.AUTO
     marks_ranks: bool = True
     marks_times: bool = False
@@ -161,8 +175,23 @@ class JobSpec:
 
     @property
     def discovers(self) -> bool:
-        """A script names its hosts, which may change."""
-        return self.elasticity is not None and self.elasticity.script is not None
+        """Its hosts are not known at the start: a script names them, or they come by themselves."""
+        return self.joining is not None or self.script is not None
+
+    @property
+    def script(self) -> str | None:
+        """What names its hosts, again and again, where something does."""
+        return None if self.elasticity is None else self.elasticity.script
+
+    @property
+    def stays_inside(self) -> bool:
+        """All its hosts are this machine, as far as they are known."""
+        return not self.remote.hosts or (self.joining is not None and self.joining.is_inside)
+
+    @property
+    def leaves_paths(self) -> bool:
+        """The hosts that are not this machine know by themselves where programs are."""
+        return self.remote_prefix is not None or bool(self.agent_prefix) or self.joining is not None
 
     def place(self) -> tuple[Slot, ...]:
         """The slots that the job starts with, if its hosts offer enough of them.
@@ -185,7 +214,8 @@ class JobSpec:
     @property
     def variables(self) -> Mapping[bytes, bytes]:
         """What the workers of all hosts are to have, whatever else is in their environment."""
-        chosen = {} if self.backend is None else {os.fsencode(BACKEND): os.fsencode(self.backend)}
+        named = ((BACKEND, self.backend), (CHECKPOINT, self.checkpoint))
+        chosen = {os.fsencode(name): os.fsencode(value) for name, value in named if value is not None}
         mode = {os.fsencode(ELASTIC): b"1" if self.is_elastic else b"0"}
         return {**self.forwarded, horovod_path.VARIABLE: os.fsencode(self.horovod_shim), **chosen, **mode}
 

@@ -39,6 +39,7 @@ from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, W
 if TYPE_CHECKING:
     from hvdrun.cluster.desk import Desk
     from hvdrun.elastic_hosts import ElasticHosts
+    from hvdrun.joining.roster import Roster
     from rendezvous.authority import Authority
     from rendezvous.server import Server
 
@@ -59,7 +60,11 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     """
 
     async def run() -> Outcome:
-        return await Job(spec, console, desk).run()
+        if spec.joining is None:
+            return await Job(spec, console, desk).run()
+        from hvdrun.joining.reception import receive  # noqa: PLC0415 - other jobs go to their hosts
+
+        return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
 
     outcome = asyncio.run(run())
     if outcome.is_interrupt:
@@ -70,7 +75,9 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 class Job:
     """One job from its agents' start to its last line of output."""
 
-    def __init__(self, spec: JobSpec, console: Console, desk: "Desk | None" = None) -> None:
+    def __init__(
+        self, spec: JobSpec, console: Console, desk: "Desk | None" = None, roster: "Roster | None" = None
+    ) -> None:
         around = name_origin(os.environ)
         token = secrets.token_hex(8)
         self._id = f"{around}/{token}" if around else token  # what runs inside a worker is that worker's as well
@@ -80,7 +87,8 @@ class Job:
         self._placement = () if spec.is_elastic else spec.place()
         hosts = dict.fromkeys(slot.host for slot in self._placement)
         patience_seconds = spec.patience_seconds if spec.remote.hosts or spec.is_elastic else None
-        self._transports = Transports()
+        self._roster = roster
+        self._transports = Transports(roster)
         transports = {host: self._transports.make(host, spec) for host in hosts}
         self._fleet = Fleet(transports, self._show, self._lose, self._fail, patience_seconds)
         self._ranks = RankBook(lambda: self._server.state.generation)
@@ -121,7 +129,8 @@ class Job:
             stack.callback(self._start_line.close)
             await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome
-            await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
+            releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+            await self._unless_hurried(releasing)
             self._console.output.finish_all()
             if self._desk is None:
                 self._narrator.explain(outcome, len(self._fleet.hosts))
@@ -179,6 +188,7 @@ class Job:
             reach=self._transports.make,
             notice=self._console.notice,
             verbose=self._console.verbose,
+            roster=self._roster,
         )
         await self._elastic.run()
 

@@ -102,6 +102,12 @@ def explain_way(spec: JobSpec, host: str) -> str:
     """How a host would be reached; what is not said here, ~/.ssh/config says."""
     if not spec.is_remote(host):
         return THIS_MACHINE
+    if host in spec.remote.here:
+        return f"{THIS_MACHINE}, behind the agent's prefix"
+    if spec.rsh:
+        return f"by {_quote(shlex.join(spec.rsh))}"
+    if spec.allocation is not None and host in spec.allocation.steps:
+        return f"as a step of {spec.allocation.name}"
     user = f" as {spec.users[host]}" if host in spec.users else ""
     port = "" if spec.ssh.port is None else f", port {spec.ssh.port}"
     key = "" if spec.ssh.identity_file is None else f", with the key {_quote(str(spec.ssh.identity_file))}"
@@ -133,7 +139,7 @@ def _plan_host(
 ) -> HostPlan:
     is_remote = spec.is_remote(host)
     command = spec.command_on(host)
-    prefixed = spec.remote_prefix is not None
+    prefixed = spec.leaves_paths
     chosen = choose_environment(own, len(assignments), remote=is_remote, prefixed=prefixed, forwarded=spec.variables)
     chosen = lead_to_shim(chosen, _SHIM_THERE) if is_remote else lead_to_shim(chosen)
     base = {} if is_remote else own
@@ -161,7 +167,8 @@ def _plan_host(
 
 def _explain_agent(spec: JobSpec) -> str:
     prefix = f", after {_quote(*mask_command((spec.remote_prefix,)))}" if spec.remote_prefix else ""
-    return f"{_quote(spec.remote.interpreter)}{prefix}"
+    wrapper = f", in {_quote(shlex.join(spec.agent_prefix))}" if spec.agent_prefix else ""
+    return f"{_quote(spec.remote.interpreter)}{prefix}{wrapper}"
 
 
 def _explain_binding(bind_to: BindTo) -> str:

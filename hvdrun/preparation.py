@@ -40,7 +40,10 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
         HvdrunError: on this machine something is missing that its workers need.
     """
     used = find_used(spec)
+    is_local = _knows_here(spec) or is_local
     remote = find_remote(used, is_local)
+    here = frozenset(used) - remote if spec.agent_prefix else frozenset[str]()
+    remote |= here
     local = [host for host in used if host not in remote]
     if not remote and not spec.discovers:
         check_here(spec, local)
@@ -55,11 +58,18 @@ def prepare(spec: JobSpec, around: Surroundings, is_local: IsLocal | None = None
         hosts=remote,
         command=(spec.remote_python, *command[1:]) if replaces and spec.remote_python else command,
         interpreter=choose_agent_interpreter(spec.command, around, spec.remote_python),
+        here=here,
     )
+    prepared = replace(
+        spec,
+        command=command,
+        remote=side,
+        forwarded={b"PWD": os.fsencode(spec.directory), **spec.forwarded},  # that of a login there is its home folder
+    )
+    if spec.joining is not None:
+        return prepared, explain_interpreter(spec, command, around)
     names = ", ".join(host for host in used if host in remote) or "none so far"
     remark = f"not this machine: {names}; the agents there are started with {side.interpreter}"
-    forwarded = {b"PWD": os.fsencode(spec.directory), **spec.forwarded}  # that of a login there is its home folder
-    prepared = replace(spec, command=command, remote=side, forwarded=forwarded)
     return prepared, (*explain_interpreter(spec, command, around), remark)
 
 
@@ -74,16 +84,24 @@ def take_in(spec: JobSpec, found: HostList, around: Surroundings, is_local: IsLo
     known = {host.name for host in spec.hosts} | spec.remote.hosts
     new = [host.name for host in found.hosts if host.name not in known]
     remote = find_remote(new, is_local)
+    here = frozenset(new) - remote if spec.agent_prefix else frozenset[str]()
+    remote |= here
     spec = replace(
         spec,
         hosts=found.hosts,
         users={**found.users, **spec.users},
-        remote=replace(spec.remote, hosts=spec.remote.hosts | remote),
+        remote=replace(spec.remote, hosts=spec.remote.hosts | remote, here=spec.remote.here | here),
     )
     if local := [host for host in new if host not in remote]:
         check_here(spec, local)
         spec = replace(spec, command=resolve_command(spec.command, around))
     return spec
+
+
+def _knows_here(spec: JobSpec) -> IsLocal | None:
+    """What tells whether a host is this machine, where the scheduler does: its names need lead to no address."""
+    allocation = spec.allocation
+    return None if allocation is None or not allocation.steps else lambda host: host == allocation.here
 
 
 def find_used(spec: JobSpec) -> tuple[str, ...]:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hvdrun.allocation.allocation import Allocation
+from hvdrun.allocation.found import find_allocation
 from hvdrun.discovery import discover_hosts
 from hvdrun.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
 from hvdrun.elasticity import DEFAULT_LEASE_SECONDS, Elasticity
@@ -17,6 +19,7 @@ from hvdrun.forwarding import choose_forwarded
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
+from hvdrun.joining.request import Joining, choose_joining
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
 from hvdrun.options import Given, Settled, settle
@@ -43,7 +46,7 @@ def make_job(
 
     Args:
         typed: what was given to options, by dest.
-        command: the user's.
+        command: the user's; none where the file may have it.
         environment: of hvdrun.
         complete: the command line as it would be with -np.
         like_horovod: what means nothing in the file, or in a job that is not elastic, is only remarked on.
@@ -51,43 +54,48 @@ def make_job(
     Raises:
         HvdrunError: the job is impossible, or names what does not exist.
     """
-    settled, remarks = settle_request(typed, environment, like_horovod=like_horovod)
-    if settled.values["size"] is None:
-        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(settled.values)}")
+    settled, filed_command, remarks = settle_request(typed, environment, like_horovod=like_horovod)
+    command = command or filed_command
+    allocation = choose_allocation(settled.values, environment)
+    values = settled.values if allocation is None else fill_in(settled.values, allocation)
+    if values["size"] is None:
+        raise UsageError(f"the number of workers is missing: give it with -np, as in {complete(values)}")
     own = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-    spec = make_spec(settled.values, command, own)
+    spec = make_spec(values, command, own, allocation)
     if settled.values["write_config"] is not None:
         from hvdrun.configuration.writing import write_configuration  # noqa: PLC0415 - the same
 
         of_others = ONLY_ELASTIC.keys() - settled.values["typed"] if spec.elasticity is None else ()
-        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given))
+        write_configuration(settled.values["write_config"], leave_out(of_others, settled.given), command)
     return replace(spec, remarks=(*spec.remarks, *remarks))
 
 
 def settle_request(
     typed: Mapping[str, Given], environment: Mapping[str, str], *, like_horovod: bool = False
-) -> tuple[Settled, tuple[str, ...]]:
-    """All options' values, and what to say of them; see `make_job`.
+) -> tuple[Settled, tuple[str, ...], tuple[str, ...]]:
+    """All options' values, the file's command, and what to say of all that; see `make_job`.
 
     Raises:
         HvdrunError: one cannot be read.
     """
     remarks: list[str] = []
+    command: tuple[str, ...] = ()
     filed: dict[str, Given] = {}
     sources: Mapping[str, str] = {}
     if "config_file" in typed:
         from hvdrun.configuration.reading import read_configuration  # noqa: PLC0415 - few jobs have a file
 
         found = read_configuration(str(typed["config_file"]), ignores_unknown=like_horovod)
-        filed, sources = found.given, found.sources
+        filed, sources, command = found.given, found.sources, found.command
         remarks.extend(found.remarks)
     settled = settle(typed, filed, environment, sources)
     if like_horovod:
         idle = find_idle(settled.values)
         settled = settle(leave_out(idle, typed), leave_out(idle, filed), environment, sources)
         if idle:
-            remarks.append(f"{', '.join(idle.values())} without effect: the workers of this job stay the same.")
-    return settled, tuple(remarks)
+            verb = "has" if len(idle) == 1 else "have"
+            remarks.append(f"{', '.join(idle.values())} {verb} no effect: the workers of this job stay the same.")
+    return settled, command, tuple(remarks)
 
 
 def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Given]:
@@ -95,21 +103,50 @@ def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Gi
     return {dest: value for dest, value in given.items() if dest not in dests}
 
 
-def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[bytes, bytes]) -> JobSpec:
-    """Turn the options' values, by dest, into a job.
+def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> Allocation | None:
+    """What a scheduler has given to the job; None where its hosts are named, or there is none.
+
+    Raises:
+        HvdrunError: what the scheduler says cannot be understood.
+    """
+    if values["wait_for_agents"] or any(values[dest] is not None for dest in ("hosts", "hostfile", "script")):
+        return None
+    found = find_allocation(environment, is_elastic=values["min_size"] is not None)
+    return None if found is None else found.fit(values["size"])
+
+
+def fill_in(values: Mapping[str, Any], allocation: Allocation) -> dict[str, Any]:
+    """The options' values with what the allocation says where they say nothing."""
+    filled = {**values, "size": values["size"] or allocation.slots}
+    if allocation.script is not None:
+        filled["script"] = allocation.script
+        filled["slots_per_host"] = values["slots_per_host"] or max(host.slots for host in allocation.hosts)
+    return filled
+
+
+def make_spec(
+    values: Mapping[str, Any],
+    command: tuple[str, ...],
+    own: Mapping[bytes, bytes],
+    allocation: Allocation | None = None,
+) -> JobSpec:
+    """Turn the options' values, by dest, into a job. Long because each option has a line here.
 
     Args:
         values: all of them, as `Option.read` reads them; "size" has one.
         command: the user's.
         own: the environment of hvdrun.
+        allocation: what a scheduler has given to the job.
 
     Raises:
         HvdrunError: the job is impossible, or names what does not exist.
     """
+    refuse_two_ways(values)
     size: int = values["size"]
     elasticity = choose_elasticity(values)
-    listed = list_hosts(values, elasticity)
     here = find_directory()
+    joining = choose_joining(values, here)
+    listed = list_hosts(values, elasticity, joining, allocation)
     directory = here / (values["directory"] or "")
     forwarded = choose_forwarded(values["forwarded"], own)
     if values["directory"] is not None:
@@ -120,8 +157,12 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         hosts=map_workers(listed.hosts, size, values["map_by"], oversubscribe=values["oversubscribe"]),
         directory=directory,
         elasticity=elasticity,
+        joining=joining,
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
+        rsh=values["rsh"] or (),
+        agent_prefix=values["agent_prefix"] or (),
+        allocation=allocation,
         ssh=SshOptions(
             values["ssh_port"], find_identity_file(values["ssh_identity_file"], here), values["ssh_accept_new"]
         ),
@@ -136,24 +177,40 @@ def make_spec(values: Mapping[str, Any], command: tuple[str, ...], own: Mapping[
         stdin_rank=values["stdin_rank"],
         prefork=not values["no_prefork"],
         backend=values["backend"],
+        checkpoint=None if values["checkpoint"] is None else here / values["checkpoint"],
         horovod_shim=values["horovod_shim"],
         marks_ranks=not values["no_prefix"],
         marks_times=values["marks_times"],
         output_folder=None if values["output_folder"] is None else here / values["output_folder"],
         verbose=values["verbose"],
         dry_run=values["dry_run"],
-        remarks=explain_mca(values["mca"]),
+        remarks=(*explain_mca(values["mca"]), *(() if allocation is None else (allocation.describe(),))),
     )
 
 
-def list_hosts(values: Mapping[str, Any], elasticity: Elasticity | None) -> HostList:
-    """The hosts of the job, as far as they are known; none yet where a script names them.
+def refuse_two_ways(values: Mapping[str, Any]) -> None:
+    """Options of hvdrun's own SSH mean nothing to another command.
+
+    Raises:
+        UsageError: both are given.
+    """
+    for dest, flag in (("ssh_port", "-p"), ("ssh_identity_file", "-i"), ("ssh_accept_new", "--ssh-accept-new")):
+        if values["rsh"] and values[dest]:
+            raise UsageError(f"{flag} is for hvdrun's own SSH, and --rsh replaces that: write it into --rsh's command.")
+
+
+def list_hosts(
+    values: Mapping[str, Any], elasticity: Elasticity | None, joining: Joining | None, allocation: Allocation | None
+) -> HostList:
+    """The hosts of the job, as far as they are known; none yet where a script names them, or they come by themselves.
 
     Raises:
         HvdrunError: they cannot be read.
     """
-    if elasticity is not None and elasticity.script is not None:
+    if joining is not None or (elasticity is not None and elasticity.script is not None):
         return HostList((), {})
+    if allocation is not None:
+        return HostList(allocation.hosts, {})
     return discover_hosts(listed=values["hosts"], hostfile=values["hostfile"], size=values["size"])
 
 

@@ -131,7 +131,7 @@ class RouteMap:
         return Route(chosen.address, chosen.interface, end)
 
     async def _admit_inside(self, spec: JobSpec, host: str) -> Answer:
-        if spec.is_remote(host):
+        if not spec.stays_inside:
             return InsideOnlyError(host)
         self._settled[host] = LOOPBACK
         return Route(LOOPBACK, "", await self.open())
@@ -144,6 +144,8 @@ class RouteMap:
 
 def _can_stay_inside(spec: JobSpec) -> bool:
     """No host of this job is, or is likely to be, another machine."""
+    if spec.joining is not None:
+        return spec.joining.is_inside
     if spec.remote.hosts:
         return False
     return not spec.discovers or (not spec.interfaces and all(_means_itself(host.name) for host in spec.hosts))

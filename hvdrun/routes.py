@@ -55,7 +55,7 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     """
     inside = Endpoint(LOOPBACK, await server.open(LOOPBACK))
     await check_versions(spec, fleet)
-    if not spec.remote.hosts:
+    if spec.stays_inside:
         return dict.fromkeys(fleet.hosts, Route(LOOPBACK, "", inside))
     from hvdrun.network.choice import check_machines, choose  # noqa: PLC0415 - a job on this machine alone needs none of it
     from hvdrun.network.restriction import Restriction  # noqa: PLC0415 - the same
@@ -126,7 +126,7 @@ async def check_version(spec: JobSpec, fleet: Fleet, host: str) -> None:
     except TimeoutError:
         raise LaunchError(f"the agent on the host {host!r} said nothing within {HELLO_SECONDS:g} s.") from None
     if hello.version != __version__:
-        from hvdrun.transport.ssh.failures import VersionMismatchError  # noqa: PLC0415 - as above
+        from hvdrun.transport.failures import VersionMismatchError  # noqa: PLC0415 - as above
 
         interpreter = spec.remote.interpreter if spec.is_remote(host) else sys.executable
         raise VersionMismatchError(host, interpreter, hello.version, __version__)

@@ -72,6 +72,29 @@ DECISION_RESIZE: Decision.ValueType  # 2
 DECISION_RESTORE: Decision.ValueType  # 3
 Global___Decision: _TypeAlias = Decision  # noqa: Y015
 
+class _Admission:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdmissionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Admission.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADMISSION_UNSPECIFIED: _Admission.ValueType  # 0
+    ADMISSION_ACCEPTED: _Admission.ValueType  # 1
+    """orders follow"""
+    ADMISSION_REFUSED: _Admission.ValueType  # 2
+    ADMISSION_NOT_NEEDED: _Admission.ValueType  # 3
+    """the job has all the hosts that it takes"""
+
+class Admission(_Admission, metaclass=_AdmissionEnumTypeWrapper): ...
+
+ADMISSION_UNSPECIFIED: Admission.ValueType  # 0
+ADMISSION_ACCEPTED: Admission.ValueType  # 1
+"""orders follow"""
+ADMISSION_REFUSED: Admission.ValueType  # 2
+ADMISSION_NOT_NEEDED: Admission.ValueType  # 3
+"""the job has all the hosts that it takes"""
+Global___Admission: _TypeAlias = Admission  # noqa: Y015
+
 class _Stream:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -160,6 +183,7 @@ class JoinRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     INTERPRETER_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """the last generation this worker was a member of; 0 at first"""
     interpreter: _builtins.bytes
@@ -170,6 +194,10 @@ class JoinRequest(_message.Message):
     def report(self) -> Global___StateReport:
         """none: it begins"""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinRequest]:
+        """from an agent: of other workers of its host, who join at the same time"""
+
     def __init__(
         self,
         *,
@@ -177,10 +205,11 @@ class JoinRequest(_message.Message):
         after: _builtins.int = ...,
         interpreter: _builtins.bytes = ...,
         report: Global___StateReport | None = ...,
+        others: _abc.Iterable[Global___JoinRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "report", b"report", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "others", b"others", "report", b"report", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,7 +330,9 @@ class Verdict(_message.Message):
     @_builtins.property
     def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
     @_builtins.property
-    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """runs of consecutive ranks, each as its first rank and its length"""
+
     def __init__(
         self,
         *,
@@ -333,7 +364,9 @@ class Done(_message.Message):
     name: _builtins.str
     answer: _builtins.bytes
     @_builtins.property
-    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """likewise"""
+
     def __init__(
         self,
         *,
@@ -1021,6 +1054,70 @@ class ReportAck(_message.Message):
 Global___ReportAck: _TypeAlias = ReportAck  # noqa: Y015
 
 @_typing.final
+class AgentJoin(_message.Message):
+    """An agent that comes by itself -> launcher, on the connection that then carries its orders; both messages are
+    length-delimited. Only what other versions of hvdrun understand may be changed here: they are refused by it.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """of hvdrun"""
+    secret: _builtins.bytes
+    """of the token"""
+    host: _builtins.str
+    """this host's name in the job"""
+    slots: _builtins.int
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        secret: _builtins.bytes = ...,
+        host: _builtins.str = ...,
+        slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentJoin: _TypeAlias = AgentJoin  # noqa: Y015
+
+@_typing.final
+class AgentAdmitted(_message.Message):
+    """What becomes of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADMISSION_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    admission: Global___Admission.ValueType
+    reason: _builtins.str
+    """one sentence; empty for an agent that is accepted"""
+    exit_code: _builtins.int
+    """what an agent ends with that is not needed"""
+    def __init__(
+        self,
+        *,
+        admission: Global___Admission.ValueType = ...,
+        reason: _builtins.str = ...,
+        exit_code: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "exit_code", b"exit_code", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentAdmitted: _TypeAlias = AgentAdmitted  # noqa: Y015
+
+@_typing.final
 class Order(_message.Message):
     """Launcher -> agent, on the agent's standard input. `begin` comes once; only `wait`, `look` and `probe` may come
     before it.
@@ -1387,12 +1484,17 @@ class Release(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    exit_code: _builtins.int
+    """the job's own, for an agent that has come by itself: it ends with it"""
     def __init__(
         self,
+        *,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

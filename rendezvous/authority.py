@@ -2,6 +2,9 @@
 
 The authority's key never leaves the launcher's memory. The server's certificate is for serving only and carries a name
 that no agent's has; an agent's is for calling only and names its host, so that one host cannot speak for another.
+
+The authority of a token, by which agents join, is another one, and its key is kept in a file: it vouches for the
+launcher's door, and issues nothing for agents.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -19,10 +22,16 @@ _COMMON_NAME_LIMIT = 64  # bytes: X.520's upper bound; the host stands in full i
 
 
 class Authority:
-    """Issues the certificates of one job."""
+    """Issues the certificates of one job.
 
-    def __init__(self, job: str) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
+    key: that of an authority of this job that was made before, in PEM; a new one without it.
+
+    Raises:
+        ValueError: the key is none.
+    """
+
+    def __init__(self, job: str, key: bytes | None = None) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1()) if key is None else _decode_key(key)
         self._name = _name(f"hvdrun job {job}")
         usage = x509.KeyUsage(
             digital_signature=True,
@@ -41,6 +50,24 @@ class Authority:
             .add_extension(usage, critical=True)
             .sign(self._key, hashes.SHA256())
         )
+
+    @property
+    def certificate(self) -> bytes:
+        """By which others know what this authority has issued; PEM."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def key(self) -> bytes:
+        """What makes its owner this authority; PEM."""
+        return _encode_key(self._key)
+
+    def owns(self, certificate: bytes) -> bool:
+        """The certificate, in PEM, is of this authority; another one of it may have been made since.
+
+        Raises:
+            ValueError: it is none.
+        """
+        return x509.load_pem_x509_certificate(certificate).public_key() == self._key.public_key()
 
     def issue_server(self) -> Credential:
         """The rendezvous server's credential."""
@@ -63,12 +90,23 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return Credential(
-            authority=self._certificate.public_bytes(serialization.Encoding.PEM),
+            authority=self.certificate,
             certificate=certificate.public_bytes(serialization.Encoding.PEM),
-            private_key=key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            ),
+            private_key=_encode_key(key),
         )
+
+
+def _encode_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _decode_key(text: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(text, password=None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("another kind of key")  # noqa: TRY004 - what was read is wrong, not what was passed
+    return key
 
 
 def _name(common_name: str) -> x509.Name:

@@ -23,6 +23,7 @@ START_TIMEOUT = "HVD_START_TIMEOUT"
 LEASE = "HVD_LEASE"
 LATE = "HVD_LATE"  # "1" or not there
 HOROVOD_SHIM = "HVD_HOROVOD_SHIM"  # what `import horovod` means; set by the launcher for all workers
+CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the launcher, or by the user of another
 BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
 
 

@@ -34,6 +34,7 @@ FILES = {
         "tests/worker_runtime/test_errors.py",
         "tests/worker_runtime/test_wire.py",
         "tests/hvdrun/agent/test_lease.py",
+        "tests/hvdrun/allocation/test_compressed.py",
         "tests/hvdrun/transport/ssh/test_failures.py",
         "tests/hvdrun/console/test_lines.py",
         "tests/hvdrun/console/test_marks.py",
@@ -56,7 +57,7 @@ FILES = {
         "tests/hvdrun/test_narrator.py",
         "tests/hvdrun/test_rank_book.py",
     ),
-    Tier.HOUSE: ("tests/house/", "tests/protos/"),
+    Tier.HOUSE: ("tests/house/", "tests/protos/", "tests/deploy/"),
     Tier.HOSTS: ("tests/lab/", "tests/system/hosts/"),
     Tier.SYSTEM: ("tests/system/",),
 }

@@ -8,16 +8,22 @@ Long because Horovod has the states and the loop in one module, which programs n
 """
 
 import copy
+import os
 import queue
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
+from worker_runtime.checkpoints import all_ranks
+from worker_runtime.environment import read_checkpoint
+from worker_runtime.errors import CheckpointError, HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership import Decision, Verdict, Wish
 from worker_runtime.notifications import HOSTS_REMOVED
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.stopping import stopping
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3
@@ -27,6 +33,11 @@ notification_manager = RUNTIME.notifications  # by Horovod's name
 Parameters = ParamSpec("Parameters")
 ResultT = TypeVar("ResultT")
 StateT = TypeVar("StateT", bound="State")
+
+_NO_FILES = (
+    "a {} cannot be kept in files; derive it from ObjectState, or give it the methods to_checkpoint() and "
+    "from_checkpoint(kept)"
+)
 
 # Joins as one that restores its state, or keeps it, and tells what the others do; with why, where it restores.
 Enter = Callable[[Wish, str], Verdict | None]
@@ -49,6 +60,7 @@ class State:
         self._reset_callbacks: list[Callable[[], None]] = []
         self._commits = 0
         self._size: int | None = None  # of the job when the function began; None while no function runs with this
+        self._is_begun = False  # a function has run with this, or with what the others have of it
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Have functions called, in this order, after each change of the job: for what depends on size or rank.
@@ -60,6 +72,10 @@ class State:
     def on_reset(self) -> None:
         """The worker has joined the job anew."""
         self._host_messages = queue.Queue()
+        self.adapt()
+
+    def adapt(self) -> None:
+        """The job has another size than before, or this worker another rank: reset, and call what waits for that."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -76,9 +92,7 @@ class State:
     def commit(self) -> None:
         """Save the state, then look for changed hosts; all ranks must call it equally often.
 
-        Raises:
-            HostsUpdatedInterrupt: hosts have come or gone.
-            HorovodInternalError: a rank has gone.
+        Raises: what `check_host_updates` raises.
         """
         self._commits += 1
         self.save()
@@ -90,10 +104,13 @@ class State:
         """Raise on all ranks when rank 0 knows that hosts have come or gone; all ranks must call it equally often.
 
         So it does when ranks were lost while all others went on, if the state waits for that: see `waits_for_reset`.
-        Under `elastic.run` the function begins again, as after all changes.
+        Under `elastic.run` the function begins again, as after all changes. Where the job has checkpoints and is told
+        to stop, the state is saved there, and this worker ends with exit code 75.
 
         Raises:
             HostsUpdatedInterrupt: they have.
+            SystemExit: the job is told to stop, and the state is saved.
+            CheckpointError: it could not be saved, on all ranks alike.
             HorovodInternalError: a rank has gone.
         """
         earlier, update = self._last_updated_timestamp, 0
@@ -106,14 +123,63 @@ class State:
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
             (earlier, self._last_updated_timestamp, update, is_due)
         )
+        self._end_where_told()
         if self._last_updated_timestamp > earlier and update:
             raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
         if is_due:
             raise _RanksLostInterrupt
 
+    def _end_where_told(self) -> None:
+        folder = read_checkpoint(os.environ)
+        if folder is not None and self._size is not None and stopping():
+            self.save()
+            path = all_ranks.save(self, folder, self._bcast_object, self._rank())
+            if self._rank() == 0:
+                all_ranks.tell(f"the state is saved in {path}; the same command goes on from there")
+            sys.exit(os.EX_TEMPFAIL)
+
     def save(self) -> None:
         """Keep a copy of the state in this process's memory."""
         raise NotImplementedError
+
+    def load(self, directory: str | os.PathLike[str]) -> bool:
+        """Go on from the newest checkpoint in a folder that is whole; all ranks must call it at the same place.
+
+        Rank 0 reads it, and gives it to all. A newer one that is damaged is skipped, which is said on standard error. A
+        checkpoint is a pickle: loading it can execute whatever somebody has written there.
+
+        Args:
+            directory: in which `save(directory)` has written.
+
+        Returns:
+            Whether there was one; else nothing has changed.
+
+        Raises:
+            CheckpointError: none of those that there are can be read, or what is read does not fit; on all ranks alike.
+            HorovodInternalError: a rank has gone.
+        """
+        return all_ranks.load(self, Path(directory), self._bcast_object, self._rank())
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
+        """What was saved last, for a file; asked for on rank 0."""
+        raise CheckpointError(_NO_FILES.format(type(self).__name__))
+
+    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - see above
+        """Set this rank's state to what was in a file; called on rank 0, and a sync follows."""
+        del kept
+        raise CheckpointError(_NO_FILES.format(type(self).__name__))
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - as above
+        """What else a job of the same size needs to go on to the last bit; asked for on rank 0."""
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """Go on so, on every rank.
+
+        Args:
+            course: of `describe_course()`.
+            restore_random: sets the generators of random numbers; for use where something is drawn that was drawn
+                already.
+        """
 
     def restore(self) -> None:
         """Return to what was saved last."""
@@ -162,9 +228,34 @@ class ObjectState(State):
 
         def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - the program has named and typed it
 
-    def save(self) -> None:
-        """Keep copies, so that changes inside lists, dicts and arrays can be undone too, as Horovod cannot."""
+    def save(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Keep copies, so that changes inside lists, dicts and arrays can be undone too, as Horovod cannot.
+
+        Args:
+            directory: write a checkpoint there as well, from which `load(directory)` goes on in another job; rank 0
+                writes it, and the two newest stay. All ranks must then call this at the same place.
+
+        Raises:
+            CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
+            HorovodInternalError: a rank has gone.
+        """
         self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
+        if directory is not None:
+            all_ranks.save(self, Path(directory), self._bcast_object, self._rank())
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
+        """The attributes."""
+        return self._saved_state
+
+    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
+        """Set the attributes.
+
+        Raises:
+            CheckpointError: they have other names.
+        """
+        check_names(kept, self._saved_state)
+        for name, value in kept.items():
+            setattr(self, name, value)
 
     def restore(self) -> None:
         """Set the attributes to what was saved last."""
@@ -222,7 +313,7 @@ def _repeat(train: Callable[[], ResultT], state: State, enter: Enter) -> ResultT
         was_initialized = RUNTIME.is_initialized
         try:
             if not skip_sync:
-                state.sync()
+                _synchronise(state)
                 _note_synced()
             state._size = _count_ranks()  # noqa: SLF001 - of this module
             return train()
@@ -295,6 +386,25 @@ def run(
         A function of the same arguments, which returns what `func` returns.
     """
     return run_through(func, RUNTIME.enter_anew)
+
+
+def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
+    """Raise a CheckpointError unless a checkpoint keeps what a state has."""
+    theirs, ours = (", ".join(sorted(names)) or "nothing" for names in (kept, own))
+    if theirs != ours:
+        raise CheckpointError(f"it keeps {theirs}, and the state has {ours}")
+
+
+def _synchronise(state: State) -> None:
+    """Give all ranks the state of rank 0; at the beginning of a job that has checkpoints, that of the newest one."""
+    folder = read_checkpoint(os.environ)
+    if folder is None:
+        state.sync()
+        return
+    is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this module
+    if is_begun or not state.load(folder):
+        state.sync()
+    state._is_begun = True  # noqa: SLF001 - of this module
 
 
 def _note_synced() -> None:

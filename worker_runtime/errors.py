@@ -300,6 +300,10 @@ class GradientShapeError(ValueError):
         self.parameter = parameter
 
 
+class CheckpointError(RuntimeError):
+    """A state was not saved to a folder, or not loaded from it; no HorovodInternalError: a restart does not help."""
+
+
 class NotServedError(NotImplementedError):
     """An argument of Horovod's that this version does not serve was given; ignoring it would be silently wrong."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
-    from rendezvous.bootstrap import BACKEND, Bootstrap, name_stop_file
+    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence
     from rendezvous.core.ranking import rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
@@ -25,6 +25,7 @@ with own_packages():
 
 __all__ = [
     "BACKEND",
+    "CHECKPOINT",
     "DESCRIPTORS",
     "LENGTH",
     "SEQUENCER",

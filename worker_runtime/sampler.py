@@ -13,7 +13,7 @@ is the same on all ranks at the same place of the program.
 
 import random
 import warnings
-from collections.abc import Iterator, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 from worker_runtime.core.ledger import Ledger
@@ -50,6 +50,7 @@ class ElasticSampler:
     num_samples: how many this rank got of it, padding included.
     total_size: how many all ranks got of it, padding included.
     processed_num: how many of the epoch are processed, those included that wait for their step's end.
+    is_in_pass: somebody goes through what was dealt out.
 
     Raises:
         ValueError: Horovod has not been initialized.
@@ -67,8 +68,12 @@ class ElasticSampler:
         self.num_samples = 0
         self.total_size = 0
         self._ledger = Ledger()
+        self._dealt: list[int] = []  # what the last deal has laid out, of which some may be processed
+        self._begin: Callable[[], None] | None = None  # what is to be called when the next pass begins
         self._members: tuple[int, ...] = ()  # among whom was dealt last, as the executor's lineage names them
-        self._row = 0  # how many rows of that deal were recorded
+        self._first_row = 0  # of that deal, the first that was left
+        self._row = 0  # how many rows were recorded since
+        self.is_in_pass = False
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # of them, those of no commit yet, and who was there
         self._steps = 0  # how many steps had been committed when the last batch was given to one
         self._is_stepping = False  # one was committed between two batches: they are those of a training
@@ -84,6 +89,7 @@ class ElasticSampler:
         is_first = RUNTIME.executor.origin == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
+        self._begin = None  # it was of another pass
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -131,6 +137,9 @@ class ElasticSampler:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
         self._ledger = ledger.deal(self.num_replicas)
         self._row, self._waiting, self._is_stepping = 0, [], False
+        self.is_in_pass = False
+        self._dealt = self._ledger.list_dealt(indices)
+        self._first_row = self._ledger.deals[-1].rows
         self.remaining_indices = ledger.list_left(indices)
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
@@ -179,9 +188,22 @@ class ElasticSampler:
             Ledger.skip(state_dict["processed_num"]) if packed is None else Ledger.unpack(packed),
         )
 
+    def continue_pass_with(self, begin: Callable[[], None]) -> None:
+        """Have something called when the next pass has begun and gives its first sample, if it is of this epoch."""
+        self._begin = begin
+
     def __iter__(self) -> Iterator[int]:
-        left = self.remaining_indices
-        return iter([left[place % len(left)] for place in range(self.rank, self.total_size, self.num_replicas)])
+        dealt, first = self._dealt, self._first_row * self.num_replicas
+        places = range(first + self.rank, first + self.total_size, self.num_replicas)
+        return self._go_through([dealt[place % len(dealt)] for place in places])
+
+    def _go_through(self, indices: list[int]) -> Iterator[int]:
+        """Give them one by one; a loader comes for the first when it has drawn what random numbers it needs itself."""
+        self.is_in_pass = True
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin()
+        yield from indices
 
     def __len__(self) -> int:
         return self.num_samples
@@ -228,4 +250,4 @@ class ElasticSampler:
     def _count(self, ledger: Ledger) -> int:
         """How many samples of the epoch are processed, by a ledger that ends with the present deal."""
         count = len(self.dataset)
-        return min(count - len(self.remaining_indices) + ledger.deals[-1].num_places, count)
+        return min(count - len(self._dealt) + ledger.deals[-1].num_places, count)

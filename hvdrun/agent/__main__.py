@@ -21,7 +21,7 @@ def main() -> int:
     from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
 
     prefer_own_packages()
-    from hvdrun.agent.agent import Ending, serve  # noqa: PLC0415 - only now they are surely ours
+    from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - only now they are surely ours
     from hvdrun.errors import HvdrunError  # noqa: PLC0415 - the same
     from hvdrun.process_start import prepare_process  # noqa: PLC0415 - the same
     from rendezvous.errors import RendezvousError  # noqa: PLC0415 - the same
@@ -34,7 +34,7 @@ def main() -> int:
     os.dup2(2, 1)
     os.set_inheritable(output, False)  # noqa: FBT003 - os.set_inheritable's signature
     try:
-        ending = str(asyncio.run(serve(0, output)))
+        ending = str(asyncio.run(serve_pipes(0, output)))
     except (RendezvousError, HvdrunError) as error:
         ending = str(error)
     if ending == Ending.RELEASED:

@@ -23,7 +23,7 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hvdrun import __version__
 from hvdrun.agent.backend_check import CheckedSpawner
+from hvdrun.agent.capacity import find_missing_cpus
 from hvdrun.agent.folder import AgentFolder, choose_folder, remove_orphans
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.guard import Guard
@@ -84,9 +85,13 @@ class Ending(StrEnum):
 
 
 class Orders:
-    """The launcher's orders, one after the other; None at their end."""
+    """The launcher's orders, one after the other; None at their end.
+
+    exit_code: what an agent that has come by itself ends with, once it was released.
+    """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.exit_code = 0
         self._reader = reader
         self._frames = wire.FrameReader()
         self._pending: list[Order] = []
@@ -98,7 +103,10 @@ class Orders:
             if not chunk:
                 return None
             self._pending += [wire.decode_order(data) for data in self._frames.feed(chunk)]
-        return self._pending.pop(0)
+        order = self._pending.pop(0)
+        if isinstance(order, Release):
+            self.exit_code = order.exit_code
+        return order
 
     async def skip(self) -> None:
         """Wait for their end."""
@@ -263,23 +271,36 @@ class Agent:
         await asyncio.gather(*parts, return_exceptions=True)
 
 
-async def serve(orders_descriptor: int, output_descriptor: int, *, sigterm_is_notice: bool = False) -> Ending:
-    """Be the agent that the launcher at the other end of these descriptors wants; see `Agent`."""
-    is_noticed = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
+async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
+    """Be the agent that the launcher at the other end of these descriptors wants."""
     kind = os.fstat(orders_descriptor).st_mode
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):  # /dev/null and files have no events to wait for
         return Ending.LAUNCHER_GONE
     reader = asyncio.StreamReader()
     pipe = os.fdopen(orders_descriptor, "rb", buffering=0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    orders = Orders(reader)
     output = OutputForwarder()
     await output.open(output_descriptor)
+    return await serve(Orders(reader), output)
+
+
+async def serve(
+    orders: Orders,
+    output: OutputForwarder,
+    note_begin: Callable[[Begin], None] = lambda _: None,
+    *,
+    sigterm_is_notice: bool = False,
+) -> Ending:
+    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins."""
+    is_noticed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
     begin = await prepare(orders, output)
-    if begin is None:
-        return Ending.LAUNCHER_GONE
+    if isinstance(begin, Ending):
+        return begin
+    note_begin(begin)
+    if (missing := find_missing_cpus(os.environ)) is not None:
+        output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
     agent = Agent(begin, choose_folder(os.environ), output, sigterm_is_notice=sigterm_is_notice)
@@ -288,8 +309,8 @@ async def serve(orders_descriptor: int, output_descriptor: int, *, sigterm_is_no
     return await agent.run(orders)
 
 
-async def prepare(orders: Orders, output: OutputForwarder) -> Begin | None:
-    """Take part in a survey, if there is one, until the job begins; None when there will be no job."""
+async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
+    """Take part in a survey, if there is one, until the job begins, or it is clear that it will not."""
     participant: Participant | None = None
     limit_seconds: float | None = None
     try:
@@ -308,10 +329,12 @@ async def prepare(orders: Orders, output: OutputForwarder) -> Begin | None:
                     output.tell(await participant.look())
                 case Probe(targets) if participant is not None:
                     output.tell(await participant.probe(targets))
+                case Release():
+                    return Ending.RELEASED
                 case _:
-                    return None
+                    return Ending.LAUNCHER_GONE
     except TimeoutError:
-        return None
+        return Ending.LAUNCHER_GONE
     finally:
         if participant is not None:
             participant.close()

@@ -6,6 +6,7 @@ What is counted is what stops the start of thousands for certain. Memory is not:
 import contextlib
 import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 
 FILES_PER_WORKER = 2  # of the agent: the worker's output and errors
@@ -69,6 +70,15 @@ class Capacity:
             return int((self._proc / "loadavg").read_text().split()[_TASKS_FIELD].partition("/")[2])
         except (OSError, ValueError, IndexError):
             return 0
+
+
+def find_missing_cpus(environment: Mapping[str, str]) -> str | None:
+    """What to say where a scheduler has given this host more CPUs than this process may use; None where it has not."""
+    if "SLURM_JOB_ID" not in environment:
+        return None
+    from hvdrun.allocation import slurm  # noqa: PLC0415 - few hosts are Slurm's
+
+    return slurm.find_missing_cpus(environment, len(os.sched_getaffinity(0)))
 
 
 def _read_number(path: Path) -> int | None:

@@ -29,6 +29,10 @@ class OutputForwarder(asyncio.Protocol):
         """Write to this descriptor, which is the forwarder's from now on."""
         pipe = os.fdopen(descriptor, "wb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
+        self.attach(transport)
+
+    def attach(self, transport: asyncio.WriteTransport) -> None:
+        """Write to this transport, whose protocol calls this one's methods."""
         self._transport = transport
 
     def tell(self, telling: Telling) -> None:
@@ -60,7 +64,7 @@ class OutputForwarder(asyncio.Protocol):
         transport = self._transport  # which is forgotten when the launcher goes meanwhile
         if transport is not None and not transport.is_closing():
             await self._flowing.wait()
-            transport.set_write_buffer_limits(high=0)
+            transport.set_write_buffer_limits(high=1)  # of TLS an empty buffer counts as full where it is 0
             await self._flowing.wait()
             transport.close()
 

@@ -12,7 +12,9 @@ from hvdrun.cluster.answers import Answers, collect
 from hvdrun.cluster.job import Job
 from hvdrun.cluster.keywords import complete, make_words, read_job
 from hvdrun.cluster.messages import Delivered
+from hvdrun.cluster.modules import Unit, collect_modules
 from hvdrun.cluster.pickling import pack
+from hvdrun.discovery import LOCALHOST
 from hvdrun.errors import UsageError
 
 ResultT = TypeVar("ResultT")
@@ -67,7 +69,7 @@ def run_once(
     request: "Request", function: Callable[..., ResultT], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[ResultT]:
     """Run a function on the workers of such a job; see `run`."""
-    body = pack(function, args, kwargs, is_last=True)
+    body = pack(function, args, kwargs, is_last=True, modules=request.collect_modules())
     job = request.start()
     try:
         job.send(1, body)
@@ -134,7 +136,14 @@ class Cluster:
             if self._is_closed:
                 raise RuntimeError("this hvdrun.Cluster is closed: make another one.")
             job = self._open()
-            body = pack(function, args, kwargs, begins_anew=self._begins_anew, leaves_group=leaves_group)
+            body = pack(
+                function,
+                args,
+                kwargs,
+                begins_anew=self._begins_anew,
+                leaves_group=leaves_group,
+                modules=self._request.collect_modules(),
+            )
             grace = self._request.grace_seconds if grace_seconds is None else grace_seconds
             try:
                 self._number += 1
@@ -200,12 +209,17 @@ class Request:
     def __init__(
         self, given: Mapping[str, object], env: Mapping[str, str] | None = None, executable: str | None = None
     ) -> None:
-        self.environment = {**os.environ, **(env or {})}
         self.words = complete(make_words(given, env), executable)
+        self.environment = {**os.environ, **(env or {})}
         spec = read_job(self.words, self.environment)
         self.size = spec.size
         self.is_elastic = spec.is_elastic
         self.grace_seconds = spec.grace_seconds
+        self._has_other_hosts = spec.discovers or any(host.name != LOCALHOST for host in spec.hosts)
+
+    def collect_modules(self) -> tuple[Unit, ...]:
+        """The program's own modules, where its workers run on hosts that may not have them."""
+        return collect_modules() if self._has_other_hosts else ()
 
     def start(self) -> Job:
         """Such a job."""

@@ -19,7 +19,7 @@ _DEFAULT_SIZE = 2
 _DEVICES = Path("/dev")
 _DEVICE = re.compile(r"nvidia\d+")
 _HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # a function has nothing to do with these
-_ALIASES = {"env": "forwarded", "python": "interpreter"}
+_WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
 
 
 def list_keywords() -> dict[str, Option]:
@@ -41,7 +41,7 @@ def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = N
         env: variables for the workers, of which only the names are written: the command line is everybody's to read.
 
     Raises:
-        TypeError: there is no such keyword, or the same is asked for twice.
+        TypeError: there is no such keyword, it cannot have such a value, or the same is asked for twice.
     """
     known = list_keywords()
     words: list[str] = []
@@ -55,10 +55,28 @@ def make_words(keywords: Mapping[str, object], env: Mapping[str, str] | None = N
         option = known[name]
         if seen.setdefault(option.dest, name) != name:
             raise TypeError(f"{seen[option.dest]} and {name} are the same: give only one of them.")
+        if not option.takes_value and value is not True:
+            raise TypeError(f"{name} takes True or False, not {value!r}.")
         words += _spell(option, value)
-    for name in env or {}:
+    for name in check_variables(env or {}):
         words += ["-x", name]
     return words
+
+
+def check_variables(env: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables for the workers, which are names and texts.
+
+    Raises:
+        TypeError: they are not.
+    """
+    if not isinstance(env, Mapping):
+        raise TypeError(f"{_WANTED_ENV}, not a {type(env).__name__}.")
+    for name, text in env.items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"{_WANTED_ENV}: {name!r} is given a {type(text).__name__}.")
+        if not name or "=" in name or "\0" in name + text:
+            raise TypeError(f"{_WANTED_ENV}: the variable {name!r} cannot be set.")  # its text may be a secret
+    return env
 
 
 def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
@@ -79,7 +97,8 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
     """
     command = [interpreter or sys.executable, "-m", MODULE]
     typed, _ = cli.parse([*words, *command])
-    values = settle_request(typed, os.environ)[0].values
+    settled, _, _ = settle_request(typed, os.environ)
+    values = settled.values
     if values["size"] is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]

@@ -152,9 +152,9 @@ def receive(connection: socket.socket) -> Message | None:
         BlockingIOError: none has come.
     """
     try:
-        data, descriptors, _, _ = socket.recv_fds(connection, _PACKET_BYTES, 1)
-    except ConnectionResetError:
-        return None
+        data, descriptors = _receive_packet(connection)
+    except ConnectionResetError:  # the other side left some message unread; what it has said comes after that
+        data, descriptors = _receive_packet(connection)
     if not data:
         return None
     message: Message = pickle.loads(data)  # noqa: S301 - from our own child, or our own parent
@@ -164,3 +164,8 @@ def receive(connection: socket.socket) -> Message | None:
                 os.set_inheritable(descriptor, False)  # noqa: FBT003 - os.set_inheritable's signature
         return replace(message, body=Body(None, descriptors[0]))
     return message
+
+
+def _receive_packet(connection: socket.socket) -> tuple[bytes, list[int]]:
+    data, descriptors, _, _ = socket.recv_fds(connection, _PACKET_BYTES, 1)
+    return data, descriptors

@@ -3,7 +3,7 @@
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -14,6 +14,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from hvdrun.cluster.errors import RemoteError, RemoteTraceback, UnsendableError
 from hvdrun.cluster.messages import INLINE_BYTES, Body, Delivered
+from hvdrun.cluster.modules import Unit
 from rendezvous.unsendable import find
 
 
@@ -35,7 +36,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it ships no types
             return
         self._seen.add(name)
         module = sys.modules.get(name)
-        if module is not None and not can_be_found(module):
+        is_sent = name in cloudpickle.list_registry_pickle_by_value()  # its caller has seen to it
+        if module is not None and not is_sent and not can_be_found(module):
             cloudpickle.register_pickle_by_value(module)
             self.lost[name] = module
 
@@ -75,14 +77,22 @@ def pack(
     begins_anew: bool = False,
     is_last: bool = False,
     leaves_group: bool = False,
+    modules: tuple[Unit, ...] = (),
 ) -> Body:
     """The bytes of a task: what the workers need to know, and the function with its arguments.
 
     Raises:
         UnsendableError: something of it cannot be pickled; says what.
+        TypeError: they are no function and no arguments.
     """
+    if not callable(function):
+        raise TypeError(
+            f"a function is needed, not {type(function).__name__}: write run(train, args=(2,)) for train(2)."
+        )
+    if not isinstance(arguments, Iterable) or not isinstance(keywords, Mapping):
+        raise TypeError("args is a tuple and kwargs a dictionary: write run(train, args=(2,)) for train(2).")
     with SpooledTemporaryFile(INLINE_BYTES, prefix="hvdrun-") as file:
-        pickle.dump((list_paths(), begins_anew, is_last, leaves_group), file)
+        pickle.dump((list_paths(), begins_anew, is_last, leaves_group, modules), file)
         pickler = _Pickler(file)
         try:
             pickler.dump((function, tuple(arguments), dict(keywords)))
@@ -151,5 +161,17 @@ def read_error(delivered: Delivered) -> BaseException:
             error = None
     if not isinstance(error, Exception):
         error = RemoteError(delivered.rank, kind, text)
+    if isinstance(error, ModuleNotFoundError):
+        _explain_missing(error, delivered.rank)
     error.__cause__ = RemoteTraceback(delivered.rank, traceback)
     return error
+
+
+def _explain_missing(error: ModuleNotFoundError, rank: int) -> None:
+    """Add what to do about a module that is found here, and not by a worker."""
+    spec = _find_spec(error.name) if error.name else None
+    if spec is not None:
+        error.add_note(
+            f"Here {error.name} is imported from {spec.origin or 'a folder'}. Install it on the host of rank {rank}; "
+            "or, if it is your own, import it in your program before the call, so that it is sent along."
+        )

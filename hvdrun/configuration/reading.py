@@ -1,5 +1,6 @@
 """What a configuration file gives to which option."""
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -23,6 +24,7 @@ def _list_keys(option: Option) -> Iterator[str]:
     yield from dict.fromkeys([name for name in names if len(name) > 1] or names)
 
 
+COMMAND = "command"
 KEYS: Mapping[str, Option] = {
     key: option
     for option in OPTIONS
@@ -36,10 +38,12 @@ class Configuration:
     """What a file says.
 
     given: by dest, as if it had been typed; sources: how errors call each.
+    command: the user's, where the command line has none.
     remarks: what the user should know; sentences. unknown: what is wrong with keys that mean nothing.
     """
 
     given: dict[str, Given] = field(default_factory=dict)
+    command: tuple[str, ...] = ()
     sources: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
     unknown: list[ConfigurationError] = field(default_factory=list)
@@ -62,8 +66,10 @@ def read_configuration(name: str, *, ignores_unknown: bool = False) -> Configura
         option = KEYS.get(key.replace("_", "-"))
         if key in SECTIONS:
             _take_section(found, key, node, name)
+        elif key == COMMAND:
+            found.command = _read_command(node, name)
         elif option is None:
-            found.unknown.append(_explain_unknown(name, key, [*KEYS, *SECTIONS], node.line))
+            found.unknown.append(_explain_unknown(name, key, [*KEYS, *SECTIONS, COMMAND], node.line))
         elif node.content is not None:
             if option.dest in spelled:
                 raise ConfigurationError(name, f"{spelled[option.dest]} and {key} mean the same", node.line)
@@ -122,6 +128,24 @@ def _explain_unknown(name: str, key: str, known: Collection[str], line: int | No
     return ConfigurationError(name, f"there is no key {key!r}: {advice}", line)
 
 
+def _read_command(node: Node, name: str) -> tuple[str, ...]:
+    """The words of a command: a list, or a text that is split as a shell splits it."""
+    wanted = "command takes a list of words or a text, as in command: python train.py"
+    match node.content:
+        case None:
+            return ()
+        case str(text):
+            try:
+                return tuple(shlex.split(text))
+            except ValueError as error:
+                raise ConfigurationError(name, f"{wanted}: {error}", node.line) from error
+        case tuple(items):
+            words = tuple(item.content for item in items if isinstance(item.content, str))
+            if len(words) == len(items):
+                return words
+    raise ConfigurationError(name, wanted, node.line)
+
+
 def _read_value(option: Option, node: Node, name: str, key: str) -> Given:
     """The value as if it had been typed."""
     if not option.takes_value:
@@ -129,6 +153,8 @@ def _read_value(option: Option, node: Node, name: str, key: str) -> Given:
         if word not in _TRUE | _FALSE:
             raise ConfigurationError(name, f"{key} takes true or false", node.line)
         return word in _TRUE
+    if option.dest == "hosts" and isinstance(node.content, tuple):
+        return ",".join(str(_read_words(option, item, name, key)) for item in node.content)
     if not option.repeats:
         return _read_words(option, node, name, key)
     content = node.content

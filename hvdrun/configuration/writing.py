@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hvdrun.configuration.errors import ConfigurationError
-from hvdrun.configuration.reading import KEYS
+from hvdrun.configuration.reading import COMMAND, KEYS
 from hvdrun.options.option import Given
 from hvdrun.options.table import OPTIONS
 
@@ -18,14 +18,14 @@ _PRIVATE = 0o600  # values of -x may be secrets
 _UNTOLD = frozenset({"dry_run"})  # how to look at a job, not what it is
 
 
-def write_configuration(path: Path, given: Mapping[str, Given]) -> None:
-    """Write what was given, by dest, as TOML where the name ends so, otherwise as YAML.
+def write_configuration(path: Path, given: Mapping[str, Given], command: tuple[str, ...] = ()) -> None:
+    """Write what was given, by dest, and the user's command, as TOML where the name ends so, otherwise as YAML.
 
     Raises:
         ConfigurationError: the file cannot be written, or its language cannot say it.
     """
     is_toml = path.suffix == ".toml"
-    text = "".join(_compose(given, is_toml=is_toml))
+    text = "".join(_compose(given, command, is_toml=is_toml))
     if is_toml:
         try:
             tomllib.loads(text)
@@ -39,7 +39,7 @@ def write_configuration(path: Path, given: Mapping[str, Given]) -> None:
         raise ConfigurationError(str(path), f"it cannot be written: {error.strerror or error}") from error
 
 
-def _compose(given: Mapping[str, Given], *, is_toml: bool) -> Iterator[str]:
+def _compose(given: Mapping[str, Given], command: tuple[str, ...], *, is_toml: bool) -> Iterator[str]:
     names: dict[str, str] = {}
     for key, option in KEYS.items():
         names.setdefault(option.dest, key)
@@ -48,6 +48,8 @@ def _compose(given: Mapping[str, Given], *, is_toml: bool) -> Iterator[str]:
         value = given.get(option.dest)
         if option.dest in names and option.dest not in _UNTOLD and value not in (None, ()):
             yield f"{names[option.dest]}{sign} {_render(value, is_toml=is_toml)}\n"
+    if command:
+        yield f"{COMMAND}{sign} {_render(command, is_toml=is_toml)}\n"
 
 
 def _render(value: Given | None, *, is_toml: bool) -> str:

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from hvdrun.errors import UnknownOptionError, UsageError
+from hvdrun.flags import find_remedy
 from hvdrun.horovodrun.table import BY_WORD
 from hvdrun.horovodrun.word import Word
 
@@ -70,7 +71,9 @@ def _find_flag(text: str) -> tuple[str, tuple[str, ...]]:
         return meant[0], glued
     if meant:
         raise UsageError(f"{flag} could be {', '.join(meant[:-1])} or {meant[-1]}: write more of it.")
-    raise UnknownOptionError(flag, next(iter(get_close_matches(flag, BY_WORD, 1, _RESEMBLES)), None), _HELP)
+    remedy = find_remedy(flag)
+    nearest = None if remedy else next(iter(get_close_matches(flag, BY_WORD, 1, _RESEMBLES)), None)
+    raise UnknownOptionError(flag, nearest, remedy or _HELP)
 
 
 def _refuse_exclusive(found: Sequence[Typed]) -> None:

@@ -61,7 +61,8 @@ class SameMachineError(LaunchError):
     def __init__(self, names: Sequence[str], address: str) -> None:
         super().__init__(
             f"{' and '.join(names)} are one machine, the one at {address}: as several hosts each would count its "
-            f"local ranks, and so its devices, from 0. Name it once, with all its slots, as in -H {names[0]}:4."
+            f"local ranks, and so its devices, from 0. Name it once, with all its slots, as in -H {names[0]}:4, or "
+            "start one agent there, with all its --slots."
         )
         self.names = tuple(names)
         self.address = address

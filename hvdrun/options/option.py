@@ -17,6 +17,7 @@ class Group(StrEnum):
     HOSTS = "Hosts"
     ELASTIC = "Elastic jobs, which lose and gain workers"
     REMOTE = "Hosts other than this one"
+    JOINING = "Hosts whose agents come by themselves"
     OUTPUT = "Input and output"
     TIME = "Time limits (30, 30s, 2m, 1.5h, 500ms)"
     MPIRUN = "Words of mpirun without an effect here"

@@ -7,19 +7,17 @@ from hvdrun.horovod_path import ShimMode
 from hvdrun.jobspec import DEFAULT_GRACE_SECONDS, DEFAULT_START_TIMEOUT_SECONDS
 from hvdrun.mapping import MapBy
 from hvdrun.options.elastic import ELASTIC, LAUNCHER_TIMEOUT, LEASE
-from hvdrun.options.files import CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
+from hvdrun.options.files import CHECKPOINT, CONFIG_FILE, OUTPUT_FILENAME, WRITE_CONFIG
+from hvdrun.options.joining import JOINING
 from hvdrun.options.option import Group, Option
+from hvdrun.options.remote import REMOTE
 from hvdrun.options.values import (
-    MAX_PORT,
     MAX_WORKERS,
-    parse_absolute_path,
     parse_count,
     parse_duration,
     parse_interfaces,
     parse_limit,
     parse_path,
-    parse_port,
-    parse_shell_command,
     parse_whole_number,
 )
 from rendezvous.backend import Backend
@@ -83,6 +81,7 @@ _WORKERS = (
         metavar="DIR",
         wanted="the name of a folder, as in --wdir /work",
     ),
+    CHECKPOINT,
     Option(
         flags=("--no-prefork",),
         dest="no_prefork",
@@ -145,53 +144,6 @@ _HOSTS = (
         repeats=True,
         metavar="A,B",
         wanted="names of interfaces, patterns of them or subnets, as in --network-interfaces eth0,ib*,10.1.0.0/16",
-    ),
-)
-
-_REMOTE = (
-    Option(
-        flags=("-p", "--ssh-port"),
-        dest="ssh_port",
-        group=Group.REMOTE,
-        help="The port of their SSH servers. Without it: as ~/.ssh/config says.",
-        parse=parse_port,
-        metavar="PORT",
-        wanted=f"a port from 1 to {MAX_PORT}, as in -p 2222",
-    ),
-    Option(
-        flags=("-i", "--ssh-identity-file"),
-        dest="ssh_identity_file",
-        group=Group.REMOTE,
-        help="The private key to log in with. Without it: as ~/.ssh/config and the SSH agent say.",
-        parse=parse_path,
-        metavar="FILE",
-        wanted="the name of a private key's file, as in -i ~/.ssh/id_ed25519",
-    ),
-    Option(
-        flags=("--ssh-accept-new",),
-        dest="ssh_accept_new",
-        group=Group.REMOTE,
-        help="Accept the key of a host that known_hosts does not have; a changed one is never accepted.",
-    ),
-    Option(
-        flags=("--remote-python",),
-        dest="remote_python",
-        group=Group.REMOTE,
-        help="The Python there, for the agent and for a bare python in COMMAND. Without it: the path of this "
-        "machine's python.",
-        parse=parse_absolute_path,
-        metavar="PATH",
-        wanted="an absolute path, as in --remote-python /opt/venv/bin/python",
-    ),
-    Option(
-        flags=("--remote-prefix",),
-        dest="remote_prefix",
-        group=Group.REMOTE,
-        help="What the shell there does first, as in --remote-prefix 'source env.sh'. PATH and its like, which "
-        "otherwise come from here, are then left to it.",
-        parse=parse_shell_command,
-        metavar="COMMAND",
-        wanted="a command for the shell there, as in --remote-prefix 'source env.sh'",
     ),
 )
 
@@ -288,6 +240,6 @@ _OTHER = (
     Option(flags=("-h", "--help"), dest="help", group=Group.OTHER, help="Print this page.", acts=True),
 )
 
-OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *_REMOTE, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
+OPTIONS = (*_WORKERS, *_HOSTS, *ELASTIC, *REMOTE, *JOINING, *_OUTPUT, *_TIME, *_MPIRUN, *_OTHER)
 BY_FLAG: Mapping[str, Option] = {flag: option for option in OPTIONS for flag in option.flags}
 BY_DEST: Mapping[str, Option] = {option.dest: option for option in OPTIONS}

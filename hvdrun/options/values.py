@@ -1,11 +1,14 @@
 """Reads the words that stand after flags; what cannot be read is a ValueError, whose sentence the option has. Pure."""
 
 import re
+import shlex
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from hvdrun.elasticity import COOLDOWN_BOUNDS_SECONDS
 from hvdrun.errors import BadValueError
 from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from rendezvous.core.model import Endpoint
 
 MAX_WORKERS = 100_000  # a mistyped number must not fill the memory with slots, nor take minutes to be refused
 MAX_DURATION_SECONDS = 366 * 24 * 3600.0  # timers of the operating system overflow far beyond
@@ -13,6 +16,7 @@ MAX_PORT = 65_535
 
 _DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})(?P<unit>ms|s|m|h)?", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, None: 1.0}
+_PLACE = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
 _INTERFACE = re.compile(r"[^\s/,]{1,15}")  # what Linux takes for the name of a network interface
 
 
@@ -58,6 +62,32 @@ def parse_port(text: str) -> int:
     if port > MAX_PORT:
         raise ValueError(text)
     return port
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Read `server1:29400` or `[2001:db8::1]:29400`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    endpoint = parse_bind(text)
+    if not endpoint.port:
+        raise ValueError(text)
+    return endpoint
+
+
+def parse_bind(text: str) -> Endpoint:
+    """Read the same, also without a port or with port 0, which are a free one.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
+    address = match["name"]
+    return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
 
 
 def parse_duration(text: str) -> float:
@@ -133,6 +163,18 @@ def parse_shell_command(text: str) -> str:
     if not text.strip() or "\0" in text:
         raise ValueError(text)
     return text
+
+
+def parse_words(text: str) -> tuple[str, ...]:
+    """Split a program and its arguments as a shell does, without expanding anything.
+
+    Raises:
+        ValueError: it is empty, or a quotation does not end.
+    """
+    words = tuple(shlex.split(parse_shell_command(text)))
+    if not words:
+        raise ValueError(text)
+    return words
 
 
 def parse_interfaces(text: str) -> tuple[str, ...]:

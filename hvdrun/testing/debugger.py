@@ -1,12 +1,37 @@
-"""The debugger of `pytest --pdb` on rank 0: it uses the terminal of pytest, on the same machine."""
+"""The debugger on rank 0, for `pytest --pdb` and breakpoint(): it uses the terminal of pytest, on the same machine."""
 
 import os
+import sys
+from bdb import BdbQuit
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pdb import Pdb
 from types import TracebackType
+
+import pytest
+
+_NO_TERMINAL = (
+    "breakpoint() needs the terminal of pytest, and there is none for rank 0: run pytest at a terminal, without -n, "
+    "with rank 0 on the same machine"
+)
+_SKIPPED = ("contextlib", "hvdrun.*")  # where `next` would stop after the test's last line
 
 
 def debug(terminal: str, title: str, step: TracebackType | None) -> bool:
     """Let the user look around where a test has failed; whether the user ends the whole run.
+
+    Raises:
+        OSError: this process may not use the terminal.
+    """
+    with open_debugger(terminal, title) as debugger:
+        debugger.reset()
+        debugger.interaction(None, step)
+        return debugger.quitting
+
+
+@contextmanager
+def open_debugger(terminal: str, title: str) -> Iterator[Pdb]:
+    """A debugger at a terminal.
 
     Raises:
         OSError: this process may not use the terminal.
@@ -17,7 +42,37 @@ def debug(terminal: str, title: str, step: TracebackType | None) -> bool:
         open(os.dup(descriptor), "w", encoding="utf-8", errors="replace") as screen,  # noqa: PTH123 - a descriptor
     ):
         screen.write(f"\n{title}\n")
-        debugger = Pdb(stdin=keys, stdout=screen, nosigint=True)
-        debugger.reset()
-        debugger.interaction(None, step)
-        return debugger.quitting
+        yield Pdb(stdin=keys, stdout=screen, nosigint=True, skip=_SKIPPED)
+
+
+@contextmanager
+def stops_at_breakpoints(terminal: str | None, rank: int, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within it, breakpoint() and pdb.set_trace() stop on rank 0, and do nothing on the others, which then wait for it.
+
+    Raises:
+        RuntimeError: at a breakpoint, where there is no terminal.
+        pytest.exit.Exception: the user has quit the debugger.
+    """
+    with ExitStack() as stack:
+        opened: list[Pdb] = []
+
+        def stop(*_: object, **_options: object) -> None:
+            if rank != 0:
+                return
+            if terminal is None:
+                raise RuntimeError(f"{_NO_TERMINAL}.")
+            try:
+                opened[:] = opened or [stack.enter_context(open_debugger(terminal, ">>> a breakpoint on rank 0"))]
+            except OSError as error:
+                raise RuntimeError(f"{_NO_TERMINAL} ({terminal}: {error.strerror}).") from error
+            opened[0].set_trace(sys._getframe().f_back)  # noqa: SLF001 - as pdb itself does it
+
+        patch.setattr("pdb.set_trace", stop)
+        patch.setattr(pytest, "set_trace", stop)
+        try:
+            yield
+        except BdbQuit:
+            pytest.exit("Quitting debugger")
+        finally:
+            if opened:
+                sys.settrace(None)

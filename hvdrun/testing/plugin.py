@@ -22,7 +22,7 @@ _TERMINAL = pytest.StashKey[str | None]()
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> Generator[None, None, None]:
-    """Look which terminal there is for --pdb, before pytest takes standard input away."""
+    """Look which terminal there is for the debugger, before pytest takes standard input away."""
     early_config.stash[_TERMINAL] = find_terminal()
     yield
 
@@ -56,19 +56,31 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse the marker where it would have no effect."""
-    if item.get_closest_marker("hvdrun") is not None and not is_plain(item):
+    """Refuse the marker where it would have no effect, or a wrong one."""
+    if item.get_closest_marker("hvdrun") is None:
+        return
+    if not isinstance(item, pytest.Function) or not is_plain(item):
         pytest.fail(
             "@pytest.mark.hvdrun is for test functions and methods of plain classes: unittest.TestCase, doctests and "
             "`async def` run as they always do, on no ranks.",
             pytrace=False,
         )
+    if getattr(item.obj, "is_hypothesis_test", False):
+        pytest.fail(
+            "@given would draw other values on each rank of a test with @pytest.mark.hvdrun: leave the marker out, and "
+            "in the test hand what is drawn to all ranks, as in cluster.run(check, (drawn,)) with an hvdrun.Cluster.",
+            pytrace=False,
+        )
+    if item.config.option.trace:
+        pytest.fail(
+            "--trace cannot follow a test to its ranks: put breakpoint() at the test's beginning.", pytrace=False
+        )
 
 
-def is_plain(item: pytest.Item) -> bool:
+def is_plain(item: pytest.Function) -> bool:
     """Whether pytest itself calls the function, and the test is done when the call returns."""
-    is_of_unittest = isinstance(item, pytest.Function) and item.cls is not None and issubclass(item.cls, TestCase)
-    return isinstance(item, pytest.Function) and not is_of_unittest and not iscoroutinefunction(item.obj)
+    is_of_unittest = item.cls is not None and issubclass(item.cls, TestCase)
+    return not is_of_unittest and not iscoroutinefunction(item.obj)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,6 +105,5 @@ def get_session(config: pytest.Config) -> "RankedSession":
     if _SESSION not in config.stash:
         from hvdrun.testing.session import RankedSession  # noqa: PLC0415 - see the file
 
-        terminal = config.stash.get(_TERMINAL, None) if config.option.usepdb else None
-        config.stash[_SESSION] = RankedSession(config, terminal)
+        config.stash[_SESSION] = RankedSession(config, config.stash.get(_TERMINAL, None))
     return config.stash[_SESSION]

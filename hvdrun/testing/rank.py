@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import signature
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import pytest
 
-from hvdrun.testing.debugger import debug
+from hvdrun.testing.debugger import debug, stops_at_breakpoints
+from hvdrun.testing.explanations import explains_assertions
 from hvdrun.testing.place import Call, Place
 
 
@@ -41,13 +43,16 @@ class Style:
     """What pytest's options say.
 
     traceback: --tb. shows_locals: --showlocals. is_short: without --full-trace.
-    terminal: for --pdb; None where there is none, or no --pdb.
+    terminal: for the debugger; None where there is none. uses_pdb: --pdb.
+    explanations: of failed assertions, see `hvdrun.testing.explanations`.
     """
 
     traceback: Any
     shows_locals: bool
     is_short: bool = True
     terminal: str | None = None
+    uses_pdb: bool = False
+    explanations: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -99,7 +104,11 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
         warnings.simplefilter("always")
         own = {"monkeypatch": patch} if "monkeypatch" in signature(function).parameters else {}
         try:
-            call.run({**arguments, **own})
+            with (
+                explains_assertions(style.explanations),
+                stops_at_breakpoints(style.terminal, report.rank, patch),
+            ):
+                call.run({**arguments, **own})
             report.place = call.place
         except KeyboardInterrupt:
             raise
@@ -112,7 +121,7 @@ def run_test(function: Callable[..., object], arguments: Mapping[str, Any], styl
 
 
 def describe(report: RankReport, error: BaseException, call: Call, style: Style) -> None:
-    """Write into the report what a test has raised; with --pdb the user looks at it first."""
+    """Write into the report what a test has raised; with --pdb the user looks at it."""
     report.outcome = _OUTCOMES.get(type(error), RankOutcome.FAILED)
     report.place = call.find_place(error)
     info = pytest.ExceptionInfo.from_exception(error)
@@ -122,13 +131,26 @@ def describe(report: RankReport, error: BaseException, call: Call, style: Style)
     )
     report.shown = shown if can_travel(shown) else str(shown)
     report.error = pack_error(error)
-    if style.terminal is not None and report.rank == 0 and report.outcome is RankOutcome.FAILED:
-        title = f"{shown}\n>>> the test has failed on rank 0: you are in that process"
-        try:
-            report.outcome = RankOutcome.EXITED if debug(style.terminal, title, info.tb) else RankOutcome.FAILED
-            report.was_debugged = True
-        except OSError as refusal:
-            report.summary += f" (--pdb: rank 0 cannot use the terminal {style.terminal}: {refusal.strerror})"
+    if style.uses_pdb and report.outcome is RankOutcome.FAILED:
+        report.was_debugged = True
+        refusal = look(report, style.terminal, f"{shown}", info.tb)
+        if refusal is not None:
+            first, newline, rest = report.summary.partition("\n")
+            report.summary = f"{first} ({refusal}){newline}{rest}"
+
+
+def look(report: RankReport, terminal: str | None, shown: str, step: TracebackType) -> str | None:
+    """Let the user of --pdb look at a failure; why that cannot be, half a sentence."""
+    if report.rank != 0:
+        return "--pdb stops on rank 0 alone"
+    if terminal is None:
+        return "--pdb needs the terminal of pytest, and there is none"
+    try:
+        if debug(terminal, f"{shown}\n>>> the test has failed on rank 0: you are in that process", step):
+            report.outcome = RankOutcome.EXITED
+    except OSError as error:
+        return f"--pdb: rank 0 cannot use the terminal {terminal}: {error.strerror}"
+    return None
 
 
 def leave_out_own(info: pytest.ExceptionInfo[BaseException]) -> Any:  # noqa: ANN401 - pytest does not export its type

@@ -12,6 +12,7 @@ from hvdrun.cluster.cluster import Cluster
 from hvdrun.cluster.errors import UnsendableError
 from hvdrun.cluster.pickling import read_error, read_result
 from hvdrun.errors import HvdrunError
+from hvdrun.testing.explanations import read_settings
 from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, can_travel, run_test
 from hvdrun.testing.verdict import Verdict, decide
 from rendezvous.unsendable import find
@@ -47,12 +48,19 @@ _MADE_ANEW = "monkeypatch"  # on each rank, where it is undone after the test
 class RankedSession:
     """Runs tests on ranks, and has their workers.
 
-    terminal: for --pdb; None without it.
+    terminal: for the debugger; None where there is none.
     """
 
     def __init__(self, config: pytest.Config, terminal: str | None) -> None:
         option = config.option
-        self._style = Style(read_style(option.tbstyle), option.showlocals, not option.fulltrace, terminal)
+        self._style = Style(
+            read_style(option.tbstyle),
+            option.showlocals,
+            not option.fulltrace,
+            terminal,
+            option.usepdb,
+            read_settings(config),
+        )
         self._clusters: dict[str, Cluster] = {}
 
     def run(self, item: pytest.Function, marker: pytest.Mark) -> Verdict:
@@ -64,7 +72,8 @@ class RankedSession:
         """
         cluster = self._find_cluster(marker)
         arguments = collect_arguments(item)
-        grace_seconds = _GRACE_SECONDS if self._style.terminal is None else _DEBUGGING_SECONDS
+        is_debugged = self._style.uses_pdb and self._style.terminal is not None
+        grace_seconds = _DEBUGGING_SECONDS if is_debugged else _GRACE_SECONDS
         complaint: str | None = None
         # By value, since the ranks would import it without pytest's explanations of assertions.
         cloudpickle.register_pickle_by_value(item.module)

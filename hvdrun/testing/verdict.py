@@ -13,7 +13,7 @@ from hvdrun.testing.rank import RankOutcome, RankReport
 
 
 class DebuggedError(BdbQuit):
-    """The test has failed, and was looked at on rank 0; pytest opens no debugger for such an error."""
+    """The test has failed, and what --pdb can do was done on rank 0; pytest opens no debugger for such an error."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,8 @@ def tell(report: RankReport) -> str:
         case RankOutcome.SKIPPED:
             return f"skipped the test{where}"
         case _:
-            return f"failed{where}: {report.summary}"
+            first, _, _ = report.summary.partition("\n")  # an assertion's differences come after that
+            return f"failed{where}: {first}"
 
 
 def decide(reports: Sequence[RankReport], size: int) -> RankReport | None:

@@ -3,11 +3,18 @@
 `WireError` is raised for a message that lacks what it must have.
 """
 
+from rendezvous.wire.admission import (
+    decode_agent_admitted,
+    decode_agent_join,
+    encode_agent_admitted,
+    encode_agent_join,
+)
 from rendezvous.wire.frames import MAX_FRAME_BYTES, FrameReader, frame
 from rendezvous.wire.membership import (
     decode_assignment,
     decode_endpoint,
     decode_exited,
+    decode_join,
     decode_notice,
     decode_worker,
     encode_assignment,
@@ -23,15 +30,20 @@ from rendezvous.wire.tellings import decode_telling, encode_telling
 __all__ = [
     "MAX_FRAME_BYTES",
     "FrameReader",
+    "decode_agent_admitted",
+    "decode_agent_join",
     "decode_assignment",
     "decode_endpoint",
     "decode_exited",
+    "decode_join",
     "decode_notice",
     "decode_order",
     "decode_report",
     "decode_telling",
     "decode_verdict",
     "decode_worker",
+    "encode_agent_admitted",
+    "encode_agent_join",
     "encode_assignment",
     "encode_endpoint",
     "encode_exited",

@@ -40,6 +40,14 @@ def test_what_is_said_of_the_other_hosts_becomes_part_of_the_job(
     assert (spec.remote_python, spec.remote_prefix) == ("/there/python", "source env.sh")
 
 
+def test_files_of_the_job_are_looked_for_from_where_hvdrun_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = read_spec(["-np", "1", "--wdir", "/", "--checkpoint", "run1", "--output-filename", "logs", "true"])
+    assert (spec.checkpoint, spec.output_folder) == (tmp_path / "run1", tmp_path / "logs")
+
+
 @pytest.mark.parametrize(
     ("words", "example"),
     [

@@ -22,7 +22,7 @@ from hvdrun.network.findings import LAUNCHER
 from hvdrun.network.interfaces import list_addresses
 from hvdrun.route_map import InsideOnlyError, RouteMap
 from hvdrun.routes import LOOPBACK, Route, find_routes
-from hvdrun.transport.ssh.failures import VersionMismatchError
+from hvdrun.transport.failures import VersionMismatchError
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Found, Hello
 from tests.hvdrun.played_agent import TUNNEL_PORT, Doors, Machine, ignore, refuse

@@ -18,7 +18,8 @@ from tests.system.leftovers import LeftProcess, Watch
 LIMIT_SECONDS = 60.0
 _CHUNK = 65536
 _PRELOAD = Path(__file__).with_name("preload")
-_FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_")  # what is around the tests must not be taken for what is under test
+# What is around the tests must not be taken for what is under test.
+_FOREIGN = ("HVD_", "HOROVOD_", "GITHUB_", "SLURM_", "PBS_", "LSB_", "K_MPI_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,16 @@ class Deal:
             raise ValueError(f"{sorted(unknown)} are no ranks of a deal among {self.num_replicas}")
 
     @property
+    def rows(self) -> int:
+        """How many rows were processed, by some rank at least."""
+        return sum(run.rows for run in self.runs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all ranks have processed all that was processed by some."""
+        return not any(run.absent for run in self.runs)
+
+    @property
     def num_places(self) -> int:
         """How many places were processed, padding included."""
         return sum(run.rows * (self.num_replicas - len(run.absent)) for run in self.runs)
@@ -101,8 +111,14 @@ class Ledger:
         return cls((Deal(1, (Run(count),)),)) if count > 0 else cls()
 
     def deal(self, num_replicas: int) -> Self:
-        """The ledger with what is left dealt out anew; a deal of which nothing was processed is forgotten."""
-        return type(self)((*self._list_used(), Deal(num_replicas)))
+        """The ledger with what is left dealt out anew; a deal of which nothing was processed is forgotten.
+
+        Where all of as many ranks are as far as each other, their deal goes on: so a job that is started again pads as
+        it would have done.
+        """
+        used = self._list_used()
+        goes_on = bool(used) and used[-1].num_replicas == num_replicas and used[-1].is_whole
+        return type(self)(used if goes_on else (*used, Deal(num_replicas)))
 
     def record(self, rows: int, absent: Iterable[int] = ()) -> Self:
         """The ledger with the next rows of the last deal processed by all its ranks but the absent ones.
@@ -113,6 +129,10 @@ class Ledger:
         if not self.deals:
             raise ValueError("rows cannot be recorded before samples were dealt out; call deal() first")
         return type(self)((*self.deals[:-1], self.deals[-1].record(rows, absent)))
+
+    def list_dealt(self, samples: Sequence[SampleT]) -> list[SampleT]:
+        """Which of an epoch's samples, given in their order, the last deal has laid out."""
+        return type(self)(self.deals[:-1]).list_left(samples)
 
     def list_left(self, samples: Sequence[SampleT]) -> list[SampleT]:
         """Which of an epoch's samples, given in their order, are left, in the same order but for those once missed.

@@ -53,6 +53,8 @@ from worker_runtime.reduction.survey import AskedSurvey, Survey, ask_survey
 # For how many steps an optimizer stays cautious after gradients were thrown away: one that does so regularly for good.
 _CAUTION_STEPS = 100
 
+Course = tuple[int, tuple[int, ...] | None]  # for how many steps nothing was thrown away, and the order of readiness
+
 
 class GradientReducer:
     """Reduces the gradients of an optimizer's parameters over the ranks of a process set, once per step.
@@ -98,6 +100,7 @@ class GradientReducer:
         self._ready: list[Entry] = []  # of this step, in the order of readiness
         self._is_eager = False
         self._calm = 0
+        self._order: tuple[int, ...] | None = None  # in which gradients become ready, once that is known
         self._latest: Handle[Any] | None = None  # of this step's buckets, the one that was asked for last
         self._asked: AskedSurvey | None = None  # one that was not read yet
         self._survey: Survey | None = None  # of this step
@@ -132,6 +135,20 @@ class GradientReducer:
         return self._is_reduced and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
         )
+
+    @property
+    def course(self) -> Course:
+        """How gradients travel in the next step: of two jobs, alike only where this is."""
+        return self._calm, self._order
+
+    def resume(self, course: Course) -> None:
+        """Begin as another job has gone on, so that sums are made in the same order; the same on all ranks."""
+        self.discard()
+        with self._lock:
+            calm, order = course
+            is_fitting = order is not None and len(order) == len(self._roster.entries)
+            self._become_cautious(calm)
+            self._order = order if is_fitting else None
 
     def are_all_reduced(self) -> bool:
         """Whether those of all ranks are, which all must ask: a backward pass may have touched them on one alone.
@@ -482,7 +499,8 @@ class GradientReducer:
         entries = tuple(self._roster.entries)
         planned = (seat, entries, tuple(entry.form for entry in entries), survey.sparse_dims)
         if planned != self._planned:
-            self._buckets = make_buckets(entries, self._settings, seat, sparse_dims=survey.sparse_dims)
+            dims = survey.sparse_dims
+            self._buckets = make_buckets(entries, self._settings, seat, sparse_dims=dims, order=self._order)
             self._planned = planned
 
     def _extend(self, seat: Seat) -> None:
@@ -538,7 +556,8 @@ class GradientReducer:
         self._is_eager, self._planned = True, None
         entries, dims = self._roster.entries, survey.sparse_dims
         self._sparse_dims = {entry: number for entry, number in zip(entries, dims, strict=True) if number}
-        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=survey.order))
+        self._order = self._order or survey.order
+        self._plan_eagerly(make_buckets(entries, self._settings, seat, sparse_dims=dims, order=self._order))
 
     def _plan_eagerly(self, buckets: list[Bucket]) -> None:
         self._buckets = buckets
@@ -547,7 +566,7 @@ class GradientReducer:
                 entry.bucket = bucket
 
     def _become_cautious(self, calm: int) -> None:
-        self._is_eager, self._calm = False, calm
+        self._is_eager, self._calm, self._order = False, calm, None
         self._buckets, self._planned = [], None
         self._sparse_dims = {}
         self._asked = None

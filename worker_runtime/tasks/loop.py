@@ -8,8 +8,9 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple
 
@@ -17,6 +18,7 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
 from worker_runtime.membership import Bootstrap, import_task_client
 from worker_runtime.tasks.failure import Failure, explain_unsendable
+from worker_runtime.tasks.modules import add_modules
 
 _MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
 _FAILURE = 1
@@ -30,12 +32,14 @@ class Orders(NamedTuple):
     begins_anew: the function before has failed on some rank: what is left of that is ended.
     is_last: nothing can follow; a worker whose function fails then fails itself.
     leaves_group: the worker leaves the group after the function, whatever has become of it.
+    modules: the program's own, for hosts that lack them; see `worker_runtime.tasks.modules`.
     """
 
     paths: tuple[str, ...]
     begins_anew: bool
     is_last: bool
     leaves_group: bool = False
+    modules: tuple[tuple[str, Mapping[str, bytes]], ...] = ()
 
 
 class Answer(NamedTuple):
@@ -71,18 +75,22 @@ def run_all() -> int:
                 return 0
             number = found
             task.seek(0)
-            answer = run(task)
+            answer = run(task, bootstrap.socket.with_name(f"modules-{os.getpid()}"))
 
 
-def run(file: IO[bytes]) -> Answer:
-    """Run the function that stands in a file, and write what has become of it."""
+def run(file: IO[bytes], place: Path) -> Answer:
+    """Run the function that stands in a file, and write what has become of it.
+
+    place: a folder for the program's modules, which goes with the job.
+    """
     orders = Orders(*pickle.load(file))  # noqa: S301 - from the program that has started this worker
     if orders.begins_anew:
         leave_job()
-    sys.path[:0] = [path for path in orders.paths if path not in sys.path]
     answer = make_file()
     with _interrupts(signal.default_int_handler):
         try:
+            added = add_modules(orders.modules, place)
+            sys.path[:0] = [path for path in (*added, *orders.paths) if path not in sys.path]
             function, arguments, keywords = cloudpickle.load(file)
             result = function(*arguments, **keywords)
         except KeyboardInterrupt:

@@ -28,6 +28,12 @@ __all__ = ["DistributedOptimizer", "unwrap"]
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
+def find_reducer(optimizer: object) -> GradientReducer | None:
+    """What averages the gradients of an optimizer; None where it is plain, or combines steps instead."""
+    reducer = getattr(optimizer, "_reducer", None) if isinstance(optimizer, Averaging) else None
+    return reducer if isinstance(reducer, GradientReducer) else None
+
+
 def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     optimizer: OptimizerT,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,

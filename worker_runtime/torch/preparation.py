@@ -196,6 +196,13 @@ class _Torch:
     def wrap(self, model: torch.nn.Module, optimizer: Any) -> Any:  # noqa: ANN401 - of the optimizer's own class
         if isinstance(optimizer, Facade):
             return optimizer
+        known = set(model.parameters())
+        others = sum(parameter not in known for group in optimizer.param_groups for parameter in group["params"])
+        if others:
+            raise WrongArgumentError(
+                f"prepare: {others} of the optimizer's parameters are not the model's; make the optimizer from "
+                "model.parameters(), or give prepare one torch.nn.ModuleList of all that the optimizer trains"
+            )
         return DistributedOptimizer(optimizer, model.named_parameters())
 
     def broadcast(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:

@@ -1,17 +1,10 @@
-"""Why a host could not be reached or an agent not be started there: each failure one sentence with its remedy.
+"""Why a host could not be reached over ssh: each failure one sentence with its remedy."""
 
-All have `host`, as the user named it, so that whoever shows several at once can group them.
-"""
-
-from hvdrun.errors import LaunchError
+from hvdrun.transport.failures import TransportError
 
 
-class SshError(LaunchError):
+class SshError(TransportError):
     """Base of all failures of one host over ssh."""
-
-    def __init__(self, host: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.host = host
 
 
 class BadSshConfigError(SshError):
@@ -126,92 +119,3 @@ class TunnelRefusedError(SshError):
             "to yes in its sshd_config, or let the host reach the launcher directly.",
         )
         self.reason = reason
-
-
-class AgentStartError(SshError):
-    """The agent did not start, for a reason that has no class of its own."""
-
-    def __init__(self, host: str, how: str, said: str) -> None:
-        words = f": {said}" if said else ""
-        super().__init__(host, f"the agent on the host {host!r} did not start ({how}){words.rstrip('.')}.")
-        self.how = how
-        self.said = said
-
-
-class RemotePrefixError(SshError):
-    """The command that prepares the host failed."""
-
-    def __init__(self, host: str, prefix: str, code: int, said: str) -> None:
-        words = f" ({said})" if said else ""
-        super().__init__(
-            host,
-            f"the remote prefix {prefix!r} failed on the host {host!r} with exit code {code}{words}: correct it, or "
-            "end it with '; true' if that is no fault.",
-        )
-        self.prefix = prefix
-        self.code = code
-        self.said = said
-
-
-class DirectoryMissingError(SshError):
-    """The working directory does not exist on the host."""
-
-    def __init__(self, host: str, directory: str) -> None:
-        super().__init__(
-            host,
-            f"the directory {directory!r} does not exist on the host {host!r}: create it there, or name another with "
-            "--wdir.",
-        )
-        self.directory = directory
-
-
-class PythonMissingError(SshError):
-    """The interpreter does not exist on the host, or cannot be executed."""
-
-    def __init__(self, host: str, python: str, reason: str) -> None:
-        super().__init__(
-            host,
-            f"there is no Python {python!r} on the host {host!r} ({reason}): install it there, or name the host's own "
-            "with --remote-python.",
-        )
-        self.python = python
-        self.reason = reason
-
-
-class PythonTooOldError(SshError):
-    """The interpreter on the host is older than hvdrun needs."""
-
-    def __init__(self, host: str, python: str) -> None:
-        super().__init__(
-            host,
-            f"the Python {python!r} on the host {host!r} is older than 3.11, which hvdrun needs: name another with "
-            "--remote-python.",
-        )
-        self.python = python
-
-
-class HvdrunMissingError(SshError):
-    """The interpreter on the host has no hvdrun."""
-
-    def __init__(self, host: str, python: str, version: str) -> None:
-        super().__init__(
-            host,
-            f"hvdrun is missing for {python!r} on the host {host!r}: install it there with  "
-            f"{python} -m pip install hvdrun=={version}  or name another interpreter with --remote-python.",
-        )
-        self.python = python
-        self.version = version
-
-
-class VersionMismatchError(SshError):
-    """The host has another version of hvdrun."""
-
-    def __init__(self, host: str, python: str, theirs: str, ours: str) -> None:
-        super().__init__(
-            host,
-            f"the host {host!r} has hvdrun {theirs}, but this is hvdrun {ours}: install the same there with  "
-            f"{python} -m pip install hvdrun=={ours}",
-        )
-        self.python = python
-        self.theirs = theirs
-        self.ours = ours

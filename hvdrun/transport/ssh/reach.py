@@ -9,9 +9,9 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.transport.ssh.config import SshConfig
 from hvdrun.transport.ssh.failures import BadSshConfigError
 from hvdrun.transport.ssh.match_commands import MatchCommands
-from hvdrun.transport.ssh.start import RemoteAgent
 from hvdrun.transport.ssh.target import Target, resolve_target
 from hvdrun.transport.ssh.transport import SshTransport
+from hvdrun.transport.start import make_agent
 from hvdrun.transport.transport import MAX_AT_ONCE
 
 
@@ -26,8 +26,7 @@ class SshTransports:
 
     def make(self, host: str, spec: JobSpec) -> SshTransport:
         """The transport to a host; it is not open, and nothing is known of where the host's name leads."""
-        agent = RemoteAgent(spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds)
-        return SshTransport(host, partial(self._resolve, host, spec), agent, self._gate)
+        return SshTransport(host, partial(self._resolve, host, spec), make_agent(spec), self._gate)
 
     def close(self) -> None:
         """End the commands of the ssh configuration that still run."""

@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 import paramiko
 
-from hvdrun.transport.ssh import start
+from hvdrun.transport import start
+from hvdrun.transport.failures import AgentStartError
 from hvdrun.transport.ssh.dial import Connection, dial
-from hvdrun.transport.ssh.failures import AgentStartError, TunnelRefusedError
-from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.ssh.failures import TunnelRefusedError
 from hvdrun.transport.ssh.streams import Pump, Stream
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.threads import in_thread
 from hvdrun.transport.ssh.tunnel import Tunnels
+from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import MAX_AT_ONCE
 from rendezvous import wire
 from rendezvous.orders import Order, Telling, Wait
 
 _CLOSE_SECONDS = 8.0  # more than an agent takes to clear away; then the connection is closed, which ends it too
 _DISCONNECT_SECONDS = 5.0
-_GARBAGE_BYTES = 16 * 1024
 _WINDOW_BYTES = 512 * 1024  # of output on its way to us: what comes through a tunnel has to wait behind it
 
 
@@ -151,7 +151,7 @@ class SshTransport:
         self._stream = self._pump.add(session)
         # In one piece, so that no agent can be left to wait for its first order for ever.
         self._stream.write(self._agent.script() + wire.encode_order(Wait(self._agent.patience_seconds)))
-        before, self._first = await self._find_mark(self._stream)
+        before, self._first = await start.find_mark(self._stream.read)
         if not self._first:
             self._first = await self._stream.read()
         self._has_started = bool(self._first)
@@ -174,17 +174,6 @@ class SshTransport:
             return await in_thread(work)
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise AgentStartError(self.host, "the ssh server opened no session", str(error)) from error
-
-    async def _find_mark(self, stream: Stream) -> tuple[bytes, bytes]:
-        """What came before the agent's own output, and the beginning of that."""
-        seen = b""
-        while chunk := await stream.read():
-            seen += chunk
-            before, mark, after = seen.partition(start.MARK)
-            if mark:
-                return before, after
-            seen = seen[-_GARBAGE_BYTES:]
-        return seen, b""
 
     async def _discard_output(self, stream: Stream) -> None:
         while await stream.read():

@@ -89,7 +89,6 @@ def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp
         b"",
         wire.encode_order(Release())[:3],
         # what it cannot do yet
-        wire.encode_order(Release()),
         wire.encode_order(LAUNCH),
         wire.encode_order(Probe((ProbeTarget("b", Endpoint("192.0.2.1", 1)),))),
     ],
@@ -97,6 +96,10 @@ def test_an_agent_that_is_told_nonsense_says_so_in_one_sentence(data: bytes, tmp
 def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: bytes, tmp_path: Path) -> None:
     assert run_agent(data, tmp_path) == (1, [HELLO], "its launcher has gone\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_agent_that_is_released_before_its_job_begins_ends_well(tmp_path: Path) -> None:
+    assert run_agent(wire.encode_order(Release()), tmp_path) == (0, [HELLO], "")
 
 
 @pytest.mark.parametrize("place", [os.devnull, __file__])

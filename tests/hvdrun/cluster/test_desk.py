@@ -17,6 +17,7 @@ from hvdrun.cluster.messages import (
     Ended,
     EndTasks,
     Message,
+    Refused,
     RunTask,
     collect,
     receive,
@@ -182,3 +183,14 @@ async def test_a_body_can_be_read_by_several_at_a_time() -> None:
     pairs = list(zip(body.pieces(), body.pieces(), strict=True))
     assert b"".join(one for one, _ in pairs) == b"".join(other for _, other in pairs)
     body.close()
+
+
+def test_what_the_other_side_said_before_it_left_is_heard_though_it_has_not_read_everything() -> None:
+    program, launcher = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    refused = Refused(("there is no such folder.",), 2)
+    with program:
+        send(program, EndTasks())
+        send(launcher, refused)
+        launcher.close()
+        assert receive(program) == refused
+        assert receive(program) is None

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,21 @@ def test_an_unknown_keyword_is_refused_with_the_nearest(name: str, says: str) ->
     with pytest.raises(UnknownKeywordError) as caught:
         make_words({name: 1})
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "env", "says"),
+    [
+        ({"verbose": "no"}, None, "verbose takes True or False, not 'no'"),
+        ({}, ["A"], "env takes names and texts, .* not a list"),
+        ({}, {"A": 1}, "'A' is given a int"),
+        ({}, {"A=B": "secret"}, "the variable 'A=B' cannot be set.$"),
+        ({}, {"A": "b\0"}, "the variable 'A' cannot be set"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(keywords: dict[str, object], env: Any, says: str) -> None:  # noqa: ANN401 - wrong ones
+    with pytest.raises(TypeError, match=says):
+        make_words(keywords, env)
 
 
 def test_the_same_option_under_two_names_is_refused() -> None:

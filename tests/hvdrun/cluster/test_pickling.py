@@ -6,6 +6,7 @@ import sys
 import threading
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
@@ -52,6 +53,17 @@ def test_a_function_of_a_module_that_nobody_finds_by_its_name_goes_by_value(tmp_
     assert module.__name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
+def test_a_module_that_the_caller_sends_by_value_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("nowhere_at_all")
+    module.__file__ = "/nowhere/at_all.py"
+    exec("def add(y):\n    return 3 + y\n", module.__dict__)  # noqa: S102 - our own
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cloudpickle.register_pickle_by_value(module)
+    body = pack(module.add, (1,), {})
+    cloudpickle.unregister_pickle_by_value(module)
+    assert run_elsewhere(read_all(body)) == "4"
+
+
 def test_modules_that_workers_have_go_by_their_names() -> None:
     assert can_be_found(subprocess)
     assert can_be_found(sys)
@@ -79,6 +91,20 @@ def test_what_cannot_be_sent_is_named() -> None:
         UnsendableError, match=r"^the argument 'end' of print cannot be sent .*: its item 0 is a _thread"
     ):
         pack(print, (1,), {"end": [LOCK]}, begins_anew=False, is_last=True)
+
+
+@pytest.mark.parametrize("task", [(3, (), {}), (print, 2, {}), (print, (), 2)])
+def test_what_is_no_function_with_arguments_is_refused_before_a_job_starts(task: tuple[Any, ...]) -> None:
+    with pytest.raises(TypeError, match=r"write run\(train, args=\(2,\)\) for train\(2\)"):
+        pack(*task)
+
+
+@pytest.mark.parametrize(("name", "notes"), [("pickle", 1), ("nobodys_module", 0), (None, 0)])
+def test_a_module_that_a_worker_lacks_is_said_with_what_to_do(name: str | None, notes: int) -> None:
+    error = read_error(deliver("ModuleNotFoundError", "", "", pickle.dumps(ModuleNotFoundError("none", name=name))))
+    found = getattr(error, "__notes__", [])
+    assert len(found) == notes
+    assert all("Install it on the host of rank 3" in note for note in found)
 
 
 def test_an_exception_is_raised_itself_with_the_traceback_of_its_worker_as_cause() -> None:

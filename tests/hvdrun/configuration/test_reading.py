@@ -14,7 +14,7 @@ from hvdrun.options import OPTIONS
 
 JOB = """\
 np: 8                       # the same keys as the flags
-hosts: server1:4,server2:4
+hosts: [server1:4, server2:4]
 min_np: 4
 x: [NCCL_DEBUG=INFO, LANG]
 blacklist-cooldown-range: [10, 100]
@@ -56,6 +56,21 @@ def test_toml_gives_the_same(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "typed", "command"),
+    [
+        ("command: echo 'a b' --lr 0.10 # no\n", [], ("echo", "a b", "--lr", "0.10")),
+        ("command: [echo, a b, 0.10, --x]\n", [], ("echo", "a b", "0.10", "--x")),
+        ("command: [echo]\n", ["true", "x"], ("true", "x")),
+        ("command:\n", ["true"], ("true",)),
+    ],
+)
+def test_the_files_command_is_run_where_none_is_typed(
+    tmp_path: Path, text: str, typed: list[str], command: tuple[str, ...]
+) -> None:
+    assert read_spec(["--config-file", write(tmp_path, f"np: 2\n{text}"), *typed]).command == command
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "---\n"])
 def test_an_empty_file_gives_nothing(tmp_path: Path, text: str) -> None:
     assert read_configuration(write(tmp_path, text)).given == {}
@@ -81,6 +96,7 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ("np: 2\nnp: 3\n", "line 2: the key 'np' stands there twice."),
         ("np: 2\nnum-proc: 3\n", "line 2: np and num-proc mean the same."),
         ("\nnp: [2]\n", "line 2: np takes a number of workers from 1 to 100000, as in -np 2."),
+        ("hosts: [a, [b]]\n", "line 1: hosts takes hosts"),
         ("np: {a: 2}\n", "line 1: np takes a number"),
         ("x: [[A]]\n", "line 1: x takes a variable"),
         ("mca: pml\n", "line 1: mca takes two words"),
@@ -90,6 +106,13 @@ def test_every_option_but_those_that_act_or_name_files_has_a_key() -> None:
         ("stall_check:\n  enabled: 3\n", "line 2: stall_check.enabled takes true or false."),
         ("params:\n  cache_capacity: -1\n", "line 2: --cache-capacity takes a whole number of at least 0, not '-1'."),
         ("params:\n  cache_capacity: [1]\n", "line 2: params.cache_capacity takes one value."),
+        ("command: {a: b}\n", "line 1: command takes a list of words or a text, as in command: python train.py."),
+        ("command: [a, [b]]\n", "line 1: command takes a list of words or a text"),
+        (
+            "np: 1\ncommand: a 'b\n",
+            "line 2: command takes a list of words or a text, as in command: python train.py: No cl",
+        ),
+        ("comand: a\n", "line 1: there is no key 'comand': did you mean command?"),
         ("controller: x\n", "line 1: controller takes gloo or mpi."),
         ("- np\n", "line 1: keys with values are expected"),
         ("np: 2\nhosts: [\n", "line 3: this is no YAML"),

@@ -63,24 +63,28 @@ def read_values(filed: Mapping[str, Given]) -> Mapping[str, Any]:
     return {dest: value for dest, value in settle({}, filed, {}).values.items() if dest != "typed"}
 
 
-@given(given_=st.fixed_dictionaries({}, optional={option.dest: draw_given(option) for option in TOLD}))
+@given(
+    given_=st.fixed_dictionaries({}, optional={option.dest: draw_given(option) for option in TOLD}),
+    command=st.lists(st.sampled_from(TEXTS)).map(tuple),
+)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-def test_what_is_written_is_read_again(tmp_path: Path, given_: Mapping[str, Given]) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path, given_: Mapping[str, Given], command: tuple[str, ...]) -> None:
     for name in ("job.yaml", "job.toml"):
         try:
-            write_configuration(tmp_path / name, given_)
+            write_configuration(tmp_path / name, given_, command)
         except ConfigurationError:
             assert name.endswith("toml")
-            assert r"\udc80" in str(given_)  # what only YAML can say
+            assert r"\udc80" in f"{given_}{command}"  # what only YAML can say
             continue
-        assert read_values(read_configuration(str(tmp_path / name)).given) == read_values(given_)
+        found = read_configuration(str(tmp_path / name))
+        assert (read_values(found.given), found.command) == (read_values(given_), command)
 
 
 def test_the_written_file_gives_the_same_job(tmp_path: Path) -> None:
     written = tmp_path / "job.yaml"
     words = ["-np", "3", "-H", "a:2,b:2", "-x", "A=1: #", "--grace", "1.5", "-v", "--min-np", "2", "--nics", "eth0,ib*"]
     spec = read_spec([*words, "--output-filename", "logs", "--write-config", str(written), "true", "x"])
-    assert read_spec(["--config-file", str(written), "true", "x"]) == spec
+    assert read_spec(["--config-file", str(written)]) == spec
     assert written.read_text(encoding="utf-8").splitlines()[:3] == ["np: 3", 'x: ["A=1: #"]', 'hosts: "a:2,b:2"']
     assert stat.S_IMODE(written.stat().st_mode) & ~0o600 == 0
 
@@ -92,7 +96,7 @@ def test_limits_of_elastic_jobs_in_the_environment_are_no_part_of_others(
     for name, words in (("static.yaml", []), ("elastic.yaml", ["--min-np", "1"])):
         spec = read_spec(["-np", "2", *words, "--write-config", str(tmp_path / name), "true"])
         assert read_spec(["--config-file", str(tmp_path / name), "true"]) == spec
-    assert (tmp_path / "static.yaml").read_text(encoding="utf-8") == "np: 2\n"
+    assert (tmp_path / "static.yaml").read_text(encoding="utf-8") == "np: 2\ncommand: [true]\n"
     assert "elastic-timeout: 700" in (tmp_path / "elastic.yaml").read_text(encoding="utf-8")
 
 

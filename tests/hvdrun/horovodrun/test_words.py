@@ -83,6 +83,7 @@ def test_the_command_is_never_looked_into(words: str) -> None:
         ("--verbose=1", "--verbose takes no value"),
         ("--blacklist-cooldown-range 1", "--blacklist-cooldown-range lacks its value"),
         ("--nproc 3", "there is no option '--nproc'"),
+        ("--nproc_per_node=2", "there is no option '--nproc_per_node': -np is the number of all workers"),
         ("-z", "there is no option '-z'"),
         ("--autotuen", "there is no option '--autotuen': did you mean --autotune?"),
     ],

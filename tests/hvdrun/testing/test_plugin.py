@@ -11,7 +11,7 @@ pytestmark = pytest.mark.system
 
 TESTS = """
 import os, threading, unittest, warnings
-import pytest, torch
+import hypothesis, pytest, torch
 import worker_runtime.torch as hvd
 
 LOCK = threading.Lock()
@@ -55,6 +55,18 @@ def test_assertion():
         hvd.barrier()  # waits for rank 1
     print("printed on", hvd.rank())
     assert hvd.rank() + 1 == 7  # the cause
+
+@pytest.mark.hvdrun
+def test_lists(): assert [1, 2, "100%"] == [1, 2, "101%"]
+
+@pytest.mark.hvdrun
+@hypothesis.given(hypothesis.strategies.integers())
+def test_drawn(number): pass
+
+@pytest.mark.hvdrun
+def test_breakpoint():
+    breakpoint()
+    assert os.environ["HOROVOD_RANK"] != "0", "unreachable"
 
 @pytest.mark.hvdrun
 def test_skip_all(): pytest.skip("no reason")
@@ -114,11 +126,14 @@ OUTCOMES = {
     "test_global": "failure",
     "test_capsys": "failure",
     "test_assertion": "failure",
+    "test_lists": "failure",
+    "test_breakpoint": "failure",
     "test_xpass": "failure",
     "test_warning_is_error": "failure",
     "test_death": "failure",
     "test_keyword": "failure",
     "test_async": "error",
+    "test_drawn": "error",
     "test_case": "error",
 }
 
@@ -155,6 +170,9 @@ def test_each_test_has_the_outcome_that_it_has_on_one_process(suite: Suite) -> N
         ("test_assertion", "assert (1 + 1) == 7"),
         ("test_assertion", f"rank 0 failed at test_ranks.py:{find_line('waits for rank 1')}: "),
         ("test_assertion", f"rank 1 failed at test_ranks.py:{find_line('the cause')}: "),
+        ("test_lists", "At index 2 diff: '100%' != '101%'"),
+        ("test_breakpoint", "breakpoint() needs the terminal of pytest, and there is none for rank 0: run pytest at a"),
+        ("test_drawn", "@given would draw other values on each rank"),
         ("test_skip_all", f"test_ranks.py:{find_line('no reason')}: no reason"),
         ("test_warning_is_error", "UserWarning: a bad thing"),
         ("test_death", "rank 1 (localhost:1) failed with exit code 3"),
@@ -180,7 +198,7 @@ def test_frames_of_hvdrun_are_left_out(suite: Suite) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("words", [["-n", "2"], ["-s"]], ids=["xdist", "without capture"])
+@pytest.mark.parametrize("words", [["-n", "2"], ["-s", "--import-mode=importlib"]], ids=["xdist", "no capture"])
 def test_outcomes_are_the_same_under(folder: Path, words: list[str]) -> None:
     suite = run_suite(folder, words)
     assert suite.outcomes == OUTCOMES, suite.output
@@ -192,6 +210,11 @@ def test_x_ends_the_run_at_the_first_failure(tmp_path: Path) -> None:
         "import pytest\npytestmark = pytest.mark.hvdrun(np=2)\n" + body.format("a") + body.format("b")
     )
     assert run_suite(tmp_path, ["-x"]).outcomes == {"test_a": "failure"}
+
+
+def test_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_traced.py").write_text("import pytest\n@pytest.mark.hvdrun\ndef test_a(): pass\n")
+    assert "--trace cannot follow a test to its ranks" in run_suite(tmp_path, ["--trace"]).texts["test_a"]
 
 
 def test_the_plugin_is_found_by_its_entry_point(pytestconfig: pytest.Config) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from hvdrun.testing.place import Place
 from hvdrun.testing.rank import RankFailedError, RankOutcome, RankReport, Style, run_test
-from hvdrun.testing.verdict import Verdict, decide, read_error, tell
+from hvdrun.testing.verdict import DebuggedError, Verdict, decide, read_error, tell
 
 STYLE = Style("short", shows_locals=False)
 P, F, S, X = RankOutcome.PASSED, RankOutcome.FAILED, RankOutcome.SKIPPED, RankOutcome.XFAILED
@@ -24,7 +24,10 @@ def test_the_first_failure_decides_and_a_skip_only_when_all_skip(
 
 def test_each_rank_is_told_with_its_place() -> None:
     assert tell(RankReport(0, place=Place("test_a.py", 3))) == "returned from the test at test_a.py:3"
-    assert tell(RankReport(1, F, "ValueError: bad", Place("test_a.py", 4))) == "failed at test_a.py:4: ValueError: bad"
+    assert (
+        tell(RankReport(1, F, "ValueError: bad\nmore", Place("test_a.py", 4)))
+        == "failed at test_a.py:4: ValueError: bad"
+    )
 
 
 def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +43,27 @@ def test_a_rank_reports_what_its_test_has_raised(monkeypatch: pytest.MonkeyPatch
     assert isinstance(error, ValueError)
     with pytest.raises(ValueError, match="bad"):
         Verdict([report], report).announce()
+
+
+@pytest.mark.parametrize(
+    ("rank", "terminal", "says"),
+    [
+        ("1", "/dev/tty", "--pdb stops on rank 0 alone"),
+        ("0", None, "--pdb needs the terminal of pytest, and there is none"),
+        ("0", "/nowhere", "--pdb: rank 0 cannot use the terminal /nowhere: No such file or directory"),
+    ],
+)
+def test_pdb_that_cannot_be_says_why_and_pytest_opens_none(
+    monkeypatch: pytest.MonkeyPatch, rank: str, terminal: str | None, says: str
+) -> None:
+    def fail() -> None:
+        raise ValueError("bad\nmore")
+
+    monkeypatch.setenv("HOROVOD_RANK", rank)
+    with pytest.raises(RankFailedError) as caught:
+        run_test(fail, {}, Style("short", shows_locals=False, terminal=terminal, uses_pdb=True))
+    assert caught.value.report.summary == f"ValueError: bad ({says})\nmore"
+    assert isinstance(read_error(caught.value.report), DebuggedError)
 
 
 def test_a_rank_that_skips_reports_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""Ways to agents, here and over ssh: what is true of both, and what is of the one on this machine; real agents."""
+"""Ways to real agents: what is true of those here, by a command and over ssh, and what is of the one here."""
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,7 +14,9 @@ import pytest
 from hvdrun import __version__
 from hvdrun.errors import LaunchError
 from hvdrun.transport import local
+from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.local import LocalTransport
+from hvdrun.transport.start import RemoteAgent
 from hvdrun.transport.transport import Transport
 from rendezvous.authority import Authority
 from rendezvous.core.effects import Terminate
@@ -28,11 +31,14 @@ Make = Callable[[], Transport]
 SLEEPS = "echo $$ $PPID; trap '' TERM; sleep 600; true"
 
 
-@pytest.fixture(params=["local", pytest.param("ssh", marks=needs_sshd)])
+@pytest.fixture(params=["local", "command", pytest.param("ssh", marks=needs_sshd)])
 def make(request: pytest.FixtureRequest) -> Make:
     """Makes a transport of each kind."""
     if request.param == "local":
         return lambda: LocalTransport("a")
+    if request.param == "command":
+        agent = RemoteAgent(sys.executable)
+        return lambda: CommandTransport("a", ("sh", "-c", agent.command()), agent)
     target = request.getfixturevalue("home").target(request.getfixturevalue("server"))
     return lambda: make_transport(target)
 
@@ -84,7 +90,7 @@ async def test_orders_go_there_and_output_comes_back(make: Make, tmp_path: Path)
         transport.send(Terminate(WORKER, 0.0, "the test wants it"))
         transport.send(Release())
         assert await find_output(tellings) == []
-        assert await transport.wait() == "its agent ended with exit code 0"
+        assert (await transport.wait()).endswith(" ended with exit code 0")
         transport.send(Release())  # is lost
 
 
@@ -118,17 +124,17 @@ async def test_a_transport_that_was_never_opened_has_nothing_to_close(make: Make
 
 
 def find_agent(transport: LocalTransport) -> psutil.Process:
-    assert transport._process is not None
-    return psutil.Process(transport._process.pid)
+    assert transport._child is not None
+    return psutil.Process(transport._child.process.pid)
 
 
 @in_loop
 async def test_an_agent_s_last_words_are_in_the_sentence_about_its_end() -> None:
     transport = LocalTransport("a")
     async with opened(transport):
-        assert transport._process is not None
-        assert transport._process.stdin is not None
-        transport._process.stdin.write(b"\xff" * 8)
+        assert transport._child is not None
+        assert transport._child.process.stdin is not None
+        transport._child.process.stdin.write(b"\xff" * 8)
         how = await transport.wait()
         assert how.startswith("its agent ended with exit code 1: the peer does not speak hvdrun's protocol")
 

@@ -1,4 +1,7 @@
-"""Functions on several hosts: they and their results travel, and find the modules that the hosts share."""
+"""Functions on several hosts: they and their results travel, and the program's modules where hosts lack them."""
+
+import shutil
+from pathlib import Path
 
 from tests.system.hosts.cluster import Cluster
 from tests.system.launcher import Running
@@ -23,3 +26,42 @@ def test_functions_run_on_the_hosts_and_their_results_come_back(pair: Cluster) -
         "[('host1', 'hello', 0), ('host2', 'hello', 2), ('host2', 'hello', 4)]",
         "[9000000, 9000000, 9000000]",
     ]
+
+
+UNSHARED = """
+import sys
+sys.path.insert(0, "/tmp/program/src")
+import socket
+import hvdrun, models.layers
+
+def work():
+    import beside
+    return socket.gethostname(), beside.double(models.layers.WIDTH), beside.Half
+
+with hvdrun.Cluster(hosts="host1:1,host2:1", no_prefork=True, wdir="/") as cluster:
+    results = cluster.run(work)
+    import beside
+    print([result[:2] for result in results], {result[2] for result in results} == {beside.Half})
+    try:
+        cluster.run(lambda: __import__("models_of_another"))
+    except ModuleNotFoundError as error:
+        print(error.__notes__[0])
+"""
+
+
+def test_modules_beside_a_program_are_found_on_hosts_that_do_not_share_its_folder(pair: Cluster) -> None:
+    launcher = pair.lab.launcher
+    folder = launcher.locate(Path("/tmp/program"))  # noqa: S108 - each host of the lab has its own
+    (folder / "src/models").mkdir(parents=True)
+    (folder / "src/models/layers.py").write_text("WIDTH = 3\n", encoding="utf-8")
+    (folder / "src/models_of_another.py").touch()
+    (folder / "beside.py").write_text("class Half: pass\ndef double(x):\n    return 2 * x\n", encoding="utf-8")
+    (folder / "program.py").write_text(UNSHARED, encoding="utf-8")
+    try:
+        finished = Running(launcher.start(["python", "program.py"], directory="/tmp/program")).wait()  # noqa: S108 - the same
+    finally:
+        shutil.rmtree(folder)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    shown, note = finished.stdout.splitlines()
+    assert shown == "[('host1', 6), ('host2', 6)] True"
+    assert note.startswith("Here models_of_another is imported from /tmp/program/src/models_of_another.py. Install ")

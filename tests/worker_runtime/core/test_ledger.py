@@ -93,6 +93,23 @@ def test_nothing_can_be_recorded_that_was_not_dealt_out() -> None:
     assert Deal(2, (Run(1),)).record(1).runs == (Run(2),)
 
 
+@pytest.mark.parametrize(
+    ("size", "absent", "expected"),
+    [
+        (2, (), [Deal(2, (Run(2),))]),
+        (3, (), [Deal(2, (Run(2),)), Deal(3)]),
+        (2, (1,), [Deal(2, (Run(2, (1,)),)), Deal(2)]),
+    ],
+)
+def test_a_deal_among_as_many_goes_on_where_all_are_as_far(
+    size: int, absent: tuple[int, ...], expected: list[Deal]
+) -> None:
+    """What pads its last row is then what would have padded it."""
+    ledger = Ledger().deal(2).record(2, absent).deal(size)
+    assert ledger.deals == tuple(expected)
+    assert ledger.list_dealt("abcde")[ledger.deals[-1].rows * size :] == ledger.list_left("abcde")
+
+
 @settings(max_examples=100)
 @given(chance=chances)
 def test_each_sample_is_processed_once_over_losses_growth_and_restores(chance: random.Random) -> None:
@@ -121,8 +138,10 @@ def play_deal(
     left = ledger.list_left(order)
     assert sorted(left) == sorted(sample for sample in order if not seen[sample])
     ledger = ledger.deal(size)
-    batch, rows = chance.randint(1, 9), -(-len(left) // size)
-    alive, row = list(range(size)), 0
+    dealt, row = ledger.list_dealt(order), ledger.deals[-1].rows
+    assert dealt[row * size :] == left
+    batch, rows = chance.randint(1, 9), -(-len(dealt) // size)
+    alive = list(range(size))
     padding = Counter[int]()
     while row < rows and (is_last or chance.random() > 0.1):
         if len(alive) > 1 and chance.random() < 0.2:
@@ -130,9 +149,9 @@ def play_deal(
         taken = min(batch, rows - row)
         for place in range(row * size, (row + taken) * size):
             if place % size in alive:
-                sample = left[place % len(left)]
+                sample = dealt[place % len(dealt)]
                 seen[sample] += 1
-                padding[sample] += place >= len(left)
+                padding[sample] += place >= len(dealt)
                 assert seen[sample] - padding[sample] <= 1
         ledger = ledger.record(taken, set(range(size)).difference(alive))
         row += taken

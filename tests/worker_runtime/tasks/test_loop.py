@@ -16,13 +16,21 @@ import pytest
 from worker_runtime.tasks import loop
 from worker_runtime.tasks.loop import Answer, run, run_all
 
+Modules = tuple[tuple[str, dict[str, bytes]], ...]
+NOWHERE = Path("/nowhere/modules")
+
 
 def do(
-    function: Callable[..., object], *arguments: object, paths: tuple[str, ...] = (), anew: bool = False
+    function: Callable[..., object],
+    *arguments: object,
+    paths: tuple[str, ...] = (),
+    anew: bool = False,
+    modules: Modules = (),
+    place: Path = NOWHERE,
 ) -> tuple[Any, Answer]:
     """Run a function as it comes from the program: what the program reads of it, and what else is told."""
-    task = BytesIO(pickle.dumps((paths, anew, False)) + cloudpickle.dumps((function, arguments, {})))
-    answer = run(task)
+    task = BytesIO(pickle.dumps((paths, anew, False, False, modules)) + cloudpickle.dumps((function, arguments, {})))
+    answer = run(task, place)
     with answer.file as file:
         file.seek(0)
         return pickle.load(file), answer  # noqa: S301 - our own
@@ -82,6 +90,32 @@ def test_modules_are_found_where_the_program_finds_them(tmp_path: Path, monkeypa
     assert sys.path[0] == str(tmp_path)
 
 
+@pytest.mark.parametrize("here", [None, "X = 1\n", "X = 5\n"])
+def test_modules_of_the_program_come_along_where_the_host_lacks_them_or_has_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str | None
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    folder, place = tmp_path / "program", tmp_path / "place"
+    sources = {"sent_along/__init__.py": b"", "sent_along/part.py": b"X = 5\n"}
+    if here is not None:
+        (folder / "sent_along").mkdir(parents=True)
+        (folder / "sent_along/__init__.py").touch()
+        (folder / "sent_along/part.py").write_text(here, encoding="utf-8")
+
+    def use() -> tuple[int, str]:
+        from sent_along.part import X, __file__  # type: ignore[import-not-found]  # noqa: PLC0415 - sent above
+
+        return X, __file__
+
+    try:
+        value, _ = do(use, paths=(str(folder),), modules=((str(folder), sources),), place=place)
+    finally:
+        for name in [name for name in sys.modules if name.startswith("sent_along")]:
+            del sys.modules[name]
+    root = folder if here == "X = 5\n" else place / str(folder).lstrip("/")
+    assert value == (5, str(root / "sent_along/part.py"))
+
+
 def test_after_a_failure_somewhere_the_group_is_left_first_and_who_was_told_of_another_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,7 +170,7 @@ def test_a_worker_whose_function_fails_leaves_the_group_when_that_is_known_and_f
     Client.story = []
     tasks = [(abs, (-1,), {}), (divmod, (1, 0), {})]
     Client.tasks = [pickle.dumps(((), False, is_last)) + cloudpickle.dumps(task) for task in tasks]
-    monkeypatch.setattr(loop.Bootstrap, "read", lambda _: object())
+    monkeypatch.setattr(loop.Bootstrap, "read", lambda _: SimpleNamespace(socket=NOWHERE))
     monkeypatch.setattr(loop, "import_task_client", lambda: Client)
     monkeypatch.setattr(loop, "leave_job", lambda: Client.story.append("leave"))
     assert run_all() == code

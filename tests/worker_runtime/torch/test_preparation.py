@@ -209,6 +209,7 @@ def test_a_batch_counts_when_the_state_looks_for_changes_of_the_job(ranks: RankP
     [
         (lambda model: (make_optimizer(model), model), "a torch.nn.Module was expected first, not SGD"),
         (lambda model: (model, DataLoader(torch.arange(4))), "an optimizer was expected, not DataLoader"),
+        (lambda model: (model, make_optimizer(make_model())), r"\d of the optimizer's parameters are not the model's"),
         (lambda model: (model, make_optimizer(model), iter([])), "not a torch.utils.data.DataLoader; give each rank"),
     ],
 )

@@ -1,167 +1,34 @@
 """The state of a PyTorch training: models, optimizers and samplers, each kept by a handler, and plain objects."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from worker_runtime.elastic import ObjectState
+from worker_runtime.elastic import ObjectState, check_names
+from worker_runtime.errors import CheckpointError
 from worker_runtime.job import rank
-from worker_runtime.torch.elastic.copies import copy_to_host
-from worker_runtime.torch.elastic.sampler import ElasticSampler
-from worker_runtime.torch.functions import broadcast_model, broadcast_object, broadcast_optimizer_state
+from worker_runtime.torch.elastic.handlers import (
+    ModelStateHandler,
+    OptimizerStateHandler,
+    SamplerStateHandler,
+    StateHandler,
+    find_handler,
+    get_handler_registry,
+    set_handler_registry,
+)
+from worker_runtime.torch.functions import broadcast_object
 
-
-class StateHandler(ABC):
-    """Saves, restores and synchronises one object of the state.
-
-    Args:
-        value: the object.
-    """
-
-    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the kind that the subclass handles
-        self.value = value
-        self.save()
-
-    @abstractmethod
-    def save(self) -> None:
-        """Keep a copy in this process's memory."""
-
-    @abstractmethod
-    def restore(self) -> None:
-        """Return to what was saved last."""
-
-    @abstractmethod
-    def sync(self) -> None:
-        """Give all ranks the object of rank 0, which counts as saved then."""
-
-    def reset(self) -> None:  # noqa: B027 - most objects need not adapt
-        """Adapt to another size or rank."""
-
-    def needs_sync(self) -> bool:
-        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
-        return False
-
-    def waits_for_reset(self) -> bool:
-        """Whether ranks were lost without an interruption, and this depends on how many there are."""
-        return False
-
-    def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
-        """Handle another object from now on."""
-        self.value = value
-        self.save()
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it knows, but for the objects that it works on."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, with its own objects."""
-
-
-class StatefulHandler(StateHandler):
-    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
-
-    _saved: Any = None
-
-    def save(self) -> None:
-        """Copy its state_dict to the host's memory, in place of the earlier copy."""
-        self._saved = copy_to_host(self.value.state_dict(), self._saved)
-
-    def restore(self) -> None:
-        """Load a copy of the copy: some, as optimizers, go on with the very tensors that they are given."""
-        self.value.load_state_dict(copy_to_host(self._saved))
-
-    def sync(self) -> None:
-        """Load what rank 0 has."""
-        self.value.load_state_dict(broadcast_object(copy_to_host(self.value.state_dict()), name="elastic.object"))
-        self.save()
-
-
-class ModelStateHandler(StatefulHandler):
-    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
-
-    def sync(self) -> None:
-        """Overwrite the tensors in place; the rest travels as one object."""
-        broadcast_model(self.value, root_rank=0)
-        self.save()
-
-
-class OptimizerStateHandler(StatefulHandler):
-    """Keeps an optimizer, plain or distributed: its options and its state."""
-
-    def sync(self) -> None:
-        """Give all ranks the options and the state of rank 0; no step is run."""
-        broadcast_optimizer_state(self.value, root_rank=0)
-        self.save()
-
-
-class SamplerStateHandler(StateHandler):
-    """Keeps a sampler: the epoch, and how much of it is processed."""
-
-    def save(self) -> None:
-        """Copy its state."""
-        self._saved = self.value.state_dict()
-
-    def restore(self) -> None:
-        """Load the copy."""
-        self.value.load_state_dict(self._saved)
-
-    def sync(self) -> None:
-        """Let all ranks go on where rank 0 is."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name="elastic.sampler"))
-        self.save()
-
-    def reset(self) -> None:
-        """Deal out what is left among the workers that there are now."""
-        self.value.reset()
-
-    def needs_sync(self) -> bool:
-        """Where no steps are committed, each rank counts for itself."""
-        sampler: ElasticSampler = self.value
-        return sampler.may_differ
-
-    def waits_for_reset(self) -> bool:
-        """Where the lost have samples that nobody else will process."""
-        sampler: ElasticSampler = self.value
-        return sampler.is_outdated
-
-
-Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
-
-
-class _Handlers:
-    """Which handler keeps objects of which class; the first that fits."""
-
-    def __init__(self) -> None:
-        self.registry: Registry = [
-            (torch.nn.Module, ModelStateHandler),
-            (torch.optim.Optimizer, OptimizerStateHandler),
-            (ElasticSampler, SamplerStateHandler),
-            (Stateful, StatefulHandler),
-        ]
-
-    def find(self, value: object) -> StateHandler | None:
-        """A handler for the object; None for a plain one."""
-        return next((make(value) for kind, make in self.registry if isinstance(value, kind)), None)
-
-
-_HANDLERS = _Handlers()
-
-
-def get_handler_registry() -> Registry:
-    """The classes of objects that have a handler, and their handlers, in the order in which they are tried."""
-    return _HANDLERS.registry
-
-
-def set_handler_registry(registry: Registry) -> None:
-    """Replace the registry, for states that are made later."""
-    _HANDLERS.registry = registry
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]  # by Horovod's names
 
 
 class TorchState(ObjectState):
@@ -196,7 +63,7 @@ class TorchState(ObjectState):
         for name, value in kwargs.items():
             self._handlers.pop(name, None)
             self._saved_state.pop(name, None)
-            handler = _HANDLERS.find(value)
+            handler = find_handler(value)
             if handler is None:
                 self._saved_state[name] = value
             else:
@@ -204,11 +71,42 @@ class TorchState(ObjectState):
             object.__setattr__(self, name, value)
         ObjectState.save(self)
 
-    def save(self) -> None:
-        """Keep copies of all, in the host's memory."""
+    def save(self, directory: str | os.PathLike[str] | None = None) -> None:
+        """Keep copies of all, in the host's memory, and with a directory in a file: see `ObjectState.save`."""
         for handler in self._handlers.values():
             handler.save()
-        super().save()
+        super().save(directory)
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """What the handlers have saved last, and the plain attributes."""
+        handled = {name: handler.to_checkpoint() for name, handler in self._handlers.items()}
+        return {"handled": handled, "plain": super().to_checkpoint()}
+
+    def from_checkpoint(self, kept: Any) -> None:  # noqa: ANN401 - as above
+        """Set all to what was in a file.
+
+        Raises:
+            CheckpointError: the attributes have other names, or one cannot be loaded.
+        """
+        check_names([*kept["handled"], *kept["plain"]], [*self._handlers, *self._saved_state])
+        for name, handler in self._handlers.items():
+            try:
+                value = handler.from_checkpoint(kept["handled"][name])
+            except Exception as error:
+                raise CheckpointError(f"{name}: {error}") from error
+            if value is not handler.value:
+                setattr(self, name, value)
+        super().from_checkpoint(kept["plain"])
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - as above
+        """Of each object that has a course, which one."""
+        courses = ((name, handler.describe_course()) for name, handler in self._handlers.items())
+        return {name: course for name, course in courses if course is not None}
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """See `State.resume_course`."""
+        for name, own in course.items():
+            self._handlers[name].resume_course(own, restore_random)
 
     def restore(self) -> None:
         """Return to what was saved last."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from hvdrun.transport.ssh.start import RemoteAgent
 from hvdrun.transport.ssh.target import Target
 from hvdrun.transport.ssh.transport import Limits, SshTransport
+from hvdrun.transport.start import RemoteAgent
 from tests.hvdrun.transport.ssh.servers import Home, SshServer
 
 

@@ -5,15 +5,8 @@ from pathlib import Path
 import pytest
 
 from hvdrun.errors import CANNOT_LAUNCH
-from hvdrun.transport.ssh.failures import (
-    AgentStartError,
-    ConnectionDroppedError,
-    DirectoryMissingError,
-    HvdrunMissingError,
-    SshError,
-    UnknownHostError,
-    VersionMismatchError,
-)
+from hvdrun.transport.failures import AgentStartError, DirectoryMissingError, HvdrunMissingError, VersionMismatchError
+from hvdrun.transport.ssh.failures import ConnectionDroppedError, SshError, UnknownHostError
 from hvdrun.transport.ssh.login_failures import (
     AuthenticationFailedError,
     HostKeyChangedError,

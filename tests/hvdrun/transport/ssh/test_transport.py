@@ -9,15 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hvdrun.transport.ssh.failures import (
-    AgentStartError,
-    PythonMissingError,
-    RemotePrefixError,
-    SshError,
-    TunnelRefusedError,
-)
-from hvdrun.transport.ssh.start import RemoteAgent
+from hvdrun.transport.failures import AgentStartError, PythonMissingError, RemotePrefixError
+from hvdrun.transport.ssh.failures import SshError, TunnelRefusedError
 from hvdrun.transport.ssh.transport import Limits
+from hvdrun.transport.start import RemoteAgent
 from rendezvous.orders import Hello, Release
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import find_session, make_transport, opened, write_agent, write_silent

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from hvdrun import __version__
-from hvdrun.transport.ssh import start
-from hvdrun.transport.ssh.failures import (
+from hvdrun.transport import start
+from hvdrun.transport.failures import (
     AgentStartError,
     DirectoryMissingError,
     HvdrunMissingError,
     PythonMissingError,
     PythonTooOldError,
     RemotePrefixError,
-    SshError,
+    TransportError,
 )
-from hvdrun.transport.ssh.start import MARK, RemoteAgent, last_words
+from hvdrun.transport.start import MARK, RemoteAgent, last_words
 
 SHELLS = ("sh", "bash", "dash", "csh", "tcsh", "fish", "zsh")
 
@@ -140,7 +140,7 @@ def test_what_a_prefix_leaves_behind_does_not_hide_its_failure(python: str, pref
         (122, MARK + b"the agent's own\n", AgentStartError, "exit code 122"),
     ],
 )
-def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[SshError], words: str) -> None:
+def test_each_failure_has_its_error(exit_code: int, errors: bytes, error: type[TransportError], words: str) -> None:
     agent = RemoteAgent("/py", "load" if error is RemotePrefixError else None, "/data")
     failure = agent.explain("a", exit_code, errors, b"")
     with pytest.raises(error, match=words):

@@ -1,4 +1,4 @@
-"""Starts an agent on a host that we are logged in to, and finds out why it did not start.
+"""Starts an agent on a host where we have a shell, and finds out why it did not start.
 
 The command line is constant text, but for a number of seconds: the interpreter's path and the user's prefix come after
 it on standard input, where nobody else on the host can see them. What the user's shell or the prefix prints is skipped:
@@ -8,17 +8,19 @@ the agent's own output begins behind a mark.
 import math
 import re
 import shlex
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from hvdrun import __version__
-from hvdrun.transport.ssh.failures import (
+from hvdrun.jobspec import JobSpec
+from hvdrun.transport.failures import (
     AgentStartError,
     DirectoryMissingError,
     HvdrunMissingError,
     PythonMissingError,
     PythonTooOldError,
     RemotePrefixError,
-    SshError,
+    TransportError,
 )
 
 # Understood by every login shell, csh and fish too. bash where there is one, since prefixes are written for it.
@@ -33,6 +35,7 @@ _PREFIX_MARK = b"\x01hvdrun-prefix\x02"  # a line with the prefix' exit code fol
 _STATUS = re.compile(re.escape(_PREFIX_MARK) + rb"(\d+)\n")
 _PREFIX_FAILED = 121  # an exit code that nothing else has
 _DIRECTORY_MISSING = 122  # the same
+_GARBAGE_BYTES = 16 * 1024
 _NOT_EXECUTABLE = 126
 _NOT_FOUND = 127
 
@@ -43,6 +46,7 @@ class RemoteAgent:
 
     python: the interpreter there. prefix: shell commands that prepare its environment; for bash, if there is one.
     directory: what the workers need to exist there; it may be the prefix that brings it.
+    wrapper: the words of a program that runs the interpreter, in a container for example.
     patience_seconds: how long it may hear nothing before it has been told of the job; None: without a limit.
     """
 
@@ -50,6 +54,7 @@ class RemoteAgent:
     prefix: str | None = None
     directory: str | None = None
     patience_seconds: float | None = None
+    wrapper: tuple[str, ...] = ()
 
     def command(self) -> str:
         """Starts a shell, which waits for one line no longer than for orders: its host may be cut off meanwhile."""
@@ -70,11 +75,14 @@ class RemoteAgent:
         if self.directory is not None:
             parts.append(f"[ -d \"$(printf '{_write_octal(self.directory)}')\" ] || exit {_DIRECTORY_MISSING}")
         mark = _write_octal(MARK.decode())
-        parts.append(f"printf '{mark}' >&2; printf '{mark}'")
-        parts.append(f"exec {word} -P -m hvdrun.agent")
+        begin = f"printf '{mark}' >&2; printf '{mark}'"
+        run = f"exec {word} -P -m hvdrun.agent"
+        if self.wrapper:  # whatever the wrapper prints is skipped too
+            run = f"exec {shlex.join(self.wrapper)} sh -c {shlex.quote(f'{begin}; {run}')}"
+        parts += [run] if self.wrapper else [begin, run]
         return "; ".join(parts).encode(errors="surrogateescape") + b"\n"
 
-    def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> SshError:
+    def explain(self, host: str, exit_code: int, errors: bytes, before: bytes) -> TransportError:
         """Why the agent did not start.
 
         exit_code: of the shell or the interpreter, -1 where there is none.
@@ -97,6 +105,25 @@ class RemoteAgent:
             return PythonTooOldError(host, self.python)
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
         return AgentStartError(host, how, said)
+
+
+def make_agent(spec: JobSpec) -> RemoteAgent:
+    """How a job starts its agents on other hosts."""
+    return RemoteAgent(
+        spec.remote.interpreter, spec.remote_prefix, str(spec.directory), spec.patience_seconds, spec.agent_prefix
+    )
+
+
+async def find_mark(read: Callable[[], Awaitable[bytes]]) -> tuple[bytes, bytes]:
+    """What came before the agent's own output, and the beginning of that; it is empty where there is none."""
+    seen = b""
+    while chunk := await read():
+        seen += chunk
+        before, mark, after = seen.partition(MARK)
+        if mark:
+            return before, after
+        seen = seen[-_GARBAGE_BYTES:]
+    return seen, b""
 
 
 def last_words(errors: bytes) -> str:

@@ -1,0 +1,1 @@
+"""What a scheduler has given to a job: from environment variables and files to hosts and slots."""

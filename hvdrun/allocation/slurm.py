@@ -1,0 +1,161 @@
+"""An allocation of Slurm's (`sbatch`, `salloc`, `srun --pty`): its hosts, their slots, and how a step is started there.
+
+Lists of hosts are expanded here, since scontrol may be missing in a container. Only GPUs are asked of scontrol: for
+salloc, no variable tells them.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hvdrun.allocation.allocation import Allocation, AllocationError
+from hvdrun.allocation.compressed import expand_counts, expand_hosts
+from hvdrun.errors import UsageError
+from rendezvous.core.model import Host
+
+Item = TypeVar("Item")
+
+SCHEDULER_SECONDS = 10.0  # scontrol waits for slurmctld for minutes
+_OF_THE_JOB = re.compile(r"SLURM_(JOB_.+|JOBID|CONF|CLUSTER_NAME|SUBMIT_.+|RESTART_COUNT|ARRAY_.+|JWT)")
+_SLURM = re.compile(r"S(LURM|BATCH|ALLOC|RUN)_")
+_ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
+_INDICES = re.compile(r"\(.*?\)")
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)(?=,|$)")
+# With one process and all CPUs of the host that the job has: the agent shares them out. --unbuffered: otherwise srun
+# keeps output back until a line ends, and frames have no lines.
+_STEP = (
+    "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --kill-on-bad-exit=0 --no-kill --wait=0 --export=ALL "
+    "--cpu-bind=none --cpus-per-task={cpus} --gres={gres} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What the job has of a host."""
+
+    cpus: int
+    gpus: int
+
+
+def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
+    """The allocation that this process runs in; None where there is none.
+
+    Raises:
+        AllocationError: its variables cannot be read.
+        UsageError: srun has started several of this program.
+    """
+    number, listed = environment.get("SLURM_JOB_ID"), environment.get("SLURM_JOB_NODELIST")
+    if not number or not listed:
+        return None
+    copies = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if copies != "1":
+        raise UsageError(
+            f"srun has started {copies} hvdruns, each of which would start all workers: start one, without srun or "
+            "with srun --ntasks=1."
+        )
+    name = f"Slurm job {number}"
+    hosts = _expand(name, "SLURM_JOB_NODELIST", expand_hosts, environment)
+    counts = _expand(name, "SLURM_JOB_CPUS_PER_NODE", expand_counts, environment)
+    cpus = dict(zip(hosts, counts, strict=False))
+    gpus = read_gpus(_ask_scontrol(number, environment)) or dict.fromkeys(hosts, _count_gpus_here(environment))
+    nodes = {host: Node(cpus.get(host, 1), gpus.get(host, 0)) for host in hosts}
+    slots = _count_slots(name, nodes, environment)
+    return Allocation(
+        name,
+        tuple(Host(host, slots.get(host, 1)) for host in hosts),
+        is_sized=bool(slots),
+        steps={host: write_step(host, node) for host, node in nodes.items()},
+        here=environment.get("SLURMD_NODENAME"),
+    )
+
+
+def write_step(host: str, node: Node) -> tuple[str, ...]:
+    """The words before a command that is to run as a step on this host."""
+    gres = f"gpu:{node.gpus}" if node.gpus else "none"
+    return tuple(_STEP.format(host=host, cpus=node.cpus, gres=gres).split())
+
+
+def leave_steps(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for srun: what sbatch has set for tasks would be taken for options of the step."""
+    return {name: value for name, value in environment.items() if not _SLURM.match(name) or _OF_THE_JOB.fullmatch(name)}
+
+
+def read_gpus(details: str) -> dict[str, int]:
+    """By host, the job's GPUs there, as `scontrol show job --details` tells them; empty where it does not."""
+    found: dict[str, int] = {}
+    for listed, gres in _ON_NODES.findall(details):
+        total = sum(int(number) for number in _GPUS.findall(_INDICES.sub("", gres)))
+        with suppress(ValueError):  # of another release of Slurm, perhaps
+            found |= dict.fromkeys(expand_hosts(listed), total)
+    return found
+
+
+def find_missing_cpus(environment: Mapping[str, str], usable: int) -> str | None:
+    """What to say where a process may use fewer CPUs than the job has on this host; None where it need not.
+
+    usable: how many it may use.
+    """
+    here = environment.get("SLURMD_NODENAME")
+    try:
+        hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
+        counts = expand_counts(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    except ValueError:
+        return None
+    held = dict(zip(hosts, counts, strict=False)).get(here or "", 0)
+    if usable >= min(held, os.cpu_count() or held):  # a configuration may claim more than there are
+        return None
+    return (
+        f"the workers on {here} may use {usable} of the {held} CPUs that Slurm job {environment.get('SLURM_JOB_ID')} "
+        "has there: start hvdrun from the batch script, not inside a step of srun, or look at TaskPlugin in slurm.conf."
+    )
+
+
+def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str, str]) -> dict[str, int]:
+    """By host: tasks where they were asked for, else GPUs; empty where nobody asked for either.
+
+    Within a step, the number of tasks is the step's.
+    """
+    in_step = "SLURM_STEP_NUM_TASKS" in environment
+    if in_step and (each := environment.get("SLURM_NTASKS_PER_NODE", "")).isdecimal():
+        return dict.fromkeys(nodes, int(each))
+    if not in_step and ("SLURM_NTASKS" in environment or "SLURM_NTASKS_PER_NODE" in environment):
+        counts = _expand(name, "SLURM_TASKS_PER_NODE", expand_counts, environment)
+        return dict(zip(nodes, counts, strict=False))
+    found = {host: node.gpus for host, node in nodes.items()}
+    return found if all(found.values()) else {}
+
+
+def _expand(
+    name: str, variable: str, read: Callable[[str], tuple[Item, ...]], environment: Mapping[str, str]
+) -> tuple[Item, ...]:
+    text = environment.get(variable, "")
+    try:
+        return read(text)
+    except ValueError:
+        raise AllocationError(name, variable, f"is {text!r}") from None
+
+
+def _count_gpus_here(environment: Mapping[str, str]) -> int:
+    """Those of this host, which the others are taken to have as well."""
+    count = environment.get("SLURM_GPUS_ON_NODE", "")
+    return int(count) if count.isdecimal() else 0
+
+
+def _ask_scontrol(number: str, environment: Mapping[str, str]) -> str:
+    """What scontrol tells of the job; empty where it cannot be asked."""
+    try:
+        done = subprocess.run(
+            ["scontrol", "show", "job", "--details", "--oneliner", number],  # noqa: S607 - where PATH has it
+            env=dict(environment),
+            capture_output=True,
+            text=True,
+            timeout=SCHEDULER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout

@@ -1,0 +1,213 @@
+"""An agent that comes by itself: it dials the launcher until that takes it, serves one job, and ends.
+
+It waits until the token's file is there and somebody listens, for as long as it was told to; then until the job begins,
+for as long as that takes. What is wrong and does not mend itself ends it: another token, another version, a name that
+is taken.
+"""
+
+import asyncio
+import random
+import signal
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdrun import __version__
+from hvdrun.agent.agent import Ending, Orders, serve
+from hvdrun.agent.output import OutputForwarder
+from hvdrun.errors import LaunchError
+from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
+from hvdrun.joining.token import Token, TokenFileError
+from rendezvous import wire
+from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
+from rendezvous.core.model import Endpoint
+from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
+from rendezvous.errors import RendezvousError
+from rendezvous.orders import Begin
+
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 15.0
+_PAUSE_GROWTH = 1.6
+_REMINDER_SECONDS = 300.0  # between two equal lines about what is waited for
+_ENDED = "the job has ended, and has released this agent."
+_NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class JoinRefusedError(LaunchError):
+    """The launcher has refused this agent, or is not the one of its token."""
+
+    def __init__(self, place: Endpoint, reason: str) -> None:
+        super().__init__(f"the job at {place} refuses this agent: {reason}")
+
+
+class WrongLauncherError(LaunchError):
+    """Who listens there cannot prove to be the launcher of the token; nothing was said to it."""
+
+    def __init__(self, place: Endpoint, token_file: Path, reason: str) -> None:
+        super().__init__(
+            f"the server at {place} is not the one that the token file {str(token_file)!r} was made for ({reason}): "
+            "give the token file of that job, or the address of this token's."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Where an agent is to join, and as what.
+
+    limit_seconds: how long it looks for the launcher; None: without a limit.
+    """
+
+    place: Endpoint
+    token_file: Path
+    host: str
+    slots: int
+    limit_seconds: float | None = None
+
+
+class Applicant:
+    """One agent, from its start to its end.
+
+    say: takes a sentence for whoever reads this agent's own output.
+    """
+
+    def __init__(self, application: Application, say: Callable[[str], None]) -> None:
+        self._application = application
+        self._say = say
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._said = ""
+        self._said_at = 0.0
+        self._has_begun = False
+
+    async def run(self) -> int:
+        """Join and serve; the exit code.
+
+        Raises:
+            TokenFileError: the token cannot be used.
+            LaunchError: the launcher refuses this agent.
+        """
+        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._answer_signals(stopped)
+        working = asyncio.create_task(self._work())
+        try:
+            await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working})
+        return stopped.result() if working.cancelled() else working.result()
+
+    def _answer_signals(self, stopped: asyncio.Future[int]) -> None:
+        """End by these signals while nothing but this waits; where they are ignored (nohup) they stay so."""
+
+        def end(number: int) -> None:
+            if not stopped.done():
+                stopped.set_result(SIGNAL_OFFSET + number)
+
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, end, number)
+
+    async def _work(self) -> int:
+        now = asyncio.get_running_loop().time
+        began, limit_seconds = now(), self._application.limit_seconds
+        while True:
+            try:
+                channel = await self._join()
+            except TokenFileError:
+                raise
+            except FileNotFoundError:
+                self._wait_for(f"the token file {str(self._application.token_file)!r}, which does not exist yet")
+            except (OSError, EOFError, RendezvousError) as error:
+                reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                self._wait_for(f"hvdrun at {self._application.place} ({reason})")
+            else:
+                ended = channel if isinstance(channel, int) else await self._serve(channel)
+                if ended is not None:
+                    return ended
+                began = now()
+                self._wait_for(f"hvdrun at {self._application.place} (its connection ended before the job began)")
+            if limit_seconds is not None and now() - began >= limit_seconds:
+                self._say(f"nobody was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
+                return TEMPORARY_FAILURE
+            await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - spreads many agents
+            self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)
+
+    async def _join(self) -> Channel | int:
+        """The way to a launcher that has taken this agent; from one that needs no more, the exit code.
+
+        Raises:
+            LaunchError: it refuses this agent, or is another launcher.
+            OSError, EOFError, RendezvousError: nobody is there yet.
+        """
+        wish = self._application
+        token = Token.read(wish.token_file)
+        try:
+            channel = await dial(wish.place.address, wish.place.port, make_client_context(token.authority))
+        except ssl.SSLCertVerificationError as error:
+            raise WrongLauncherError(wish.place, wish.token_file, error.verify_message) from error
+        taken = False
+        try:
+            channel.keep_alive(WAITING_SECONDS)
+            channel.transport.write(wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, wish.slots)))
+            match wire.decode_agent_admitted(await channel.read_frame()):
+                case AgentAdmitted(Admission.ACCEPTED):
+                    taken = True
+                    self._pause_seconds = FIRST_PAUSE_SECONDS
+                    self._tell(f"joined the job at {wish.place} as {wish.host} with {wish.slots} slots.")
+                    return channel
+                case AgentAdmitted(Admission.NOT_NEEDED, reason, exit_code):
+                    self._say(reason)
+                    return exit_code
+                case AgentAdmitted(_, reason):
+                    raise JoinRefusedError(wish.place, reason)
+        finally:
+            if not taken:
+                channel.transport.abort()
+        raise AssertionError("every answer is one of these")
+
+    async def _serve(self, channel: Channel) -> int | None:
+        """Be the launcher's agent; the exit code, or None where its job has not begun."""
+        self._has_begun = False
+
+        def note_begin(begin: Begin) -> None:
+            self._has_begun = True
+            channel.keep_alive(max(begin.patience_seconds, WAITING_SECONDS))
+            self._say(f"the job has begun on {begin.host}.")
+
+        output = OutputForwarder()
+        output.attach(channel.transport)
+        channel.follow(output)
+        orders = Orders(channel.reader)
+        try:
+            ending = await serve(orders, output, note_begin, sigterm_is_notice=True)
+        except RendezvousError as error:
+            self._say(f"{str(error).rstrip('.')}: this agent has ended its workers.")
+            return TEMPORARY_FAILURE
+        finally:
+            if not self._has_begun:
+                channel.transport.abort()
+        match ending:
+            case Ending.RELEASED:
+                channel.transport.close()
+                await channel.closed
+                self._say(_ENDED if self._has_begun else _NOT_NEEDED)
+                return orders.exit_code
+            case Ending.SIGNALLED:
+                return SIGNAL_OFFSET + signal.SIGTERM
+            case Ending.LAUNCHER_GONE if not self._has_begun:
+                return None
+            case Ending.LAUNCHER_GONE:
+                self._say("the launcher has gone: this agent has ended its workers.")
+                return TEMPORARY_FAILURE
+
+    def _wait_for(self, what: str) -> None:
+        self._tell(f"waiting for {what}.")
+
+    def _tell(self, sentence: str) -> None:
+        """Say this when it is news, and now and then again."""
+        now = asyncio.get_running_loop().time()
+        if sentence != self._said or now - self._said_at >= _REMINDER_SECONDS:
+            self._said, self._said_at = sentence, now
+            self._say(sentence)

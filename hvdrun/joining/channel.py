@@ -1,0 +1,137 @@
+"""The connection between an agent that has come by itself and its launcher, as each of them has it.
+
+TLS, in which the agent knows the launcher by the certificate in its token, and tells the secret only then. Each side
+makes sure that the other one is still there, and so keeps the connection known to the routers between them.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+from typing import Protocol, cast
+
+from rendezvous import wire
+from rendezvous.credentials import SERVER_NAME, Credential
+from rendezvous.errors import WireError
+
+PROOF_BYTES = 64 * 1024  # more than either side says before the orders begin
+WAITING_SECONDS = 15.0  # after which one that has vanished without a word is noticed, before the job begins there
+HANDSHAKE_SECONDS = 10.0
+LAST_OUTPUT_SECONDS = 366 * 24 * 3600.0  # whoever reads the last of it may pause; the connection ends with its reader
+_LENGTH_BYTES = 4
+_PROBES = 3
+_LONGEST_PROBE_SECONDS = 30.0  # routers forget a silent connection after a few minutes
+_MOST_PROBES = 127
+
+
+class Flow(Protocol):
+    """Who writes to a channel, and is told whether it may (`hvdrun.agent.output.OutputForwarder`)."""
+
+    def pause_writing(self) -> None:
+        """The other side is behind."""
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing written arrives any more."""
+
+
+class Channel(asyncio.StreamReaderProtocol):
+    """One connection, from its handshake to its end: read from `reader`, write to `transport`."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader()
+        super().__init__(self.reader)
+        self.transport: asyncio.Transport
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flow: Flow | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake was done."""
+        super().connection_made(transport)
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It has ended: for who reads that is the end of what comes, in whatever way it was lost."""
+        super().connection_lost(None)
+        if self._flow is not None:
+            self._flow.connection_lost(exc)
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def pause_writing(self) -> None:
+        """The other side is behind."""
+        super().pause_writing()
+        if self._flow is not None:
+            self._flow.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The other side has caught up."""
+        super().resume_writing()
+        if self._flow is not None:
+            self._flow.resume_writing()
+
+    def follow(self, flow: Flow) -> None:
+        """Tell this one as well what becomes of the connection."""
+        self._flow = flow
+
+    def keep_alive(self, seconds: float) -> None:
+        """Ask the other side's kernel again and again whether it is there; without an answer for so long, it is not."""
+        plug = cast("socket.socket", self.transport.get_extra_info("socket"))
+        pause_seconds = max(1, int(min(_LONGEST_PROBE_SECONDS, seconds / _PROBES)))
+        plug.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, pause_seconds)
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause_seconds)
+        plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(_MOST_PROBES, max(1, int(seconds / pause_seconds))))
+
+    async def read_frame(self) -> bytes:
+        """The one message that comes before the orders.
+
+        Raises:
+            WireError: it is none, or too long.
+            EOFError: the other side has gone.
+        """
+        head = await self.reader.readexactly(_LENGTH_BYTES)
+        length = int.from_bytes(head, "big")
+        if length > PROOF_BYTES:
+            raise WireError(f"a frame of {length} bytes")
+        return next(iter(wire.FrameReader().feed(head + await self.reader.readexactly(length))))
+
+
+def make_server_context(credential: Credential) -> ssl.SSLContext:
+    """What a launcher shows at its door; the key goes through memory alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    descriptor = os.memfd_create("credential")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(credential.certificate + credential.private_key)
+        file.flush()
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    return context
+
+
+def make_client_context(authority: bytes) -> ssl.SSLContext:
+    """By which an agent knows the launcher, and nobody else."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_verify_locations(cadata=authority.decode())
+    return context
+
+
+async def dial(address: str, port: int, context: ssl.SSLContext) -> Channel:
+    """Connect to a launcher's door.
+
+    Raises:
+        OSError: nobody listens there; an SSLCertVerificationError: it is not the launcher of the token.
+    """
+    _, channel = await asyncio.get_running_loop().create_connection(
+        Channel,
+        address,
+        port,
+        ssl=context,
+        server_hostname=SERVER_NAME,
+        ssl_handshake_timeout=HANDSHAKE_SECONDS,
+        ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
+    )
+    return channel

@@ -1,0 +1,147 @@
+"""The launcher's door: whoever knows the token comes in, and is handed on.
+
+Whoever can reach a port may knock. A stranger gets no further than the handshake, for which he has a limited time; he
+costs a connection, and not a line on anybody's terminal. While there are too many, others wait outside; when none of
+them gets further, the oldest goes.
+"""
+
+import asyncio
+import hmac
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from hvdrun import __version__
+from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
+from hvdrun.joining.token import Token
+from rendezvous import wire
+from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
+from rendezvous.credentials import Credential
+from rendezvous.errors import RendezvousError
+
+MAX_STRANGERS = 256  # at the same time
+_STANDSTILL_SECONDS = 1.0
+_BACKLOG = 1024  # agents of a large job knock in the same moment
+_RETRY_SECONDS = 1.0  # when this process has no room for another file
+_LAST_WORDS_SECONDS = 5.0  # for an answer to leave
+
+Receive = Callable[[AgentJoin, Channel], Awaitable[AgentAdmitted]]
+
+
+class Door:
+    """Listens at one address; belongs to one event loop.
+
+    credential: what the token's authority has issued.
+    receive: takes an agent that knows the secret, and answers it; it may take its time.
+    """
+
+    def __init__(
+        self, token: Token, credential: Credential, receive: Receive, *, limit_seconds: float = HANDSHAKE_SECONDS
+    ) -> None:
+        self._token = token
+        self._receive = receive
+        self._limit_seconds = limit_seconds
+        self._context = make_server_context(credential)
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._strangers: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._known: set[asyncio.Task[None]] = set()
+
+    def open(self, address: str, port: int) -> int:
+        """Listen; the port.
+
+        Raises:
+            OSError: that cannot be.
+        """
+        family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
+        self._accepting = asyncio.create_task(self._accept(self._socket))
+        return int(self._socket.getsockname()[1])
+
+    async def close(self) -> None:
+        """Listen no more, and let go whoever stands there."""
+        tasks = [*self._strangers, *self._known]
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = await asyncio.get_running_loop().sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            task = asyncio.create_task(self._meet(connection))
+            self._strangers[task] = None
+            task.add_done_callback(self._forget)
+            while len(self._strangers) >= MAX_STRANGERS:
+                moved, _ = await asyncio.wait(
+                    self._strangers, timeout=_STANDSTILL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not moved:
+                    next(iter(self._strangers)).cancel()
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        self._known.discard(task)
+
+    async def _meet(self, connection: socket.socket) -> None:
+        """One visitor, from the first byte to the answer."""
+        channel: Channel | None = None
+        admitted = False
+        try:
+            async with asyncio.timeout(self._limit_seconds):
+                _, channel = await asyncio.get_running_loop().connect_accepted_socket(
+                    Channel,
+                    connection,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._limit_seconds,
+                    ssl_shutdown_timeout=LAST_OUTPUT_SECONDS,
+                )
+                join = wire.decode_agent_join(await channel.read_frame())
+            answer = await self._answer(join, channel)
+            channel.transport.write(wire.encode_agent_admitted(answer))
+            admitted = answer.admission is Admission.ACCEPTED
+            if not admitted:
+                channel.transport.close()
+                await asyncio.wait({channel.closed}, timeout=_LAST_WORDS_SECONDS)
+        except (OSError, EOFError, RendezvousError):
+            pass  # it has gone, has taken too long, or speaks another language
+        finally:
+            if channel is not None and not admitted:
+                channel.transport.abort()
+            elif channel is None:
+                with suppress(OSError):
+                    connection.close()
+
+    async def _answer(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
+        """What the launcher says to this agent; nothing of the job is said to one that does not know the secret."""
+        if not hmac.compare_digest(join.secret, self._token.secret):
+            return _refuse(
+                "its token has another secret: give it the token file that this job has written or was started with."
+            )
+        if join.version != __version__:
+            return _refuse(
+                f"it is hvdrun {join.version}, and the job runs with hvdrun {__version__}: install the same on all "
+                "hosts."
+            )
+        if self._token.has_expired():
+            return _refuse(
+                f"its token ran out at {self._token.expires.astimezone():%Y-%m-%d %H:%M %Z}: start the job with a new "
+                "one (`hvdrun token FILE`)."
+            )
+        task = asyncio.current_task()
+        if task is not None and task in self._strangers:
+            del self._strangers[task]
+            self._known.add(task)
+        return await self._receive(join, channel)
+
+
+def _refuse(reason: str) -> AgentAdmitted:
+    return AgentAdmitted(Admission.REFUSED, reason)

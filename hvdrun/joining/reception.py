@@ -1,0 +1,182 @@
+"""Opens the launcher's door, gathers the hosts of a static job, and runs the job with the agents that come."""
+
+import asyncio
+import os
+import re
+import shlex
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from secrets import token_hex
+from typing import Any
+
+from hvdrun.console import Console
+from hvdrun.errors import LaunchError
+from hvdrun.jobspec import JobSpec
+from hvdrun.joining.door import Door
+from hvdrun.joining.keys import open_keys
+from hvdrun.joining.request import FREE_PORT, Joining
+from hvdrun.joining.roster import Roster
+from hvdrun.mapping import map_workers
+from hvdrun.network.alone import find_own_outward
+from hvdrun.network.interfaces import list_addresses
+from hvdrun.routes import LOOPBACK
+from hvdrun.signals import answer_signals
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
+
+RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
+ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
+FULL = "the job has all its hosts: this agent is not needed."
+_OVER = "the job has ended: this agent is not needed."
+_PAUSE_SECONDS = 0.5  # between two lines about who has come: agents that come together stand in one
+_NAMED = 8  # hosts in a line
+_NAME_BYTES = 4
+_DIGITS = re.compile(r"(\d+)")
+
+
+class CannotListenError(LaunchError):
+    """The launcher cannot listen for agents."""
+
+    def __init__(self, place: Endpoint, reason: str) -> None:
+        super().__init__(f"hvdrun cannot listen for agents at {place}: {reason}; name another place with --bind.")
+        self.place = place
+
+
+async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob) -> Outcome:
+    """Run a job with the agents that come by themselves; how it has ended.
+
+    Raises:
+        LaunchError: hvdrun could not do its part.
+    """
+    roster = Roster(spec.lease_seconds)
+    ended_with = TEMPORARY_FAILURE
+    place = choose_place(joining)
+    async with AsyncExitStack() as stack:
+        keys = stack.enter_context(open_keys(joining.token_file, spec.directory, token_hex(_NAME_BYTES)))
+        door = Door(keys.token, keys.authority.issue_server(), roster.receive)
+        stack.push_async_callback(door.close)
+        try:
+            port = door.open(place.address, place.port)
+        except OSError as error:
+            raise CannotListenError(place, error.strerror or str(error)) from error
+        stack.push_async_callback(roster.release)
+        stack.callback(lambda: roster.shut(_OVER, ended_with))
+        at = Endpoint(find_reachable(place.address), port)
+        console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
+        telling = asyncio.create_task(_tell_agents(spec, roster, console.notice))
+        stack.push_async_callback(_end, telling)
+        found = spec if spec.is_elastic else await _unless_stopped(gather(spec, joining, roster))
+        if isinstance(found, Outcome):
+            return found
+        if not spec.is_elastic:
+            await _end(telling)
+            console.notice(describe_agents(found.hosts, spec.size))
+        outcome = await run(found, roster)
+        ended_with = outcome.exit_code
+        return outcome
+
+
+async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
+    """The job with the hosts that have come, once they have slots for its workers; waits without a limit.
+
+    Ranks follow the hosts' names, whoever came first: the same hosts get the same ranks each time.
+    """
+    hosts = roster.hosts
+    while (found := choose_hosts(hosts, spec.size)) is None:
+        hosts = await roster.other_than(hosts)
+    names = frozenset(host.name for host in found)
+    roster.shut(FULL)
+    await roster.release(names)
+    used = map_workers(found, spec.size, joining.map_by, oversubscribe=False)
+    return replace(spec, hosts=used, remote=replace(spec.remote, hosts=names))
+
+
+def choose_hosts(hosts: tuple[Host, ...], size: int) -> tuple[Host, ...] | None:
+    """The first of these that have so many slots together, by name; None while they have fewer."""
+    chosen: list[Host] = []
+    for host in hosts:
+        chosen.append(host)
+        if sum(each.slots for each in chosen) >= size:
+            return tuple(sorted(chosen, key=_count_digits))
+    return None
+
+
+def choose_place(joining: Joining) -> Endpoint:
+    """Where to listen: as asked, else where this machine goes out; never at all addresses unless that was asked."""
+    if joining.bind is not None:
+        return joining.bind
+    return Endpoint(find_reachable(), FREE_PORT)
+
+
+def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for no particular one
+    """The address that other hosts use for this one; loopback on a machine without a network.
+
+    That is the one from which it goes out into the world, or, where no way leads there, its first one.
+    """
+    if address not in ANY_ADDRESS:
+        return address
+    outward = sorted(find_own_outward(), key=lambda found: (":" in found, found))
+    return next(iter(outward or [entry.address for entry in list_addresses()]), LOOPBACK)
+
+
+def write_line(place: Endpoint | str, path: str) -> str:
+    """The command that starts an agent: the token's file is in it, and not the token."""
+    return f"hvdrun agent --join {place} --token-file {shlex.quote(path)}"
+
+
+async def _tell_agents(spec: JobSpec, roster: Roster, notice: Callable[[str], None]) -> None:
+    """Say who is there, whenever that has changed, but for what is said elsewhere.
+
+    That is a static job's hosts once they are complete, and whom an elastic job has lost.
+    """
+    known: tuple[Host, ...] = ()
+    while True:
+        former, known = known, await roster.other_than(known)
+        is_news = not frozenset(known) <= frozenset(former)
+        if is_news if spec.is_elastic else choose_hosts(known, spec.size) is None:
+            notice(describe_agents(known, spec.size))
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
+    """Who has come, and how much is missing."""
+    named = [f"{host.name} ({host.slots} slot{'' if host.slots == 1 else 's'})" for host in hosts[:_NAMED]]
+    more = [f"and {len(hosts) - _NAMED} more"] if len(hosts) > _NAMED else []
+    slots = sum(host.slots for host in hosts)
+    offered = f"{slots} of {size} slots" if slots < size else f"{slots} slots"
+    return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."
+
+
+async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobSpec | Outcome:
+    """Wait for the hosts, or for a signal: then nothing has begun."""
+    stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def end(outcome: Outcome) -> None:
+        if not stopped.done():
+            stopped.set_result(outcome)
+
+    gathered = asyncio.create_task(gathering)
+    with answer_signals(
+        lambda code, reason: end(stop(code, reason)),
+        lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        lambda: end(end_as_noticed()),
+    ):
+        either: set[asyncio.Future[Any]] = {gathered, stopped}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    if not gathered.done():
+        gathered.cancel()
+        await asyncio.wait({gathered})
+        return stopped.result()
+    return gathered.result()
+
+
+def _count_digits(host: Host) -> list[tuple[bool, int, str]]:
+    """Sorts node2 before node10."""
+    return [(piece.isdigit(), int(piece) if piece.isdigit() else 0, piece) for piece in _DIGITS.split(host.name)]

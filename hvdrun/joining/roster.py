@@ -1,0 +1,153 @@
+"""The agents that have come by themselves: who is there, who is in use, and whose name is taken.
+
+A name is taken while its agent's connection stands. Nobody can tell a host that is gone from one that is slow, so a
+newcomer of the same name waits for what ends the connection of one that is gone: questions of the kernel's before the
+job has begun on that host, and the lease afterwards. The job then gives the old agent up, whose certificate counts no
+more, and the newcomer takes its place. Where the connection stands for longer than that, the old agent has answered,
+and the newcomer is refused.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from hvdrun.hosts import MAX_SLOTS_PER_HOST, is_host_name
+from hvdrun.joining.channel import WAITING_SECONDS, Channel
+from rendezvous import wire
+from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
+from rendezvous.core.model import Host, limit_silence
+from rendezvous.core.outcome import TEMPORARY_FAILURE
+from rendezvous.orders import Release
+
+_RELEASE_SECONDS = 5.0  # for them to go by themselves
+_MARGIN_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """One agent; in use once the job has taken it."""
+
+    host: Host
+    channel: Channel
+    is_used: bool = False
+
+
+class Roster:
+    """Knows the agents of one job; belongs to one event loop.
+
+    lease_seconds: of the job.
+    proof_seconds: in how long an agent that the job has not taken is known to be gone.
+    margin_seconds: between the end of that time, or of a lease, and the end of the connection.
+    """
+
+    def __init__(
+        self,
+        lease_seconds: float,
+        *,
+        proof_seconds: float = WAITING_SECONDS,
+        margin_seconds: float = _MARGIN_SECONDS,
+    ) -> None:
+        self._lease_seconds = lease_seconds
+        self._margin_seconds = margin_seconds
+        self._proof_seconds = proof_seconds
+        self._arrivals: dict[str, _Arrival] = {}
+        self._full = ""  # why no more agents are needed
+        self._exit_code: int | None = None  # the job's; None while it runs
+        self._changed = asyncio.Event()
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Those that have an agent, in the order in which they came."""
+        return tuple(arrival.host for arrival in self._arrivals.values())
+
+    async def other_than(self, known: tuple[Host, ...]) -> tuple[Host, ...]:
+        """The hosts, once they are not these any more."""
+        while (hosts := self.hosts) == known:
+            await self._changed.wait()
+        return hosts
+
+    async def receive(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
+        """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `Door`)."""
+        if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
+            return AgentAdmitted(
+                Admission.REFUSED,
+                f"{join.host!r} with {join.slots} slots is no host: give it a name of letters, digits, dots and dashes "
+                f"(--name), and 1 to {MAX_SLOTS_PER_HOST} slots (--slots).",
+            )
+        while not self._full and (former := self._arrivals.get(join.host)) is not None:
+            limit_seconds = self._limit(former)
+            ends = {former.channel.closed, channel.closed}
+            await asyncio.wait(ends, timeout=limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if channel.closed.done():
+                return AgentAdmitted(Admission.REFUSED, "it has gone.")
+            if not former.channel.closed.done():
+                return AgentAdmitted(
+                    Admission.REFUSED,
+                    f"the host {join.host!r} has an agent, which answers: end that one, or give this one another name "
+                    "(--name).",
+                )
+            await asyncio.sleep(0)
+        if self._full:
+            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._find_exit_code(join.host))
+        channel.keep_alive(self._proof_seconds)
+        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel)
+        channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
+        self._note_change()
+        return AgentAdmitted(Admission.ACCEPTED)
+
+    def take(self, host: str, patience_seconds: float) -> Channel | None:
+        """The way to a host's agent, which is the job's from now on; None where it has gone.
+
+        patience_seconds: how long the agent goes on without a word from the launcher, once the job has begun.
+        """
+        arrival = self._arrivals.get(host)
+        if arrival is None or arrival.is_used:
+            return None
+        arrival.is_used = True
+        arrival.channel.keep_alive(max(patience_seconds, self._proof_seconds))
+        return arrival.channel
+
+    def shut(self, reason: str, exit_code: int | None = None) -> None:
+        """No more agents are needed than those that are in use, or about to be: let the others go.
+
+        reason: for these, and for those that come later; a sentence.
+        exit_code: the job's, once it has ended.
+        """
+        self._full = reason
+        self._exit_code = exit_code
+
+    async def release(self, keep: frozenset[str] = frozenset()) -> None:
+        """Let go all agents that the job has not taken, but for these hosts'."""
+        leaving = [
+            arrival.channel for name, arrival in self._arrivals.items() if not arrival.is_used and name not in keep
+        ]
+        for channel in leaving:
+            channel.transport.write(wire.encode_order(Release(self._exit_code or 0)))
+        if leaving:
+            await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
+        for channel in leaving:
+            channel.transport.abort()
+
+    def _find_exit_code(self, host: str) -> int:
+        """What an agent ends with that is not needed.
+
+        One that comes in the place of another, which the job counts on and may have lost, is needed by the next try.
+        """
+        if self._exit_code is not None:
+            return self._exit_code
+        return TEMPORARY_FAILURE if host in self._arrivals else 0
+
+    def _limit(self, arrival: _Arrival) -> float:
+        """How long the connection of an agent that is gone may stand."""
+        if not arrival.is_used:
+            return self._proof_seconds + self._margin_seconds
+        return max(limit_silence(self._lease_seconds), self._proof_seconds) + self._margin_seconds
+
+    def _forget(self, host: str, channel: Channel) -> None:
+        arrival = self._arrivals.get(host)
+        if arrival is not None and arrival.channel is channel:
+            del self._arrivals[host]
+            self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

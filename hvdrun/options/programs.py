@@ -1,0 +1,139 @@
+"""The command lines of hvdrun's own small programs: `hvdrun agent` and `hvdrun token`."""
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from hvdrun.errors import UsageError
+from hvdrun.hosts import MAX_SLOTS_PER_HOST
+from hvdrun.options.option import Group, Option
+from hvdrun.options.values import parse_endpoint, parse_limit, parse_path, parse_slots
+
+_FILE = Option(flags=("FILE",), dest="file", group=Group.JOINING, help="", parse=parse_path, wanted="a file's name")
+AGENT = (
+    Option(
+        flags=("--join",),
+        dest="place",
+        group=Group.JOINING,
+        help="Where hvdrun waits for agents, as it prints it.",
+        parse=parse_endpoint,
+        metavar="ADDRESS:PORT",
+        wanted="an address and a port, as in --join 10.0.0.1:29400",
+    ),
+    Option(
+        flags=("--token-file",),
+        dest="token_file",
+        group=Group.JOINING,
+        help="The file by which hvdrun and this agent know each other. It may come later.",
+        parse=parse_path,
+        metavar="FILE",
+        wanted="the name of a file, as in --token-file job.token",
+    ),
+    Option(
+        flags=("--slots",),
+        dest="slots",
+        group=Group.JOINING,
+        help="How many workers this host takes. Without it: one for each accelerator, or one.",
+        parse=parse_slots,
+        metavar="N",
+        wanted=f"a number of slots from 1 to {MAX_SLOTS_PER_HOST}, as in --slots 4",
+    ),
+    Option(
+        flags=("--name",),
+        dest="name",
+        group=Group.JOINING,
+        help="What the job calls this host. Without it: its own name.",
+        parse=str,
+        metavar="NAME",
+        wanted="a host's name, as in --name node1",
+    ),
+    Option(
+        flags=("--join-timeout",),
+        dest="join_timeout",
+        group=Group.JOINING,
+        help="How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --join-timeout 10m",
+    ),
+)
+TOKEN = (
+    Option(
+        flags=("--lifetime",),
+        dest="lifetime",
+        group=Group.JOINING,
+        help="For how long agents may join with it. Those that have joined stay.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --lifetime 24h",
+        default="24h",
+    ),
+)
+ABOUT_AGENT = (
+    "Join a job that was started with --wait-for-agents, and run its workers on this host until it ends. The agent "
+    "waits until hvdrun is there. Exit codes: the job's own when it has ended; 0 it needs no more agents; 2 wrong use; "
+    "75 hvdrun has gone, or has given this agent up: it may be started again; 125 hvdrun has refused it; 143 ended by "
+    "SIGTERM."
+)
+ABOUT_FILES = (
+    "Make a token before the job that uses it: FILE for hvdrun and all agents, and FILE.key for hvdrun alone. Only "
+    "their owner can read them."
+)
+
+
+def read_agent(words: Sequence[str]) -> dict[str, Any]:
+    """The values of `hvdrun agent`, by dest.
+
+    Raises:
+        UsageError: the words are wrong.
+        click.exceptions.Exit: --help has been answered.
+    """
+    values = _read("hvdrun agent", ABOUT_AGENT, AGENT, words)
+    for dest, flag in (("place", "--join"), ("token_file", "--token-file")):
+        if values[dest] is None:
+            raise UsageError(
+                f"hvdrun agent lacks {flag}: copy the line that hvdrun --wait-for-agents prints, as in hvdrun agent "
+                "--join 10.0.0.1:29400 --token-file job.token"
+            )
+    values["name"] = values["name"] or socket.gethostname()
+    return values
+
+
+def read_token(words: Sequence[str]) -> dict[str, Any]:
+    """The values of `hvdrun token`, by dest.
+
+    Raises:
+        UsageError: the words are wrong.
+        click.exceptions.Exit: --help has been answered.
+    """
+    return _read("hvdrun token", ABOUT_FILES, TOKEN, words, _FILE)
+
+
+def _read(
+    name: str, about: str, options: Sequence[Option], words: Sequence[str], argument: Option | None = None
+) -> dict[str, Any]:
+    parameters: list[click.Parameter] = [
+        click.Option(
+            [*option.flags, option.dest],
+            metavar=option.metavar,
+            help=option.help,
+            default=option.default,
+            show_default=option.default is not None,
+        )
+        for option in options
+    ]
+    if argument is not None:
+        parameters.append(click.Argument([argument.dest], metavar=argument.flags[0]))
+    command = click.Command(
+        name, params=parameters, help=about, context_settings={"help_option_names": ["-h", "--help"]}
+    )
+    try:
+        context = command.make_context(name, list(words))
+    except click.UsageError as error:
+        raise UsageError(f"{error.format_message().rstrip('.')}: {name} --help lists its options.") from error
+    return {
+        option.dest: None if (text := context.params[option.dest]) is None else option.read(text, option.flags[0])
+        for option in (*options, *(() if argument is None else (argument,)))
+    }

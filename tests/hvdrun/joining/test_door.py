@@ -1,0 +1,273 @@
+"""Agents that come by themselves, at a launcher's door: real connections, certificates and files."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.errors import LaunchError
+from hvdrun.joining import applicant as applicant_module
+from hvdrun.joining import door as door_module
+from hvdrun.joining.applicant import Applicant, Application, JoinRefusedError, WrongLauncherError
+from hvdrun.joining.channel import Channel
+from hvdrun.joining.door import Door
+from hvdrun.joining.keys import Keys, make_files
+from hvdrun.joining.roster import Roster
+from hvdrun.joining.token import find_expiry
+from hvdrun.joining.transport import JoinedTransport
+from hvdrun.routes import LOOPBACK
+from rendezvous.admission import AgentAdmitted, AgentJoin
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.orders import Hello, Release
+from tests.waiting import happen, in_loop
+
+PATIENCE_SECONDS = 60.0
+
+
+@dataclass
+class Launcher:
+    """A launcher's door, and who has come there."""
+
+    keys: Keys
+    roster: Roster
+    place: Endpoint
+    received: list[AgentJoin]
+
+
+@dataclass
+class Agent:
+    """One agent, and what it has said."""
+
+    said: list[str] = field(default_factory=list)
+    running: asyncio.Task[int] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """It runs no more."""
+        return self.running is not None and self.running.done()
+
+    async def end(self) -> int:
+        """Its exit code."""
+        assert self.running is not None
+        return await self.running
+
+
+@asynccontextmanager
+async def opened(
+    path: Path, *, keys: Keys | None = None, port: int = 0, limit_seconds: float = 60.0
+) -> AsyncIterator[Launcher]:
+    """Open a door; the token is in the file at `path`."""
+    keys = keys or make_files(path)
+    roster = Roster(0.1, proof_seconds=0.1, margin_seconds=0.2)
+    received: list[AgentJoin] = []
+
+    async def receive(join: AgentJoin, channel: Channel) -> AgentAdmitted:
+        received.append(join)
+        return await roster.receive(join, channel)
+
+    door = Door(keys.token, keys.authority.issue_server(), receive, limit_seconds=limit_seconds)
+    try:
+        yield Launcher(keys, roster, Endpoint(LOOPBACK, door.open(LOOPBACK, port)), received)
+    finally:
+        await roster.release()
+        await door.close()
+
+
+@asynccontextmanager
+async def started(place: Endpoint, path: Path, host: str = "a", slots: int = 2) -> AsyncIterator[Agent]:
+    """An agent that wants to join there."""
+    agent = Agent()
+    running = asyncio.create_task(Applicant(Application(place, path, host, slots), agent.said.append).run())
+    agent.running = running
+    try:
+        yield agent
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def take(launcher: Launcher, host: str = "a") -> JoinedTransport:
+    """The launcher's way to an agent; it is not open."""
+    return JoinedTransport(host, launcher.roster, PATIENCE_SECONDS)
+
+
+@in_loop
+async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        assert await launcher.roster.other_than(()) == (Host("a", 2),)
+        transport = take(launcher)
+        await transport.open()
+        tellings = transport.tellings()
+        assert isinstance(await anext(tellings), Hello)
+        transport.send(Release())
+        assert [telling async for telling in tellings] == []
+        assert await transport.wait() == "the connection of its agent ended"
+        assert await agent.end() == 0
+        assert agent.said == [
+            f"joined the job at {launcher.place} as a with 2 slots.",
+            "the job has all its hosts, or has ended: this agent is not needed.",
+        ]
+        assert launcher.roster.hosts == ()
+        with pytest.raises(LaunchError, match="the agent of the host 'a' has gone: start it again there"):
+            await take(launcher).open()
+
+
+def change_secret(keys: Keys) -> Keys:
+    return replace(keys, token=replace(keys.token, secret=b"another"))
+
+
+def let_run_out(keys: Keys) -> Keys:
+    return replace(keys, token=replace(keys.token, expires=find_expiry(0.0)))
+
+
+@pytest.mark.parametrize(
+    ("change", "version", "host", "sentence"),
+    [
+        (change_secret, "", "a", "its token has another secret: give it the token file that this job has written"),
+        (let_run_out, "", "a", r"its token ran out at .*: start the job with a new one"),
+        (None, "9.9", "a", r"it is hvdrun 9\.9, and the job runs with hvdrun .*: install the same on all hosts"),
+        (None, "", "a b", r"'a b' with 2 slots is no host: give it a name of letters, digits, dots and dashes"),
+    ],
+)
+def test_an_agent_that_may_not_join_is_told_why(
+    change: Callable[[Keys], Keys] | None,
+    version: str,
+    host: str,
+    *,
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if version:
+        monkeypatch.setattr(applicant_module, "__version__", version)
+
+    @in_loop
+    async def run() -> None:
+        path = tmp_path / "job.token"
+        keys = make_files(path)
+        async with opened(path, keys=keys if change is None else change(keys)) as launcher:
+            async with started(launcher.place, path, host) as agent:
+                with pytest.raises(JoinRefusedError, match=f"the job at .* refuses this agent: {sentence}") as caught:
+                    await agent.end()
+            assert launcher.roster.hosts == ()
+        assert caught.value.exit_code == 125
+
+    run()
+
+
+@in_loop
+async def test_an_agent_tells_its_secret_to_the_launcher_of_its_token_alone(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    keys = make_files(path)
+    another = make_files(tmp_path / "other.token")
+    imitated = Keys(replace(another.token, secret=keys.token.secret), another.authority, path)
+    async with opened(path, keys=imitated) as launcher, started(launcher.place, path) as agent:
+        with pytest.raises(WrongLauncherError, match=r"is not the one that the token file '.*' was made for"):
+            await agent.end()
+        assert launcher.received == []
+
+
+@in_loop
+async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    with socket.create_server((LOOPBACK, 0)) as reserved:
+        place = Endpoint(LOOPBACK, reserved.getsockname()[1])
+    async with started(place, path) as agent:
+        await happen(lambda: agent.said == [f"waiting for the token file {str(path)!r}, which does not exist yet."])
+        keys = make_files(path)
+        await happen(
+            lambda: agent.said[1:] == [f"waiting for hvdrun at {place} (Connect call failed {(LOOPBACK, place.port)})."]
+        )
+        async with opened(path, keys=keys, port=place.port) as launcher:
+            await launcher.roster.other_than(())
+            transport = take(launcher)
+            await transport.open()
+            await transport.abandon()  # a launcher that is gone, before its job has begun
+            await launcher.roster.other_than((Host("a", 2),))
+            assert await launcher.roster.other_than(()) == (Host("a", 2),)
+            assert not agent.ended
+        assert await agent.end() == 0
+
+
+@in_loop
+async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as early:
+        await launcher.roster.other_than(())
+        launcher.roster.shut("enough.")
+        await launcher.roster.release()
+        async with started(launcher.place, path, "b") as late:
+            assert (await early.end(), await late.end()) == (0, 0)
+            assert late.said == ["enough."]
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(*, is_used: bool, tmp_path: Path) -> None:
+    @in_loop
+    async def run() -> None:
+        path = tmp_path / "job.token"
+        async with opened(path) as launcher, started(launcher.place, path) as former:
+            await launcher.roster.other_than(())
+            transport = take(launcher)
+            if is_used:
+                await transport.open()
+            async with started(launcher.place, path) as second:
+                with pytest.raises(JoinRefusedError, match="the host 'a' has an agent, which answers: end that one"):
+                    await second.end()
+            assert not former.ended
+            launcher.roster._proof_seconds = 100.0
+            async with started(launcher.place, path, slots=3) as third:
+                await happen(lambda: len(launcher.received) == 3)
+                assert launcher.roster.hosts == (Host("a", 2),)
+                if not is_used:
+                    await transport.open()
+                await transport.abandon()  # what a job does with an agent that its lease has given up
+                await happen(lambda: launcher.roster.hosts == (Host("a", 3),))
+                assert not third.ended
+
+    run()
+
+
+@in_loop
+async def test_a_signal_ends_an_agent_that_waits(tmp_path: Path) -> None:
+    agent = Applicant(Application(Endpoint(LOOPBACK, 9), tmp_path / "none", "a", 1), lambda _: None)
+    running = asyncio.create_task(agent.run())
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+    assert await running == 143
+
+
+@in_loop
+async def test_a_stranger_gets_a_connection_for_a_short_time_and_no_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with opened(tmp_path / "job.token", limit_seconds=0.2) as launcher:
+        for words in (b"", b"GET / HTTP/1.1\r\n\r\n", bytes(100)):
+            reader, writer = await asyncio.open_connection(launcher.place.address, launcher.place.port)
+            writer.write(words)
+            await reader.read()
+            writer.close()
+        assert launcher.received == []
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.DEBUG] == []
+    assert capfd.readouterr() == ("", "")
+
+
+@in_loop
+async def test_many_silent_strangers_keep_no_agent_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door_module, "MAX_STRANGERS", 2)
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher:
+        strangers = [await asyncio.open_connection(launcher.place.address, launcher.place.port) for _ in range(3)]
+        async with started(launcher.place, path):
+            await launcher.roster.other_than(())
+        for _, writer in strangers:
+            writer.close()

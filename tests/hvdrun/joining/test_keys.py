@@ -1,0 +1,98 @@
+"""Tokens in files: who may read them, when they run out, and what is no token."""
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from hvdrun.joining import keys as keys_module
+from hvdrun.joining.keys import load_files, make_files, name_key, open_keys
+from hvdrun.joining.token import Token, TokenFileError
+
+
+def read_mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_token_and_its_key_are_for_their_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    made = make_files(path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["job.token", "job.token.key"]
+    assert (read_mode(path), read_mode(name_key(path))) == (0o600, 0o600)
+    loaded = load_files(path)
+    assert (loaded.token, loaded.authority.key) == (Token.read(path), made.authority.key)
+    assert made.authority.key not in path.read_bytes()
+    assert loaded.token.secret == made.token.secret
+    assert made.token.secret.hex() not in repr(loaded)
+
+
+def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    name_key(path).write_text("mine")
+    with pytest.raises(TokenFileError, match=r"cannot be made, because '.*\.key' exists: remove it first"):
+        make_files(path)
+    assert name_key(path).read_text() == "mine"
+
+
+def test_a_job_without_a_token_file_leaves_none(tmp_path: Path) -> None:
+    with open_keys(None, tmp_path, "1234abcd") as keys:
+        assert [read_mode(path) for path in tmp_path.iterdir()] == [0o600]
+        assert Token.read(keys.path) == keys.token
+        with open_keys(None, tmp_path, "5678abcd"):  # another job, which finds the first one's
+            assert keys.path.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_job_removes_the_token_of_one_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "_ORPHAN_SECONDS", -1.0)
+    killed, kept = tmp_path / "hvdrun-job-dead.token", tmp_path / "hvdrun-job-kept.token"
+    killed.touch()
+    make_files(kept)
+    with open_keys(None, tmp_path, "1234abcd") as keys, open_keys(None, tmp_path, "5678abcd"):
+        assert not killed.exists()
+        assert keys.path.exists()
+        assert kept.exists()
+
+
+def test_a_token_file_is_made_once_and_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    with open_keys(path, tmp_path, "1") as first:
+        pass
+    with open_keys(path, tmp_path, "2") as second:
+        assert second.token == first.token == Token.read(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "null",
+        "\xff",
+        json.dumps({"authority": 1, "secret": "00", "expires": "2026-01-01T00:00:00+00:00"}),
+    ],
+)
+def test_what_is_no_token_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(TokenFileError, match=r"is not a token: make one with `hvdrun token FILE`"):
+        Token.read(path)
+
+
+def test_keys_that_cannot_be_used_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    path, other = tmp_path / "job.token", tmp_path / "other.token"
+    make_files(path, lifetime_seconds=0.0)
+    with pytest.raises(TokenFileError, match=r"ran out at .*: remove it and job\.token\.key, and a new one is made"):
+        load_files(path)
+    make_files(other)
+    name_key(other).write_bytes(name_key(path).read_bytes())
+    with pytest.raises(TokenFileError, match="does not belong to the key"):
+        load_files(other)
+    name_key(other).write_text("nothing")
+    with pytest.raises(TokenFileError, match="is no key"):
+        load_files(other)
+    name_key(other).unlink()
+    with pytest.raises(TokenFileError, match="which cannot be read: No such file"):
+        load_files(other)

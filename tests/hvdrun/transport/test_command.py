@@ -1,0 +1,164 @@
+"""Agents behind commands: a shell in the place of srun and of an ssh, and programs that are no agents."""
+
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hvdrun.allocation.allocation import Allocation
+from hvdrun.jobspec import JobSpec, RemoteSide
+from hvdrun.transport import command
+from hvdrun.transport.command import CommandTransport
+from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
+from hvdrun.transport.reach import Transports, fill_words
+from hvdrun.transport.start import RemoteAgent, last_words
+from rendezvous.core.model import Host
+from rendezvous.orders import Hello
+from tests.hvdrun.agent.sleepers import is_alive
+from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent
+from tests.waiting import in_loop
+
+RSH = '#!/bin/sh\necho "$1" "$HVDRUN_TEST" >&2; echo noise; shift; exec sh -c "$*"\n'
+
+
+def make(agent: RemoteAgent, *words: str, start_seconds: float = 60.0) -> CommandTransport:
+    return CommandTransport("a", (*words, "sh", "-c", agent.command()), agent, start_seconds=start_seconds)
+
+
+def make_spec(host: str, **changes: object) -> JobSpec:
+    side = RemoteSide(frozenset({host}), ("true",), sys.executable)
+    return replace(JobSpec(("true",), 1, (Host(host, 1),), Path("/"), remote=side), **changes)  # type: ignore[arg-type]  # a test's
+
+
+@pytest.mark.parametrize(
+    ("words", "filled"),
+    [
+        ("blaunch", "blaunch me@h C"),
+        ("ssh -q", "ssh -q me@h C"),
+        ("gcloud ssh {host} --command={command}", "gcloud ssh me@h --command=C"),
+        ("run --on={host} --", "run --on=me@h -- C"),
+        ("run {command} --at", "run C --at me@h"),
+    ],
+)
+def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, filled: str) -> None:
+    assert fill_words(words.split(), "me@h", "C") == tuple(filled.split())
+
+
+@in_loop
+async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -> None:
+    program = write_script(tmp_path / "rsh", RSH).python
+    transport = Transports().make("far", make_spec("far", rsh=(program,), users={"far": "me"}))
+    try:
+        await transport.open()
+        assert isinstance(await anext(transport.tellings()), Hello)
+        assert isinstance(transport, CommandTransport)
+        assert transport._child is not None
+        assert transport._child.errors.startswith(b"me@far")
+    finally:
+        await transport.close()
+    assert transport._child.process.returncode == 1  # its launcher has gone
+
+
+@in_loop
+async def test_a_step_has_no_variables_of_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "8")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    step = write_script(tmp_path / "srun", '#!/bin/sh\necho "$SLURM_JOB_ID-$SLURM_NTASKS-" >&2; exit 3\n').python
+    allocation = Allocation("Slurm job 17", (Host("n1", 1),), steps={"n1": (step, "--nodes=1")})
+    with pytest.raises(AgentStartError, match=r"'n1' did not start \(exit code 3\): 17--"):
+        await Transports().make("n1", make_spec("n1", allocation=allocation)).open()
+
+
+@in_loop
+async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) -> None:
+    wrapper = write_script(tmp_path / "apptainer", '#!/bin/sh\necho pulling; shift; echo up >&2; exec "$@"\n').python
+    spec = make_spec("localhost", agent_prefix=(wrapper, "an image.sif"))
+    transport = Transports().make(
+        "localhost", replace(spec, remote=replace(spec.remote, here=frozenset({"localhost"})))
+    )
+    try:
+        await transport.open()
+        assert isinstance(await anext(transport.tellings()), Hello)
+        assert await transport.tunnel(7) == 7
+    finally:
+        await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "said"),
+    [
+        ("echo broken >&2; exit 3", AgentStartError, r"'a' did not start \(exit code 3\): broken"),
+        ("kill -9 $$", AgentStartError, "'a' did not start"),
+        ("echo only words", AgentStartError, "only words"),
+        ('exec sh -c "$3"', PythonMissingError, "'/no/python' on the host 'a'"),
+    ],
+)
+@in_loop
+async def test_a_command_that_starts_no_agent_is_told(
+    tmp_path: Path, program: str, error: type[Exception], said: str
+) -> None:
+    way = write_script(tmp_path / "way", f"#!/bin/sh\n{program}\n").python
+    with pytest.raises(error, match=said):
+        await make(RemoteAgent("/no/python"), way).open()
+
+
+@in_loop
+async def test_a_command_that_is_missing_is_told() -> None:
+    with pytest.raises(AgentStartError, match=r"\(srun cannot be run\): No such file"):
+        await make(RemoteAgent("python3"), "/no/srun").open()
+
+
+@in_loop
+async def test_a_command_that_stays_silent_is_given_up_and_leaves_nothing(tmp_path: Path) -> None:
+    transport = make(write_silent(tmp_path), start_seconds=0.5)
+    with pytest.raises(AgentStartError, match=r"no sign of it within 0.5 s"):
+        await transport.open()
+    assert transport._child is not None
+    await transport.close()
+    assert transport._child.process.returncode is not None
+
+
+@in_loop
+async def test_a_chatty_command_holds_nothing_up(tmp_path: Path) -> None:
+    """It fills standard error, and says much before the agent does."""
+    program = 'head -c 3000000 /dev/zero >&2; head -c 3000000 /dev/zero; exec "$@"\n'
+    way = write_script(tmp_path / "way", f"#!/bin/sh\n{program}").python
+    transport = make(RemoteAgent(sys.executable), way)
+    try:
+        await transport.open()
+        assert isinstance(await anext(transport.tellings()), Hello)
+    finally:
+        await transport.close()
+
+
+@in_loop
+async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(command, "_END_SECONDS", 0.2)
+    agent = write_agent(
+        tmp_path,
+        """
+        import signal, subprocess
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen(["sleep", "600"])
+        out.write(struct.pack(">I", 9) + b"x"); out.flush()
+        sys.stderr.write(f"{child.pid}\\n"); sys.stderr.flush()
+        time.sleep(600)
+        """,
+    )
+    transport = make(agent)
+    await transport.open()
+    assert transport._child is not None
+    await transport.close()
+    assert transport._child.process.returncode == -signal.SIGKILL
+    assert not is_alive(int(last_words(transport._child.errors)))
+
+
+@in_loop
+async def test_there_is_no_tunnel_to_another_machine(tmp_path: Path) -> None:
+    with pytest.raises(NoTunnelError, match="'a' reaches no address of this machine, and srun makes no tunnel"):
+        await make(RemoteAgent("python3"), str(tmp_path / "srun")).tunnel(7)

@@ -1,0 +1,181 @@
+"""The folder of a job's checkpoints: each is whole or not there, and the two newest stay.
+
+A checkpoint is written under another name, brought to the disk, and renamed; so whoever dies meanwhile leaves the ones
+before untouched. It ends with a checksum of all that stands before, by which a damaged one is known.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import BufferedIOBase
+from pathlib import Path
+from typing import BinaryIO
+
+from worker_runtime.errors import CheckpointError
+
+KEPT = 2
+_NAME = re.compile(r"checkpoint-(\d{6,})\.pt")
+_UNFINISHED = ".checkpoint.unfinished"
+_MARK = b"hvdrun.1"  # between the content and its checksum
+_FOOTER_BYTES = len(_MARK) + hashlib.sha256().digest_size
+_PIECE_BYTES = 1 << 20
+
+
+class CheckpointFolder:
+    """A folder that one job at a time writes to.
+
+    Args:
+        path: of the folder, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, write_content: Callable[[BinaryIO], None]) -> Path:
+        """Add a checkpoint, and remove those that are older than the one before it.
+
+        Args:
+            write_content: writes what the checkpoint holds, from its beginning to its end.
+
+        Returns:
+            Its file.
+
+        Raises:
+            CheckpointError: it could not be written; those before are as they were.
+        """
+        unfinished = self._path / _UNFINISHED
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            numbered = self._list()
+            path = self._path / f"checkpoint-{numbered[0][0] + 1 if numbered else 1:06d}.pt"
+            try:
+                _write_whole(unfinished, write_content)
+                unfinished.rename(path)
+            except BaseException:
+                with suppress(OSError):
+                    unfinished.unlink(missing_ok=True)
+                raise
+            _bring_to_disk(self._path)
+            for _, old in numbered[KEPT - 1 :]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"no checkpoint could be written to {self._path}: {error.strerror or error}; free space there, or give "
+                "a folder that rank 0 may write to"
+            ) from error
+        return path
+
+    def find_newest_number(self) -> int:
+        """Of the newest checkpoint that can be seen from here, whole or not; 0 where none can be."""
+        with suppress(OSError):
+            return max((number for number, _ in self._list()), default=0)
+        return 0
+
+    def find_newest(self, tell: Callable[[str], None]) -> Path | None:
+        """The newest checkpoint that is whole; None where there is none at all.
+
+        Args:
+            tell: is given a sentence about each newer one that is damaged.
+
+        Raises:
+            CheckpointError: all are damaged, or the folder cannot be read.
+        """
+        try:
+            paths = [path for _, path in self._list()]
+        except OSError as error:
+            raise CheckpointError(
+                f"the checkpoints in {self._path} cannot be listed: {error.strerror or error}; give a folder that "
+                "rank 0 may read"
+            ) from error
+        damages: list[str] = []
+        for path in paths:
+            damage = _find_damage(path)
+            if not damage:
+                for sentence in damages:
+                    tell(f"{sentence}; going on with the one before, {path.name}")
+                return path
+            damages.append(f"the checkpoint {path} {damage}")
+        if damages:
+            raise CheckpointError(
+                f"{', and '.join(damages)}; there is no other to go on with: to begin anew, remove them or give "
+                "another folder"
+            )
+        return None
+
+    def _list(self) -> list[tuple[int, Path]]:
+        """The checkpoints with their numbers, the newest first."""
+        with suppress(FileNotFoundError):
+            found = ((_NAME.fullmatch(path.name), path) for path in self._path.iterdir())
+            return sorted(((int(match[1]), path) for match, path in found if match), reverse=True)
+        return []
+
+
+class _SummedFile(BufferedIOBase):
+    """Writes to a file, sums what is written, and remembers what went wrong: torch raises something else then.
+
+    Args:
+        file: where to.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self._file = file
+        self.checksum = hashlib.sha256()
+        self.error: OSError | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes | memoryview, /) -> int:  # type: ignore[override]  # any buffer
+        self.checksum.update(data)
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+
+def _write_whole(path: Path, write_content: Callable[[BinaryIO], None]) -> None:
+    with path.open("wb") as file:
+        summed = _SummedFile(file)
+        try:
+            write_content(summed)  # type: ignore[arg-type]  # as far as anybody writes
+        except Exception as error:
+            if summed.error is not None:
+                raise summed.error from error
+            raise
+        file.write(_MARK + summed.checksum.digest())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _bring_to_disk(folder: Path) -> None:
+    """The names in it, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _find_damage(path: Path) -> str:
+    """What is wrong with a checkpoint, to follow its name; "" where nothing is."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size - _FOOTER_BYTES
+            if size < 0:
+                return "is cut off"
+            checksum = hashlib.sha256()
+            for piece in _read(file, size):
+                checksum.update(piece)
+            return "" if file.read() == _MARK + checksum.digest() else "is damaged (its checksum does not match)"
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+
+
+def _read(file: BinaryIO, size: int) -> Iterator[bytes]:
+    while size > 0 and (piece := file.read(min(size, _PIECE_BYTES))):
+        size -= len(piece)
+        yield piece

@@ -1,0 +1,227 @@
+"""What a state does with each kind of object: how it is saved, restored, synchronised, and kept in a file."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from worker_runtime.torch.elastic.copies import copy_to_host
+from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.torch.functions import (
+    broadcast_model,
+    broadcast_object,
+    broadcast_optimizer_state,
+    load_optimizer_state,
+)
+from worker_runtime.torch.optimizer import find_reducer, unwrap
+
+
+class StateHandler(ABC):
+    """Saves, restores and synchronises one object of the state.
+
+    Args:
+        value: the object.
+    """
+
+    def __init__(self, value: Any) -> None:  # noqa: ANN401 - of the kind that the subclass handles
+        self.value = value
+        self.save()
+
+    @abstractmethod
+    def save(self) -> None:
+        """Keep a copy in this process's memory."""
+
+    @abstractmethod
+    def restore(self) -> None:
+        """Return to what was saved last."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Give all ranks the object of rank 0, which counts as saved then."""
+
+    def reset(self) -> None:  # noqa: B027 - most objects need not adapt
+        """Adapt to another size or rank."""
+
+    def needs_sync(self) -> bool:
+        """Whether ranks may differ although all have come through the same program; the same on all ranks."""
+        return False
+
+    def waits_for_reset(self) -> bool:
+        """Whether ranks were lost without an interruption, and this depends on how many there are."""
+        return False
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """What of the object goes into a file, as it was saved last."""
+        return self.value
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Set the object to what was in a file, and return it, or one that takes its place; a sync follows."""
+        return kept
+
+    def describe_course(self) -> Any:  # noqa: ANN401, B027 - as above; most objects have none
+        """What else goes into a file, so that a job of the same size goes on to the last bit; None for nothing."""
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401, B027 - as above
+        """Go on so, on every rank; see `State.resume_course`."""
+
+    def set_value(self, value: Any) -> None:  # noqa: ANN401 - as above
+        """Handle another object from now on."""
+        self.value = value
+        self.save()
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What torch makes by a dozen classes: learning rate schedulers, gradient scalers, averaged models."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it knows, but for the objects that it works on."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with its own objects."""
+
+
+class StatefulHandler(StateHandler):
+    """Keeps what an object says of itself in its state_dict: others, which it works on, stay its own."""
+
+    _saved: Any = None
+
+    def save(self) -> None:
+        """Copy its state_dict to the host's memory, in place of the earlier copy."""
+        self._saved = copy_to_host(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        """Load a copy of the copy: some, as optimizers, go on with the very tensors that they are given."""
+        self.value.load_state_dict(copy_to_host(self._saved))
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """The copy."""
+        return self._saved
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load it."""
+        self.value.load_state_dict(kept)
+        return self.value
+
+    def sync(self) -> None:
+        """Load what rank 0 has."""
+        self.value.load_state_dict(broadcast_object(copy_to_host(self.value.state_dict()), name="elastic.object"))
+        self.save()
+
+
+class ModelStateHandler(StatefulHandler):
+    """Keeps a module: its parameters, its buffers, and what else is in its state_dict."""
+
+    def sync(self) -> None:
+        """Overwrite the tensors in place; the rest travels as one object."""
+        broadcast_model(self.value, root_rank=0)
+        self.save()
+
+
+class OptimizerStateHandler(StatefulHandler):
+    """Keeps an optimizer, plain or distributed: its options and its state."""
+
+    def sync(self) -> None:
+        """Give all ranks the options and the state of rank 0; no step is run."""
+        broadcast_optimizer_state(self.value, root_rank=0)
+        self.save()
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load it; a distributed one would ask the other ranks what to do with gradients."""
+        load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
+        return self.value
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
+        """How a distributed one has its gradients travel."""
+        reducer = find_reducer(self.value)
+        return None if reducer is None else reducer.course
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """Let them travel so."""
+        del restore_random
+        reducer = find_reducer(self.value)
+        if reducer is not None:
+            reducer.resume(course)
+
+
+class SamplerStateHandler(StateHandler):
+    """Keeps a sampler: the epoch, and how much of it is processed."""
+
+    def save(self) -> None:
+        """Copy its state."""
+        self._saved = self.value.state_dict()
+
+    def restore(self) -> None:
+        """Load the copy."""
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        """Let all ranks go on where rank 0 is."""
+        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name="elastic.sampler"))
+        self.save()
+
+    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
+        """The copy."""
+        return self._saved
+
+    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
+        """Load it."""
+        self.value.load_state_dict(kept)
+        return self.value
+
+    def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
+        """Whether somebody is in the midst of a pass."""
+        return self.value.is_in_pass or None
+
+    def resume_course(self, course: Any, restore_random: Callable[[], None]) -> None:  # noqa: ANN401 - as above
+        """The pass that goes on is a new one for its loader, which draws a random number to begin it."""
+        del course
+        self.value.continue_pass_with(restore_random)
+
+    def reset(self) -> None:
+        """Deal out what is left among the workers that there are now."""
+        self.value.reset()
+
+    def needs_sync(self) -> bool:
+        """Where no steps are committed, each rank counts for itself."""
+        sampler: ElasticSampler = self.value
+        return sampler.may_differ
+
+    def waits_for_reset(self) -> bool:
+        """Where the lost have samples that nobody else will process."""
+        sampler: ElasticSampler = self.value
+        return sampler.is_outdated
+
+
+Registry = Sequence[tuple[type, Callable[[Any], StateHandler]]]
+
+
+class _Handlers:
+    """Which handler keeps objects of which class; the first that fits."""
+
+    def __init__(self) -> None:
+        self.registry: Registry = [
+            (torch.nn.Module, ModelStateHandler),
+            (torch.optim.Optimizer, OptimizerStateHandler),
+            (ElasticSampler, SamplerStateHandler),
+            (Stateful, StatefulHandler),
+        ]
+
+
+_HANDLERS = _Handlers()
+
+
+def get_handler_registry() -> Registry:
+    """The classes of objects that have a handler, and their handlers, in the order in which they are tried."""
+    return _HANDLERS.registry
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replace the registry, for states that are made later."""
+    _HANDLERS.registry = registry
+
+
+def find_handler(value: object) -> StateHandler | None:
+    """A handler for an object; None for a plain one."""
+    return next((make(value) for kind, make in _HANDLERS.registry if isinstance(value, kind)), None)
