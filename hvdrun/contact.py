@@ -9,7 +9,7 @@ from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Telling, Wait
+from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait
 
 
 class Contact:
@@ -87,13 +87,15 @@ class Contact:
         """See `Transport`."""
         return await self._transport.tunnel(port)
 
-    def begin(self, begin: Begin, *, held: bool) -> None:
+    def begin(self, begin: Begin, *, held: bool, is_stopping: bool = False) -> None:
         """Tell the agent of the job, with the orders that came before."""
         early, self._early = self._early or [], None
         for order in (begin, *early):
             self.send(order)
         if held:
             self.send(Hold(held=True))
+        if is_stopping:
+            self.send(Stop())
 
     def order(self, effect: Launch | Terminate) -> None:
         """Send an order about a worker, once the agent has been told of the job."""
@@ -116,10 +118,13 @@ class Contact:
         elif patience_seconds is not None:
             self.send(Wait(None if held else patience_seconds))
 
-    def release(self) -> None:
-        """Let the agent go; its end is no loss any more."""
+    def release(self, exit_code: int) -> None:
+        """Let the agent go; its end is no loss any more.
+
+        exit_code: what it ends with, if it has come by itself.
+        """
         self._is_released = True
-        self.send(Release())
+        self.send(Release(exit_code))
 
     def abandon(self) -> None:
         """Give the agent up, without waiting; its end is no loss any more."""

@@ -22,6 +22,7 @@ from hvdrun.recruiter import Recruiter
 from hvdrun.route_map import RouteMap
 from hvdrun.routes import Route
 from hvdrun.transport.transport import Transport
+from rendezvous.core.effects import Dismiss
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Begun, HostsChanged, Lost
 
@@ -108,14 +109,16 @@ class ElasticHosts:
         self._forget(host)
         self._tell_lost(host, how)
 
-    def dismiss(self, host: str) -> None:
+    def dismiss(self, effect: Dismiss) -> None:
         """The job has no workers there any more; let the agent go, if there is one.
 
-        Of a host that is still offered it was lost, and is given up: what may be left of it must end soon.
+        Of a host that is still offered, and not drained, it was lost, and is given up: what may be left of it must end
+        soon.
         """
+        host = effect.host
         if host not in self._fleet.hosts:
             return
-        if any(offer.name == host for offer in self._spec.hosts):
+        if not effect.is_drained and any(offer.name == host for offer in self._spec.hosts):
             self._forget(host)
         else:
             self._recruiter.forget(host)

@@ -9,7 +9,8 @@ from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
-from rendezvous.orders import Begin, Input, Order, Telling, Wait
+from rendezvous.core.outcome import TEMPORARY_FAILURE
+from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
 _LOOK_SECONDS = 0.25  # between two looks whether a host is lost
@@ -42,6 +43,7 @@ class Fleet:
         self._leaving: dict[Contact, asyncio.Task[None]] = {}  # who is of this job no more, and is being closed
         self._encouraging: asyncio.Task[None] | None = None
         self._held = False
+        self._is_stopping = False
         for host, transport in transports.items():
             self.add(host, transport)
 
@@ -108,7 +110,7 @@ class Fleet:
 
     def begin(self, host: str, begin: Begin) -> None:
         """Tell a host's agent of the job, with the orders that came before."""
-        self._contacts[host].begin(begin, held=self._held)
+        self._contacts[host].begin(begin, held=self._held, is_stopping=self._is_stopping)
 
     def order(self, effect: Launch | Terminate) -> None:
         """Send an order to the agent of the worker's host, once that has been told of the job."""
@@ -124,6 +126,13 @@ class Fleet:
         for contact in self._contacts.values():
             contact.hold(held=held, patience_seconds=self._patience_seconds)
 
+    def stop(self) -> None:
+        """Tell all agents, also those that come later, that a stop notice has come for the job."""
+        self._is_stopping = True
+        for contact in self._contacts.values():
+            if contact.has_begun:
+                contact.send(Stop())
+
     def feed(self, host: str, data: bytes) -> None:
         """Send a piece of standard input to the worker on this host that reads it."""
         self._contacts[host].send(Input(data))
@@ -137,18 +146,20 @@ class Fleet:
     def retire(self, host: str) -> None:
         """Let the agent of a host go that the job leaves, without waiting; another may be started there."""
         contact = self._contacts.pop(host)
-        contact.release()
+        contact.release(TEMPORARY_FAILURE)
         self._close_later(contact, self._let_go(contact))
 
-    async def release(self, is_lost: Callable[[str], bool] = lambda _: False) -> None:
+    async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
         """Let all agents go, and return when what their workers have written has been shown.
+
+        exit_code: the job's.
 
         A reader that pauses is waited for; an agent that stays silent is not, beyond RELEASE_SECONDS; and a host that
         is lost is abandoned.
         """
         contacts = tuple(self._contacts.values())
         for contact in contacts:
-            contact.release()
+            contact.release(exit_code)
         await _drain(contacts, is_lost)
 
     async def close(self) -> None:

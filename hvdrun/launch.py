@@ -29,8 +29,8 @@ from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
-from rendezvous.core.events import Exited, Lost, Stopped
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
+from rendezvous.core.events import Exited, Lost, Noticed, Stopped
 from rendezvous.core.leases import is_lost
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
@@ -118,7 +118,7 @@ class Job:
             await asyncio.wait({opening}, timeout=_AGENT_START_SECONDS)
             self._server, authority = await self._make_server(stack)
             self._is_serving = True
-            signals.enter_context(answer_signals(self._stop, self._suspend))
+            signals.enter_context(answer_signals(self._stop, self._suspend, self._note_notice))
             stack.callback(self._note_closing)
             self._output.open()
             if self._desk is not None:
@@ -129,7 +129,8 @@ class Job:
             stack.callback(self._start_line.close)
             await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome
-            await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
+            releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+            await self._unless_hurried(releasing)
             self._console.output.finish_all()
             if self._desk is None:
                 self._narrator.explain(outcome, len(self._fleet.hosts))
@@ -201,10 +202,15 @@ class Job:
                 self._fleet.order(effect)
             case Terminate():
                 self._terminate(effect)
-            case Dismiss(host):
+            case Dismiss():
                 self._narrator.note_dismissal(effect)
                 if self._elastic is not None:
-                    self._elastic.dismiss(host)
+                    self._elastic.dismiss(effect)
+            case Notify(host, reason):
+                self._start_line.close()
+                self._console.notice(f"{reason}.")
+                if host is None:
+                    self._fleet.stop()
             case Finish(outcome) if not self._outcome.done():
                 self._narrator.decide()
                 self._outcome.set_result(outcome)
@@ -284,6 +290,10 @@ class Job:
         self._server.tell(Stopped(code, reason, at_once=self._stops == _PATIENT_STOPS))
         if self._stops > _PATIENT_STOPS and not self._outcome.done():
             self._outcome.set_result(self._server.state.outcome or stop(code, reason))
+
+    def _note_notice(self) -> None:
+        if not self._is_closing:
+            self._server.tell(Noticed(None))
 
     def _suspend(self) -> None:
         """Ctrl-Z: stop as asked, and go on with `fg`; the workers go on training, and nobody dies of the silence."""

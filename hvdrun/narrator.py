@@ -95,7 +95,7 @@ class Narrator:
 
     def note_dismissal(self, dismiss: Dismiss) -> None:
         """A host's agent is let go, or was lost."""
-        if dismiss.host in self._lost or all(host.name != dismiss.host for host in self._hosts):
+        if dismiss.is_drained or dismiss.host in self._lost or all(host.name != dismiss.host for host in self._hosts):
             self._console.verbose(f"the agent on {dismiss.host} is let go: {dismiss.reason}")
         else:
             self._lose_host(dismiss.host, dismiss.reason)
@@ -105,26 +105,36 @@ class Narrator:
         if not self._is_elastic or state.outcome is not None:
             return
         match event:
-            case Exited(worker, returncode, error, cannot_start) if returncode != 0 and _is_at_work(worker, state):
-                if cannot_start and error in self._errors:
-                    return  # several workers have the same command
-                if cannot_start and error is not None:
-                    self._errors.add(error)
-                how = error or describe_returncode(returncode)
-                self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
-            case Exited(worker, 0) if worker in self._members:
-                self._ended_well.add(worker)
-            case Exited(worker, 0) if state.number and _is_newcomer(worker, state):
-                name = f"the worker {worker}, which was started beside the others,"
-                self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
+            case Exited() if state.ends_well(event.returncode):
+                self._note_end(event.worker, state)
+            case Exited() if _is_at_work(event.worker, state):
+                self._note_failure(event)
             case HostsChanged(hosts) if state.policy.max_size == 1:
                 self._tell_who_stays([host.name for host in hosts], state)
-            case Lost(host, reason) if host in state.hosts:
+            case Lost(host, reason) if host in state.hosts and host not in state.drained:
                 self._lose_host(host, f"the host {host} was lost: {reason}")
             case Joined(_, after, report) if after == state.number and not self._trouble:
                 self._trouble = " ".join(report.trouble.split())  # it may have the program's own words
             case _:
                 pass
+
+    def _note_end(self, worker: Worker, state: State) -> None:
+        """A worker ends well."""
+        if worker in self._members:
+            self._ended_well.add(worker)
+        elif state.number and _is_newcomer(worker, state):
+            name = f"the worker {worker}, which was started beside the others,"
+            self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
+
+    def _note_failure(self, event: Exited) -> None:
+        """A worker fails, which its job may survive."""
+        worker, error = event.worker, event.error
+        if event.cannot_start and error in self._errors:
+            return  # several workers have the same command
+        if event.cannot_start and error is not None:
+            self._errors.add(error)
+        how = error or describe_returncode(event.returncode)
+        self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
 
     def note_state(self, state: State) -> None:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
@@ -160,7 +170,8 @@ class Narrator:
         place = ""
         if outcome.cause is Cause.COMMAND_NOT_STARTED and outcome.worker is not None and hosts > 1:
             place = f"on the host {outcome.worker.slot.host!r}, "
-        if self._is_elastic and (outcome.exit_code == TEMPORARY_FAILURE or outcome.cause in _HOPELESS):
+        is_hopeless = outcome.exit_code == TEMPORARY_FAILURE and outcome.cause is not Cause.STOPPED
+        if self._is_elastic and (is_hopeless or outcome.cause in _HOPELESS):
             self._show_hopeless(outcome)
         else:
             self._console.notice(f"{place}{outcome.reason.rstrip('.')}.")

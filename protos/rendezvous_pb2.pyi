@@ -183,6 +183,7 @@ class JoinRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     INTERPRETER_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     after: _builtins.int
     """the last generation this worker was a member of; 0 at first"""
     interpreter: _builtins.bytes
@@ -193,6 +194,10 @@ class JoinRequest(_message.Message):
     def report(self) -> Global___StateReport:
         """none: it begins"""
 
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[Global___JoinRequest]:
+        """from an agent: of other workers of its host, who join at the same time"""
+
     def __init__(
         self,
         *,
@@ -200,10 +205,11 @@ class JoinRequest(_message.Message):
         after: _builtins.int = ...,
         interpreter: _builtins.bytes = ...,
         report: Global___StateReport | None = ...,
+        others: _abc.Iterable[Global___JoinRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["report", b"report", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "report", b"report", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "interpreter", b"interpreter", "others", b"others", "report", b"report", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -324,7 +330,9 @@ class Verdict(_message.Message):
     @_builtins.property
     def done(self) -> _containers.RepeatedCompositeFieldContainer[Global___Done]: ...
     @_builtins.property
-    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def survivors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """runs of consecutive ranks, each as its first rank and its length"""
+
     def __init__(
         self,
         *,
@@ -356,7 +364,9 @@ class Done(_message.Message):
     name: _builtins.str
     answer: _builtins.bytes
     @_builtins.property
-    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def ranks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """likewise"""
+
     def __init__(
         self,
         *,
@@ -960,8 +970,11 @@ class AgentReport(_message.Message):
     NUMBER_FIELD_NUMBER: _builtins.int
     ENDED_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    NOTICED_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     number: _builtins.int
+    noticed: _builtins.bool
+    """a stop notice has come to the agent, or to one of its workers"""
     @_builtins.property
     def ended(self) -> _containers.RepeatedCompositeFieldContainer[Global___Ended]:
         """every worker that has ended and whose end has not been acknowledged"""
@@ -977,10 +990,11 @@ class AgentReport(_message.Message):
         number: _builtins.int = ...,
         ended: _abc.Iterable[Global___Ended] | None = ...,
         running: _abc.Iterable[Global___WorkerId] | None = ...,
+        noticed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "host", b"host", "number", b"number", "running", b"running"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended", b"ended", "host", b"host", "noticed", b"noticed", "number", b"number", "running", b"running"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1087,18 +1101,22 @@ class AgentAdmitted(_message.Message):
 
     ADMISSION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
     admission: Global___Admission.ValueType
     reason: _builtins.str
     """one sentence; empty for an agent that is accepted"""
+    exit_code: _builtins.int
+    """what an agent ends with that is not needed"""
     def __init__(
         self,
         *,
         admission: Global___Admission.ValueType = ...,
         reason: _builtins.str = ...,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "exit_code", b"exit_code", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1121,6 +1139,7 @@ class Order(_message.Message):
     LOOK_FIELD_NUMBER: _builtins.int
     PROBE_FIELD_NUMBER: _builtins.int
     WAIT_FIELD_NUMBER: _builtins.int
+    STOP_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def begin(self) -> Global___Begin: ...
     @_builtins.property
@@ -1139,6 +1158,8 @@ class Order(_message.Message):
     def probe(self) -> Global___Probe: ...
     @_builtins.property
     def wait(self) -> Global___Wait: ...
+    @_builtins.property
+    def stop(self) -> Global___Stop: ...
     def __init__(
         self,
         *,
@@ -1151,16 +1172,34 @@ class Order(_message.Message):
         look: Global___Look | None = ...,
         probe: Global___Probe | None = ...,
         wait: Global___Wait | None = ...,
+        stop: Global___Stop | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "hold", b"hold", "input", b"input", "launch", b"launch", "look", b"look", "order", b"order", "probe", b"probe", "release", b"release", "stop", b"stop", "terminate", b"terminate", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait"]  # noqa: Y015
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "launch", "terminate", "release", "hold", "input", "look", "probe", "wait", "stop"]  # noqa: Y015
     _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
 
 Global___Order: _TypeAlias = Order  # noqa: Y015
+
+@_typing.final
+class Stop(_message.Message):
+    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Stop: _TypeAlias = Stop  # noqa: Y015
 
 @_typing.final
 class Wait(_message.Message):
@@ -1450,12 +1489,17 @@ class Release(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    exit_code: _builtins.int
+    """the job's own, for an agent that has come by itself: it ends with it"""
     def __init__(
         self,
+        *,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

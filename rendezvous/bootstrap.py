@@ -27,6 +27,11 @@ CHECKPOINT = "HVD_CHECKPOINT"  # the folder of the job's checkpoints; set by the
 BACKEND = "HVD_BACKEND"  # through what tensors move; set by the launcher, or by the user of another launcher
 
 
+def name_stop_file(socket: Path) -> Path:
+    """What an agent makes beside its socket when a stop notice has come for the job."""
+    return socket.with_name("stopping")
+
+
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
     """What a worker must know to join its job.

@@ -88,7 +88,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The job is over: send what output is left, and go."""
+    """The job is over: send what output is left, and go.
+
+    exit_code: what an agent that has come by itself ends with: the job's own, or that it may be started again.
+    """
+
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """A stop notice has come for the job: its workers are to learn of it, all at the same step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class Input:
     data: bytes
 
 
-Order = Begin | Launch | Terminate | Release | Hold | Input | Wait | Look | Probe
+Order = Begin | Launch | Terminate | Release | Stop | Hold | Input | Wait | Look | Probe
 
 
 class OutputStream(IntEnum):

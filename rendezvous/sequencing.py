@@ -2,8 +2,8 @@
 
 The process fixes the order in which the members of a generation run their collectives. It is `python -m MODULE
 ADDRESS`: it listens on a free port of ADDRESS and writes one line that tells the port; then it reads one line for each
-generation that it is to serve, and ends at the end of its standard input. So it does not outlive whoever holds the
-other end, and the generations' keys are on no command line and in no environment.
+generation that it is to serve, and STOP, and ends at the end of its standard input. So it does not outlive whoever
+holds the other end, and the generations' keys are on no command line and in no environment.
 """
 
 import json
@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 MODULE = "worker_runtime.sequencer"
+STOP = b"stop\n"  # the line that says that a stop notice has come for the job
 # What imports have printed may stand before it, with or without the end of a line.
 _PORT = re.compile(rb'\{"port": ?(\d{1,5})\}\s*$')
 

@@ -29,9 +29,8 @@ from rendezvous.boards import Boards
 from rendezvous.core import membership
 from rendezvous.core.effects import Dismiss, Effect
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Declared, Event, Joined, Reported, StoreOpened, Ticked
+from rendezvous.core.events import Declared, Event, Noticed, Reported, StoreOpened, Ticked
 from rendezvous.core.model import Policy
-from rendezvous.core.reports import Report
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity
 from rendezvous.errors import ListenError, WireError
@@ -45,10 +44,15 @@ HANDSHAKE_SECONDS = 10.0  # for a caller to prove who he is: a busy host on a sl
 # The largest message is a report of a host whose every command was not found, each with the PATH it was looked for on:
 # 4 KB for each of 1,000 slots.
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+# Calls that have come and are not begun. gRPC refuses some beyond 1,000 and all beyond 3,000, unless told otherwise; a
+# job's workers join at the same moment. Nobody without a certificate gets as far as a call.
+_MOST_PENDING_CALLS = 1_000_000
 _KEEPALIVE_SECONDS = 10.0  # an agent that vanished holds its connection for twice this; its lease is counted elsewhere
 _OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second server could bind the same port unnoticed
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.server.max_pending_requests", _MOST_PENDING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", _MOST_PENDING_CALLS),
     ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
     ("grpc.keepalive_time_ms", int(_KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(_KEEPALIVE_SECONDS * 1000)),
@@ -180,6 +184,8 @@ class Server:
         for end in ends:
             self.tell(end)
         self.tell(Reported(report.host, running))
+        if report.noticed:
+            self.tell(Noticed(report.host))
         self._last_reports[report.host] = report.number
 
     def _perform_all(self) -> None:
@@ -223,10 +229,12 @@ class _Servicer(pb_grpc.RendezvousServicer):
     async def Join(
         self, request: pb.JoinRequest, context: grpc.aio.ServicerContext[pb.JoinRequest, pb.JoinReply]
     ) -> pb.JoinReply:
-        await self._authorize(context, request.worker.host)
+        wishes = (request, *request.others)
+        for host in {wish.worker.host for wish in wishes}:
+            await self._authorize(context, host)
         async with self._faults_told(context):
-            report = wire.decode_report(request.report) if request.HasField("report") else Report()
-            self._server.tell(Joined(wire.decode_worker(request.worker), request.after, report))
+            for joined in [wire.decode_join(wish) for wish in wishes]:
+                self._server.tell(joined)
         return pb.JoinReply()
 
     async def OpenStore(

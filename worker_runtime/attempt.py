@@ -5,6 +5,7 @@ whatever belongs to one generation alone stands here, and an attempt that is ove
 moved on: it looks, under the executor's lock, whether it is still the present one.
 """
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ class Attempt:
     driver: None where there is nobody to talk to, or not yet.
     seen: the highest index of a release that was heard of; -1 for none.
     failure: why nothing is answered any more; None while something is.
+    stops_from: the index of the first release that comes after a stop notice for the job; infinite while there is none.
     is_closed: goodbye was said to the sequencer.
     failed_at: when that was noticed (`time.monotonic()`).
     """
@@ -76,6 +78,7 @@ class Attempt:
         self.seen = -1
         self.failure: str | None = None
         self.failed_at = 0.0
+        self.stops_from = math.inf
         self._owner = owner
         self._lock = lock
         self.is_closed = False
@@ -158,6 +161,10 @@ class Attempt:
         with self._lock:
             if not self._is_over:
                 self._owner.refuse(handle, reason)
+
+    def note_stopping(self, index: int) -> None:
+        """A stop notice has come for the job. For the driver."""
+        self.stops_from = index
 
     def give_up(self, reason: str) -> None:
         """Nothing will be answered any more: what runs is interrupted. For the driver."""

@@ -24,7 +24,7 @@ from worker_runtime.handles import Handle
 from worker_runtime.link import Link
 from worker_runtime.mentions import Mention
 from worker_runtime.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
-from worker_runtime.wire import Frame, decode_neutral, decode_numbered, decode_releases, encode_number
+from worker_runtime.wire import Frame, decode_index, decode_neutral, decode_numbered, decode_releases, encode_number
 
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
@@ -53,6 +53,9 @@ class Performer(Protocol):
 
     def refuse(self, handle: Handle[object], reason: str) -> None:
         """The operation will not run."""
+
+    def note_stopping(self, index: int) -> None:
+        """A stop notice has come for the job, before the release of this index."""
 
     def give_up(self, reason: str) -> None:
         """Nothing will be answered any more."""
@@ -347,6 +350,8 @@ class Driver:
                 self._accord.want(Mention.decode(body))
             case Frame.RESTART:
                 self._accord.restart()
+            case Frame.STOPPING:
+                performer.note_stopping(decode_index(body))
             case _:
                 self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
 

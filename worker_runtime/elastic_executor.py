@@ -38,6 +38,7 @@ ResultT = TypeVar("ResultT")
 _REMEMBERED = 256
 _TOLD = 32  # so many of them are told with the sequencer's answer, so that others, who have not got it, can go on
 _TOLD_BYTES = 1024  # if the answer is no longer than that, as that of a loss or an accuracy
+_STOPPING = b"s"  # what is told as the answer to a commit round before which a stop notice had come
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
 _ENDING_SECONDS = 10.0  # for the recovery to suspend, which may have to wait for a GPU
 _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; it is woken, so this is a second chance
@@ -312,10 +313,13 @@ class ElasticExecutor(Executor):
         if isinstance(operation, Commit):
             number = operation.number
             self._note_step(terms.question.process_set, terms.members)
+            self.note_step(terms.question.process_set, terms.index)
         if terms.index < 0:
             return  # alone: nobody else waits for it
         name, payload = terms.question.name, handle.payload
         answer = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
+        if number and terms.index >= self._attempt.stops_from:
+            answer = _STOPPING
         self._completed.append(CompletedOperation(terms.members, name, terms.index, number, answer))
         if len(self._completed) > _REMEMBERED:
             self._floor = max(self._floor, self._completed.popleft().index + 1)
@@ -323,7 +327,7 @@ class ElasticExecutor(Executor):
     def _list_completed(self) -> Iterator[CompletedOperation]:
         untold = len(self._completed) - _TOLD
         for place, operation in enumerate(self._completed):
-            yield replace(operation, answer=b"") if place < untold else operation
+            yield replace(operation, answer=b"") if place < untold and not operation.number else operation
 
     def _note_step(self, process_set: int, ranks: Sequence[int]) -> None:
         """All ranks of the job, or of one of its sets, have committed a step; by the ranks of the generation."""
@@ -407,6 +411,8 @@ class ElasticExecutor(Executor):
             if number:
                 self._commits[question.process_set] = number
                 self._note_step(question.process_set, former)
+                self.has_stepped |= question.process_set == GLOBAL_SET
+                self.is_stopping |= question.process_set == GLOBAL_SET and answer == _STOPPING
             self.forget(handle)
             return
         try:

@@ -9,6 +9,7 @@ outlives its workers `ElasticExecutor` goes on in another.
 Long because all that an operation goes through is to be read in one place.
 """
 
+import math
 import threading
 import time
 from collections import Counter
@@ -72,6 +73,8 @@ class Executor:
     lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
     committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
         the last rank that is left, which waits for nobody.
+    has_stepped: so they have at least one.
+    is_stopping: a stop notice for the job had come when the last of these steps was released; the same on all ranks.
     is_elastic: gradients are kept until their step is committed.
     last_goodbye: what is said when the process ends.
     silence_seconds: how long a member's host may acknowledge nothing of what was sent to it, which no member that only
@@ -107,6 +110,7 @@ class Executor:
         self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
         self.origin, self.lineage = self.rank, tuple(range(self.size))
         self.committed = 0, self.lineage
+        self.has_stepped = self.is_stopping = False
 
     @classmethod
     def connect(
@@ -219,6 +223,21 @@ class Executor:
     def run(self, operation: Operation[ResultT]) -> ResultT:
         """Ask for an operation and wait for its result; raises what `submit` and `Handle.wait` raise."""
         return self.submit(operation, is_awaited=True).wait()
+
+    def note_step(self, process_set: int, index: int) -> None:
+        """A step of a set is complete on this rank.
+
+        Args:
+            process_set: its number.
+            index: of the step's last release, the same on all ranks; what came before it was told before.
+        """
+        if process_set == GLOBAL_SET:
+            self.has_stepped = True
+            self.is_stopping |= index >= self._attempt.stops_from
+
+    def knows_of_notice(self) -> bool:
+        """This rank has heard of a stop notice for the job, perhaps earlier than others."""
+        return self.is_stopping or self._attempt.stops_from < math.inf
 
     def commit(self, among: Members) -> None:
         """Wait until all members have come to the end of their step.
@@ -343,6 +362,7 @@ class Executor:
         kind = terms.question.signature.kind
         if kind is Kind.JOIN:
             self._names.count_join()
+            self.note_step(terms.question.process_set, terms.index)  # those that had joined have missed the last ones
         elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.extents[0][0])
         elif kind is Kind.COMMIT:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
-    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap
+    from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
     from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence
     from rendezvous.core.ranking import rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
@@ -59,6 +59,7 @@ __all__ = [
     "import_client",
     "import_task_client",
     "limit_silence",
+    "name_stop_file",
     "rank",
     "read_backend",
     "read_port",

@@ -30,12 +30,12 @@ def wait_for_end(pid: int) -> None:
 
 def _look_until_end(pid: int) -> None:
     """By its start a process is told from a later one of the same number."""
-    started = _read_start(pid)
-    while started and _read_start(pid) == started:
+    started = read_start(pid)
+    while started and read_start(pid) == started:
         time.sleep(_LOOK_SECONDS)
 
 
-def _read_start(pid: int) -> bytes:
+def read_start(pid: int) -> bytes:
     """When it was started, in ticks of the kernel; empty when it has ended."""
     while True:
         try:

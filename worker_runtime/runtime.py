@@ -37,6 +37,7 @@ from worker_runtime.membership import (
 from worker_runtime.multiprocessing_folder import place_below
 from worker_runtime.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.recovery import FollowingClient, Recovery
+from worker_runtime.stop_notice import StopNotice
 from worker_runtime.tracebacks import shorten_tracebacks
 from worker_runtime.worlds import World, find_world
 
@@ -67,6 +68,7 @@ class Runtime:
 
     def __init__(self, connect: Callable[[Bootstrap], Client]) -> None:
         self.notifications = NotificationManager()
+        self.stop_notice = StopNotice()
         self._connect = connect
         self._lock = threading.RLock()
         self._world: _World | None = None
@@ -116,6 +118,7 @@ class Runtime:
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
             self._failure_notice.prepare(bootstrap)
+            self.stop_notice.prepare(bootstrap)
             if not self._is_registered:
                 self._is_registered = True
                 shorten_tracebacks()
@@ -286,6 +289,7 @@ class Runtime:
         """After a fork, in the child: it is no member, and must not touch the parent's connections."""
         self._lock = threading.RLock()  # another thread of the parent may have held it
         self._failure_notice.prepare(None)
+        self.stop_notice.prepare(None)
         if self._recovery is not None:
             self._recovery.abandon()
             self._recovery = None

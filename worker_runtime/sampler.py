@@ -89,6 +89,7 @@ class ElasticSampler:
         is_first = RUNTIME.executor.origin == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
+        self._begin = None  # it was of another pass
         self._go_to(epoch, Ledger())
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -188,7 +189,7 @@ class ElasticSampler:
         )
 
     def continue_pass_with(self, begin: Callable[[], None]) -> None:
-        """Have something called once the next pass has begun, and before it gives its first sample."""
+        """Have something called when the next pass has begun and gives its first sample, if it is of this epoch."""
         self._begin = begin
 
     def __iter__(self) -> Iterator[int]:

@@ -42,6 +42,8 @@ _TERMS = struct.Struct("<IQHHq")  # the same but for the question
 _NUMBER = struct.Struct("<I")
 encode_number = _NUMBER.pack  # the number of a question
 _BLOCKED = struct.Struct("<IB")
+_INDEX = struct.Struct("<Q")
+encode_index = _INDEX.pack  # of a release
 
 
 class Frame(IntEnum):
@@ -67,6 +69,7 @@ class Frame(IntEnum):
     STALL = 20  # a warning for people
     WANTED = 21  # a mention of an operation in which this rank is missed while all wait, and the signature's note
     RESTART = 22  # all are refused what they wait for: what each rank has counted by itself begins anew
+    STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
 
 
 class ProtocolError(ValueError):
@@ -106,6 +109,11 @@ def read_greeting(data: bytes) -> Greeting:
 def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
     """A whole frame."""
     return HEADER.pack(len(body), kind) + body
+
+
+def decode_index(body: memoryview) -> int:
+    """The index of a release."""
+    return int(_INDEX.unpack(body)[0])
 
 
 def encode_settings(environment: Mapping[str, str]) -> bytes:

@@ -49,6 +49,7 @@ from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
 from rendezvous import wire
+from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.orders import (
@@ -63,6 +64,7 @@ from rendezvous.orders import (
     Release,
     Remark,
     Reserved,
+    Stop,
     Taken,
     Wait,
 )
@@ -83,9 +85,13 @@ class Ending(StrEnum):
 
 
 class Orders:
-    """The launcher's orders, one after the other; None at their end."""
+    """The launcher's orders, one after the other; None at their end.
+
+    exit_code: what an agent that has come by itself ends with, once it was released.
+    """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.exit_code = 0
         self._reader = reader
         self._frames = wire.FrameReader()
         self._pending: list[Order] = []
@@ -97,7 +103,10 @@ class Orders:
             if not chunk:
                 return None
             self._pending += [wire.decode_order(data) for data in self._frames.feed(chunk)]
-        return self._pending.pop(0)
+        order = self._pending.pop(0)
+        if isinstance(order, Release):
+            self.exit_code = order.exit_code
+        return order
 
     async def skip(self) -> None:
         """Wait for their end."""
@@ -106,10 +115,15 @@ class Orders:
 
 
 class Agent:
-    """Serves one job on one host, from its Begin to its end; `output` is open, and the agent's from now on."""
+    """Serves one job on one host, from its Begin to its end.
 
-    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder) -> None:
+    output: is open, and the agent's from now on.
+    sigterm_is_notice: SIGTERM, while workers are there, is a stop notice, as SIGUSR2 is; a second one ends the agent.
+    """
+
+    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, sigterm_is_notice: bool = False) -> None:
         self._begin = begin
+        self._sigterm_is_notice = sigterm_is_notice
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
@@ -145,7 +159,7 @@ class Agent:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
-        others = (self._obey(orders), _await_signal(), self._standstill.run())
+        others = (self._obey(orders), self._await_signal(), self._standstill.run())
         parts: set[asyncio.Future[Any]] = {
             attending,
             self._watch.failure,
@@ -175,7 +189,28 @@ class Agent:
                 self._port.close()
         return ending
 
-    async def _obey(self, orders: Orders) -> Ending:
+    def note_notice(self) -> None:
+        """A stop notice has come: the job drains this host, or stops."""
+        self._watch.note_notice()
+
+    async def _await_signal(self) -> Ending:
+        signalled = asyncio.Event()
+
+        def heed_sigterm() -> None:
+            if self._sigterm_is_notice and self._watch.running() and not self._watch.is_noticed:
+                self._watch.note_notice()
+            else:
+                signalled.set()
+
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
+        loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
+        for number in (signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, signalled.set)
+        await signalled.wait()
+        return Ending.SIGNALLED
+
+    async def _obey(self, orders: Orders) -> Ending:  # noqa: C901 - one case for each kind of order
         while True:
             match await orders.next():
                 case Launch() as launch:
@@ -185,6 +220,9 @@ class Agent:
                     self._watch.terminate(terminate)
                 case Input(data):
                     self._input.write(data)
+                case Stop():
+                    name_stop_file(self._socket).touch()
+                    self._sequencing.stop()
                 case Hold(held):
                     self._lease.hold(held=held)
                 case Release():
@@ -244,9 +282,15 @@ async def serve_pipes(orders_descriptor: int, output_descriptor: int) -> Ending:
 
 
 async def serve(
-    orders: Orders, output: OutputForwarder, note_begin: Callable[[Begin], None] = lambda _: None
+    orders: Orders,
+    output: OutputForwarder,
+    note_begin: Callable[[Begin], None] = lambda _: None,
+    *,
+    sigterm_is_notice: bool = False,
 ) -> Ending:
-    """Be the agent that the launcher at the other end wants; `note_begin` is called when its job begins."""
+    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins."""
+    is_noticed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
     begin = await prepare(orders, output)
     if isinstance(begin, Ending):
@@ -256,7 +300,10 @@ async def serve(
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
-    return await Agent(begin, choose_folder(os.environ), output).run(orders)
+    agent = Agent(begin, choose_folder(os.environ), output, sigterm_is_notice=sigterm_is_notice)
+    if is_noticed.is_set():
+        agent.note_notice()
+    return await agent.run(orders)
 
 
 async def prepare(orders: Orders, output: OutputForwarder) -> Begin | Ending:
@@ -294,11 +341,3 @@ def _make_participant(token: bytes, host: str) -> "Participant":
     from hvdrun.network.participant import Participant  # noqa: PLC0415 - a job on one host needs no survey
 
     return Participant(token, host)
-
-
-async def _await_signal() -> Ending:
-    signalled = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
-    await signalled.wait()
-    return Ending.SIGNALLED

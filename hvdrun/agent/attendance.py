@@ -57,7 +57,8 @@ async def _report(client: AgentClient, watch: Watch, lease: Lease, pause_seconds
         ends = choose_ends(watch.ended())
         running = watch.running()
         try:
-            await client.report(number, running, ends, min(pause_seconds, lease.left_seconds))
+            limit_seconds = min(pause_seconds, lease.left_seconds)
+            await client.report(number, running, ends, limit_seconds, is_noticed=watch.is_noticed)
         except UnreachableError as error:
             failure = error
             await asyncio.sleep(min(pause_seconds, lease.left_seconds, 0.1))

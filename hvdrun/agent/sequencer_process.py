@@ -13,7 +13,7 @@ from typing import Self
 from hvdrun.agent import processes
 from hvdrun.agent.output_file import OutputFile
 from rendezvous.errors import SequencerStartError
-from rendezvous.sequencing import Activation, read_port
+from rendezvous.sequencing import STOP, Activation, read_port
 
 _REAP_SECONDS = 2.0  # between the end of a process' output and the news of its end
 
@@ -99,13 +99,16 @@ class SequencerProcess:
         Raises:
             SequencerDeafError: it has ended, or does not listen to its agent any more.
         """
-        if self._ended.done():
-            raise SequencerDeafError(self.describe_end())
-        try:
-            os.write(self._stdin, activation.encode())
-        except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do
-            raise SequencerDeafError(f"it takes no orders: {error.strerror}") from None
+        self._order(activation.encode())
         self.has_served = True
+
+    def stop(self) -> None:
+        """Have it tell the members that a stop notice has come for the job; it may be told several times.
+
+        Raises:
+            SequencerDeafError: see `activate`.
+        """
+        self._order(STOP)
 
     def kill(self) -> None:
         """End it at once, if it lives."""
@@ -124,6 +127,14 @@ class SequencerProcess:
         self._output.close()
         os.close(self._stdin)
         self._errors.close()
+
+    def _order(self, line: bytes) -> None:
+        if self._ended.done():
+            raise SequencerDeafError(self.describe_end())
+        try:
+            os.write(self._stdin, line)
+        except OSError as error:  # it has ended, or its pipe is full, which a few lines cannot do
+            raise SequencerDeafError(f"it takes no orders: {error.strerror}") from None
 
     def _explain_end(self, code: int) -> str:
         if self.fault:

@@ -9,6 +9,7 @@ needs, the agent's own. It leads a session of its own, is no worker's child, and
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -84,6 +85,7 @@ class Sequencing:
         self._opening: asyncio.Task[SequencerProcess] | None = None
         self._activating: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._is_stopping = False  # a stop notice has come for the job
         self._still = 0  # the process of which it was said that it stands still
 
     def expect(self, assignment: Assignment) -> None:
@@ -106,6 +108,13 @@ class Sequencing:
         task = asyncio.create_task(self._activate(activation, post))
         self._activating.add(task)
         task.add_done_callback(self._activating.discard)
+
+    def stop(self) -> None:
+        """A stop notice has come for the job: whoever serves a generation tells its members, now and later."""
+        self._is_stopping = True
+        if self._process is not None and self._process.has_served:
+            with contextlib.suppress(SequencerDeafError):  # its end ends the generation, and the next one is told
+                self._process.stop()
 
     def note_end(self, pid: int, status: int) -> bool:
         """A child of the agent was reaped: whether it was the sequencer, of whose end is told if it should live."""
@@ -164,15 +173,20 @@ class Sequencing:
         try:
             try:
                 process = await self._obtain()
-                process.activate(activation)
+                self._order(process, activation)
             except SequencerDeafError:
                 self._discard(process)
                 process = await self._obtain()
-                process.activate(activation)
+                self._order(process, activation)
         except SequencerStartError as error:
             post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
         else:
             post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
+
+    def _order(self, process: SequencerProcess, activation: Activation) -> None:
+        if self._is_stopping:
+            process.stop()
+        process.activate(activation)
 
     async def _obtain(self) -> SequencerProcess:
         """The process that is there, or is being started; where that fails, the next caller has another try."""

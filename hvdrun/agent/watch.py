@@ -54,6 +54,7 @@ class Watch:
     claim: is told of each child that was reaped and is neither a worker nor the guardian, by its pid and status, and
         says whether it was somebody's.
     failure: takes an error of the agent's own, which ends it.
+    is_noticed: a stop notice has come to this host.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Watch:
         self._preparing: asyncio.Task[None] | None = None
         self._is_prepared = False
         self._is_short = False  # of what so many workers need
+        self.is_noticed = False
         self._closing = False
         self._reaped = asyncio.Event()
         self.changed = asyncio.Event()
@@ -155,6 +157,11 @@ class Watch:
         self._ending[worker.slot] = worker
         self._tell_end(worker, returncode)
         self._live[pid].kill_after(self._grace_seconds)
+
+    def note_notice(self) -> None:
+        """A stop notice has come to this host: the job decides what follows."""
+        self.is_noticed = True
+        self.changed.set()
 
     def note_outcome(self, worker: Worker, number: int) -> None:
         """A worker has run a task: its output comes before whatever follows from that."""

@@ -24,7 +24,7 @@ from hvdrun.network.interfaces import list_addresses
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.core.outcome import Outcome, stop
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
@@ -51,6 +51,7 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
         LaunchError: hvdrun could not do its part.
     """
     roster = Roster(spec.lease_seconds)
+    ended_with = TEMPORARY_FAILURE
     place = choose_place(joining)
     async with AsyncExitStack() as stack:
         keys = stack.enter_context(open_keys(joining.token_file, spec.directory, token_hex(_NAME_BYTES)))
@@ -61,19 +62,20 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
         except OSError as error:
             raise CannotListenError(place, error.strerror or str(error)) from error
         stack.push_async_callback(roster.close)
-        stack.callback(roster.shut, _OVER)
+        stack.callback(lambda: roster.shut(_OVER, ended_with))
         at = Endpoint(find_reachable(place.address), port)
         console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
         telling = asyncio.create_task(_tell_agents(spec, roster, console.notice))
         stack.push_async_callback(_end, telling)
-        if spec.is_elastic:
-            return await run(spec, roster)
-        found = await _unless_stopped(gather(spec, joining, roster))
-        await _end(telling)
+        found = spec if spec.is_elastic else await _unless_stopped(gather(spec, joining, roster))
         if isinstance(found, Outcome):
             return found
-        console.notice(describe_agents(found.hosts, spec.size))
-        return await run(found, roster)
+        if not spec.is_elastic:
+            await _end(telling)
+            console.notice(describe_agents(found.hosts, spec.size))
+        outcome = await run(found, roster)
+        ended_with = outcome.exit_code
+        return outcome
 
 
 async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
@@ -156,12 +158,16 @@ async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobS
     """Wait for the hosts, or for a signal: then nothing has begun."""
     stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def end(code: int, reason: str) -> None:
+    def end(outcome: Outcome) -> None:
         if not stopped.done():
-            stopped.set_result(stop(code, reason))
+            stopped.set_result(outcome)
 
     gathered = asyncio.create_task(gathering)
-    with answer_signals(end, lambda: os.kill(os.getpid(), signal.SIGSTOP)):
+    with answer_signals(
+        lambda code, reason: end(stop(code, reason)),
+        lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        lambda: end(end_as_noticed()),
+    ):
         either: set[asyncio.Future[Any]] = {gathered, stopped}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not gathered.done():

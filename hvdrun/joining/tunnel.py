@@ -20,10 +20,10 @@ _CHUNK_BYTES = 64 * 1024
 class TunnelEnd:
     """Where it begins; belongs to one event loop.
 
-    knock: opens a connection through the door.
+    knock: opens a connection through the door; a number where that needs none.
     """
 
-    def __init__(self, knock: Callable[[], Awaitable[Channel | None]]) -> None:
+    def __init__(self, knock: Callable[[], Awaitable[Channel | int]]) -> None:
         self._knock = knock
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -56,11 +56,11 @@ class TunnelEnd:
 
     async def _lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection; where it cannot be led on it ends, and the caller tries again."""
-        channel: Channel | None = None
+        channel: Channel | int = 0
         try:
             with suppress(OSError, EOFError, RendezvousError, HvdrunError):
                 channel = await self._knock()
-            if channel is not None:
+            if isinstance(channel, Channel):
                 await _join((reader, writer), channel)
         finally:
             writer.transport.abort()

@@ -12,7 +12,7 @@ import grpc
 from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
-from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, raise_final
+from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 from rendezvous.credentials import SERVER_NAME, Credential
@@ -39,11 +39,19 @@ class AgentClient:
         options = (*OPTIONS, *_liveness(lease_seconds), ("grpc.ssl_target_name_override", SERVER_NAME))
         self._channel = grpc.aio.secure_channel(server, credentials, options=options)
         self._stub = pb_grpc.RendezvousStub(self._channel)
+        self._joining: list[pb.JoinRequest] = []  # the wishes that the server has not heard
+        self._turn = asyncio.Lock()  # to pass them on
 
     async def report(
-        self, number: int, running: Sequence[Worker], ended: Sequence[Exited], limit_seconds: float
+        self,
+        number: int,
+        running: Sequence[Worker],
+        ended: Sequence[Exited],
+        limit_seconds: float,
+        *,
+        is_noticed: bool = False,
     ) -> None:
-        """Report once.
+        """Report once; is_noticed: a stop notice has come to this host.
 
         Raises:
             UnreachableError: no acknowledgement came within the limit.
@@ -54,6 +62,7 @@ class AgentClient:
             number=number,
             running=[wire.encode_worker(worker) for worker in running],
             ended=[wire.encode_exited(event) for event in ended],
+            noticed=is_noticed,
         )
         try:
             await self._stub.Report(report, timeout=limit_seconds)
@@ -62,8 +71,32 @@ class AgentClient:
             raise UnreachableError("the rendezvous server", self._server, str(error.details())) from None
 
     async def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Pass a worker's wish on."""
-        return await self._stub.Join(request, timeout=CALL_SECONDS)
+        """Pass a worker's wish on, in one call with those that came while the last call was under way.
+
+        A host's workers join at the same time, and the server of a large job is busy then: it hears each host twice,
+        not each worker.
+        """
+        self._joining.append(request)
+        try:
+            async with self._turn:
+                if any(wish is request for wish in self._joining):  # else another worker's call has taken it along
+                    await self._pass_on(request)
+        finally:
+            self._joining = [wish for wish in self._joining if wish is not request]
+        return pb.JoinReply()
+
+    async def _pass_on(self, request: pb.JoinRequest) -> None:
+        sent = tuple(self._joining)
+        together = pb.JoinRequest(others=[wish for wish in sent if wish is not request])
+        together.MergeFrom(request)
+        try:
+            await self._stub.Join(together, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            if len(sent) == 1 or may_be_retried(error):
+                raise
+            await self._stub.Join(request, timeout=CALL_SECONDS)  # what is refused may be another worker's
+        else:
+            self._joining = [wish for wish in self._joining if not any(wish is each for each in sent)]
 
     async def open_store(self, request: pb.OpenStoreRequest) -> pb.OpenStoreReply:
         """Pass on where a worker's store listens."""

@@ -26,11 +26,16 @@ def name_socket(path: Path) -> str:
     return f"unix:{quote(os.fsencode(path))}"
 
 
+def may_be_retried(error: grpc.RpcError) -> bool:
+    """Whether the same call may succeed later."""
+    return error.code() in _RETRIED
+
+
 def raise_final(error: grpc.RpcError, where: str) -> None:
     """Raise what no further try can mend.
 
     Raises:
         CallRefusedError: that is what this error says.
     """
-    if error.code() not in _RETRIED:
+    if not may_be_retried(error):
         raise CallRefusedError(where, str(error.details())) from None

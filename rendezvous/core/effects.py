@@ -70,9 +70,21 @@ class OfferResize:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Let the agent of this host go: none of its workers is left, or it was lost. A later Launch needs a new one."""
+    """Let the agent of this host go: none of its workers is left, or it was lost. A later Launch needs a new one.
+
+    is_drained: it was left because of a stop notice, though it may be listed still.
+    """
 
     host: str
+    reason: str
+    is_drained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """A stop notice is heeded: say so; one for the whole job (host None) every agent is told, now and later."""
+
+    host: str | None
     reason: str
 
 
@@ -108,4 +120,4 @@ class Finish:
     outcome: Outcome
 
 
-Effect = Launch | Terminate | Publish | Interrupt | OfferResize | Announce | Refuse | Depart | Dismiss | Finish
+Effect = Launch | Terminate | Publish | Interrupt | OfferResize | Announce | Refuse | Depart | Dismiss | Notify | Finish

@@ -6,15 +6,15 @@ The phases hand over to `handle` what they have no answer of their own for.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rendezvous.core import draining
+from rendezvous.core import draining, stopping
 from rendezvous.core.effects import Depart, Dismiss, Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Declared, Event, Exited, HostsChanged, Lost, Reported, Stopped, Ticked
+from rendezvous.core.events import Declared, Event, Exited, HostsChanged, Lost, Noticed, Reported, Stopped, Ticked
 from rendezvous.core.intent import reconcile
 from rendezvous.core.leases import find_late, find_overdue, silent_hosts, unheard_hosts
 from rendezvous.core.losses import lose_host, lose_late, lose_worker
 from rendezvous.core.model import Host, Worker
-from rendezvous.core.outcome import blame_worker, stop, succeed
+from rendezvous.core.outcome import SIGKILL, TEMPORARY_FAILURE, blame_worker, end_as_noticed, stop, succeed
 from rendezvous.core.publication import chain, move_on
 from rendezvous.core.staffing import find_newcomers, retire
 from rendezvous.core.state import Phase, Standing, State, WorkerRecord
@@ -27,6 +27,8 @@ def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return end_worker(state, event)
         case Lost(host, reason):
             return end_host(state, host, reason)
+        case Noticed(host):
+            return stopping.heed(state, host)
         case Stopped(code, reason, at_once):
             return draining.enter(state, stop(code, reason), at_once=at_once)
         case Ticked():
@@ -54,6 +56,11 @@ def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     """What time alone brings about: leases run out; in an elastic job slots open again, and newcomers may be late."""
     if silent := silent_hosts(state):
         return end_host(state, silent[0], f"its agent was silent for {state.policy.lease_seconds:g} s (--lease)")
+    if state.drained or state.stops_at is not None:
+        phase = state.phase
+        state, effects = stopping.pass_time(state)
+        if effects or state.phase is not phase:
+            return state, effects
     if not state.policy.is_elastic:
         return state, ()
     for host in unheard_hosts(state):
@@ -73,12 +80,12 @@ def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
         standing=Standing.ENDED,
         returncode=event.returncode,
         report=None,
-        is_done=not is_left and event.returncode == 0,
+        is_done=not is_left and state.ends_well(event.returncode),
     )
     ended = state.with_records([record])
-    if is_left or (event.returncode == 0 and not state.is_member(former)):
+    if is_left or (record.is_done and not state.is_member(former)):
         return _settle(ended)
-    if event.returncode == 0:
+    if record.is_done:
         return _end_well(ended, event.worker)
     outcome = blame_worker(event, state.rank_of(event.worker))
     return lose_worker(ended, former, outcome, cannot_start=event.cannot_start)
@@ -108,7 +115,10 @@ def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 def _finish(state: State) -> tuple[State, tuple[Effect, ...]]:
     """All have ended; one's success does not hide another's failure, where the others have not made it good."""
-    return draining.finish(state, (state.cause if state.number else None) or succeed())
+    if state.cause is not None and state.number:
+        return draining.finish(state, state.cause)
+    has_stopped = any(record.is_done and record.returncode == TEMPORARY_FAILURE for record in state.workers.values())
+    return draining.finish(state, end_as_noticed() if has_stopped else succeed())
 
 
 def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
@@ -120,29 +130,33 @@ def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:
 
 
 def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
-    """A host is gone with its workers; one whose workers had ended is no loss."""
+    """A host is gone with its workers; one whose workers had ended, or were leaving a drained one, is no loss."""
     if host not in state.hosts:
         return state, ()
-    if any(record.standing is not Standing.ENDED for record in state.on(host)):
+    is_drained = host in state.drained
+    gone = {Standing.ENDED, Standing.LEAVING} if is_drained else {Standing.ENDED}
+    if any(record.standing not in gone for record in state.on(host)):
         return lose_host(state, host, reason)
     if not state.policy.is_elastic:
         return state, ()
-    return state.without_host(host), (Dismiss(host, f"host {host} was lost: {reason}"),)
+    left = state.with_host_ended(host, -SIGKILL).without_host(host)
+    return left, (Dismiss(host, f"host {host} was lost: {reason}", is_drained),)
 
 
 def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...]]:
     """Once a worker has ended, no generation of all workers can be formed any more: say so to those that wait."""
-    refusal = state.refusal or _explain_refusal(state, f"rank {state.rank_of(gone)} ({gone})")
+    refusal = state.refusal or _explain_refusal(state, gone)
     state = replace(state, refusal=refusal)
     return refuse(state, state.standing(Standing.WAITING) if state.waiting else (), refusal)
 
 
-def _explain_refusal(state: State, gone: str) -> str:
+def _explain_refusal(state: State, gone: Worker) -> str:
     """In an elastic job those that train come back for another generation without having called `init()` again."""
+    name = f"rank {state.rank_of(gone)} ({gone})"
     if state.policy.is_elastic and state.number:
-        left = f"{gone} has left (exit code 0), and nobody takes its place"
+        left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and nobody takes its place"
         return left if state.cause is None else f"{state.cause.reason}; {left}"
-    return f"{gone} has ended and will not take part; every worker must call hvd.init() as often as the others"
+    return f"{name} has ended and will not take part; every worker must call hvd.init() as often as the others"
 
 
 def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:

@@ -86,6 +86,13 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Noticed:
+    """A stop notice has come: this host, or (None) the whole job, is to end soon."""
+
+    host: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Somebody asked the job to end; `at_once` leaves its workers no time."""
 
@@ -101,4 +108,4 @@ class Ticked:
     now: float
 
 
-Event = HostsChanged | Begun | Reported | Joined | Declared | StoreOpened | Exited | Lost | Stopped | Ticked
+Event = HostsChanged | Begun | Reported | Joined | Declared | StoreOpened | Exited | Lost | Noticed | Stopped | Ticked

@@ -20,7 +20,7 @@ def offer_resize(state: State) -> tuple[State, tuple[Effect, ...]]:
     generation = state.generation
     if generation is None or state.phase is not Phase.RUNNING or not state.policy.is_elastic:
         return state, ()
-    if state.refusal is not None or not state.may_form_anew:
+    if state.refusal is not None or state.stops_at is not None or not state.may_form_anew:
         return state, ()
     survivors = state.survivors()
     if not all(record.has_state for record in survivors):

@@ -29,9 +29,10 @@ def lose_worker(
     state = replace(state, failures=state.failures + 1)
     if not _may_go_on(state):
         return _end(state, outcome)
-    most = state.policy.recovery.failures_per_slot
-    blamed = blame_slot(state, former.worker.slot, most) if cannot_start else blame_worker_lost(state, former)
-    return _go_on(blamed, [former], outcome)
+    if former.worker.slot.host not in state.drained:
+        most = state.policy.recovery.failures_per_slot
+        state = blame_slot(state, former.worker.slot, most) if cannot_start else blame_worker_lost(state, former)
+    return _go_on(state, [former], outcome)
 
 
 def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect, ...]]:
@@ -43,7 +44,8 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
         if state.outcome is not None:
             return state, effects
         return state.without_host(host), (Dismiss(host, outcome.reason), *effects)
-    blame = state.blame.close_host(host, state.clock, state.policy.recovery)
+    is_expected = host in state.drained
+    blame = state.blame if is_expected else state.blame.close_host(host, state.clock, state.policy.recovery)
     state = replace(state.with_host_ended(host, -SIGKILL).without_host(host), failures=state.failures + 1, blame=blame)
     state, effects = _go_on(state, former, outcome)
     return state, (Dismiss(host, outcome.reason), *effects)

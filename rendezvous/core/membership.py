@@ -24,9 +24,10 @@ and tick into an event, and carries out the effects; nothing here waits, knows t
                members take at the same commit.
 - reforming.py a generation was interrupted: each survivor tells what is pending on it, and `verdict.decide` says what
                all of them do: go on where they stand, return to the last commit, or end. With too few left they wait.
-- endings.py   what these have in common: exits, lost hosts, other hosts, time. Once a member has ended well there is no
-               further generation: those that wait, and those that join later, are refused. If another fails, that
-               is how the job ends, once the others have come to their own ends: they may be past their training.
+- endings.py   what these have in common: exits, lost hosts, other hosts, stop notices (stopping.py), orders, time. Once
+               a member has ended well there is no further generation: those that wait, and those that join later, are
+               refused. If another fails, that is how the job ends, once the others have come to their own ends: they
+               may be past their training.
 - draining.py  the outcome is decided by the first cause and never changes; whoever is left is ended.
 - finished.py  late messages change nothing.
 

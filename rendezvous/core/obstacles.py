@@ -27,7 +27,8 @@ def find_done(survivors: Survivors) -> tuple[Done, ...]:
     for rank, operation in survivors.list_pending():
         if operation.number:
             if _is_committed(survivors, operation):
-                found[Done(operation.ranks, operation.number)] = None
+                answer = survivors.find_answer(rank, operation)
+                found[Done(operation.ranks, operation.number, answer=answer)] = None
         elif _is_passed(survivors, rank, operation):
             found[Done(operation.ranks, 0, operation.name)] = None
         elif answer := survivors.find_answer(rank, operation):

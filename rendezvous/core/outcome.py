@@ -93,6 +93,19 @@ def stop(code: int, reason: str) -> Outcome:
     return Outcome(code, Cause.STOPPED, reason)
 
 
+def end_as_noticed() -> Outcome:
+    """A stop notice came for the job, and its workers have saved what they need: it may go on another time."""
+    reason = f"the job has ended, as its stop notice asked (exit code {TEMPORARY_FAILURE}): start it again to go on"
+    return Outcome(TEMPORARY_FAILURE, Cause.STOPPED, reason)
+
+
+def overrun_notice(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
+    """The workers have not ended in time after a stop notice, and are ended as by SIGTERM."""
+    since = f"{limit_seconds:g} s (--grace) after the stop notice"
+    reason = f"rank {rank} ({worker}) had not ended {since}; a script learns of one by hvd.stopping()"
+    return Outcome(SIGNAL_OFFSET + SIGTERM, Cause.STOPPED, reason)
+
+
 def fail_to_report(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
     """A survivor has not reported in time, after an interruption or a resize, and was given up."""
     reason = f"rank {rank} ({worker}) did not join the others again within {limit_seconds:g} s"

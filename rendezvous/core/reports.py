@@ -98,7 +98,8 @@ class Done:
     ranks: the members of its process set, by their ranks in the old generation.
     number: of the commit round; 0 for all else.
     name: as it travels; "" for a commit round.
-    answer: what the sequencer has answered to those who have done it; b"" for a commit round or a barrier.
+    answer: what the sequencer has answered to those who have done it; b"" for a barrier. Of a commit round, what those
+        who have done it tell of it: that a stop notice had come before.
     """
 
     ranks: tuple[int, ...]

@@ -23,7 +23,7 @@ _JOINED = frozenset({Standing.WAITING, Standing.READY, Standing.MEMBER})
 
 def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Retire who is wanted no more, dismiss agents without workers, and launch where there is room."""
-    if state.outcome is not None or state.refusal is not None:
+    if state.outcome is not None or state.refusal is not None or state.stops_at is not None:
         return state, ()
     if not state.policy.is_elastic and state.workers:
         return state, ()  # the placement of a static job is fixed
@@ -75,7 +75,11 @@ def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
 def explain_removal(state: State, slot: Slot) -> str:
     """Why a slot cannot be used any more, in one sentence."""
     is_listed = slot.host in state.slots
-    return f"host {slot.host} offers fewer slots now" if is_listed else f"host {slot.host} is no longer listed"
+    return f"host {slot.host} offers fewer slots now" if is_listed else _explain_absence(state, slot.host)
+
+
+def _explain_absence(state: State, host: str) -> str:
+    return f"host {host} got a stop notice" if host in state.drained else f"host {host} is no longer listed"
 
 
 def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -83,7 +87,7 @@ def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
     for host in tuple(state.hosts):
         if host not in state.slots and all(record.standing is Standing.ENDED for record in state.on(host)):
             state = state.without_host(host)
-            effects.append(Dismiss(host, f"host {host} is no longer listed"))
+            effects.append(Dismiss(host, _explain_absence(state, host), is_drained=host in state.drained))
     return state, tuple(effects)
 
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from rendezvous.core.blame import Blame
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Outcome
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.repetition import Repetition
 from rendezvous.core.reports import Decision, Verdict
@@ -49,7 +49,10 @@ class Offer:
 class State:
     """One job's membership.
 
-    offered: the hosts that the job may use now, and slots: how many each of them has.
+    listed: the hosts that the job was given, and offered: those of them that it may use now.
+    slots: how many each of these has.
+    drained: hosts that have got a stop notice, and when they go away, on the job's own clock.
+    stops_at: when the whole job has to have ended, because of a stop notice; None while there is none.
     hosts: those in use, each with all slots that ever had a worker.
     workers: one record for each slot that ever had a worker, also on hosts that are not in use any more.
     last_heard: when the agent of each host in use last reported, or when it was begun; None before it has.
@@ -70,7 +73,10 @@ class State:
     phase: Phase = Phase.FORMING
     now: float = 0.0
     started: float | None = None
+    listed: tuple[Host, ...] = ()
     offered: tuple[Host, ...] = ()
+    drained: Mapping[str, float] = field(default_factory=dict)
+    stops_at: float | None = None
     slots: Mapping[str, int] = field(default_factory=dict)
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
@@ -168,9 +174,22 @@ class State:
         """The rank of the worker's slot in the newest generation, before the first by placement."""
         return self.workers[worker.slot].assignment.rank
 
+    def ends_well(self, returncode: int) -> bool:
+        """A worker that ends so has not failed."""
+        return returncode == 0 or (self.stops_at is not None and returncode == TEMPORARY_FAILURE)
+
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
-        """The state in which the job may use these hosts."""
-        return replace(self, offered=hosts, slots={host.name: host.slots for host in hosts}, is_settled=False)
+        """The state in which the job may use these hosts, but for those that are drained."""
+        names = {host.name for host in hosts}
+        return replace(self, listed=hosts).with_drained(
+            {host: when for host, when in self.drained.items() if host in names or host in self.hosts}
+        )
+
+    def with_drained(self, drained: Mapping[str, float]) -> Self:
+        """The state in which these hosts have got a stop notice."""
+        offered = tuple(host for host in self.listed if host.name not in drained)
+        slots = {host.name: host.slots for host in offered}
+        return replace(self, drained=drained, offered=offered, slots=slots, is_settled=False)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in place of their slots' former ones; the counts follow."""

@@ -1,8 +1,9 @@
 """Messages of membership: workers, assignments, endpoints, ends, and what members are told."""
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.core.events import Exited
+from rendezvous.core.events import Exited, Joined
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
+from rendezvous.core.reports import Report
 from rendezvous.errors import WireError
 from rendezvous.notices import (
     KEY_BYTES,
@@ -16,7 +17,7 @@ from rendezvous.notices import (
     SequencerOpened,
     StoreOpened,
 )
-from rendezvous.wire.reports import decode_verdict, encode_verdict
+from rendezvous.wire.reports import decode_report, decode_verdict, encode_verdict
 from rendezvous.wire.text import encode_text
 
 _LAST_PORT = 65_535
@@ -32,6 +33,12 @@ def decode_worker(message: pb.WorkerId) -> Worker:
     if not message.host or not message.incarnation:
         raise WireError("a worker without host or incarnation")
     return Worker(Slot(message.host, message.slot), message.incarnation)
+
+
+def decode_join(message: pb.JoinRequest) -> Joined:
+    """A worker's wish to join, as the core is told; without those that came with it."""
+    report = decode_report(message.report) if message.HasField("report") else Report()
+    return Joined(decode_worker(message.worker), message.after, report)
 
 
 def encode_assignment(assignment: Assignment) -> pb.Assignment:

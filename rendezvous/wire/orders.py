@@ -8,7 +8,7 @@ from protos import rendezvous_pb2 as pb
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
-from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Wait
+from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
 from rendezvous.wire.frames import frame
 from rendezvous.wire.membership import (
     decode_assignment,
@@ -21,7 +21,7 @@ from rendezvous.wire.membership import (
 from rendezvous.wire.text import encode_text
 
 
-def encode_order(order: Order) -> bytes:
+def encode_order(order: Order) -> bytes:  # noqa: C901 - one case for each kind of order
     """One framed order."""
     match order:
         case Begin():
@@ -38,8 +38,10 @@ def encode_order(order: Order) -> bytes:
                 worker=named, grace_seconds=grace_seconds, reason=encode_text(reason), signal=number
             )
             message = pb.Order(terminate=terminate)
-        case Release():
-            message = pb.Order(release=pb.Release())
+        case Release(exit_code):
+            message = pb.Order(release=pb.Release(exit_code=exit_code))
+        case Stop():
+            message = pb.Order(stop=pb.Stop())
         case Hold(held):
             message = pb.Order(hold=pb.Hold(held=held))
         case Input(data):
@@ -73,7 +75,9 @@ def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind o
             worker = decode_worker(terminate.worker)
             return Terminate(worker, terminate.grace_seconds, terminate.reason, signal=terminate.signal)
         case "release":
-            return Release()
+            return Release(message.release.exit_code)
+        case "stop":
+            return Stop()
         case "hold":
             return Hold(message.hold.held)
         case "input":

@@ -1,6 +1,7 @@
 """Messages of what survivors report, and of the verdict on it."""
 
 from functools import lru_cache
+from itertools import chain, pairwise
 
 from protos import rendezvous_pb2 as pb
 from rendezvous.core.reports import (
@@ -69,9 +70,9 @@ def encode_verdict(verdict: Verdict) -> pb.Verdict:
     """The message of a verdict."""
     return pb.Verdict(
         decision=_DECISIONS[verdict.decision],
-        survivors=verdict.survivors,
+        survivors=_encode_runs(verdict.survivors),
         done=[
-            pb.Done(ranks=done.ranks, number=done.number, name=encode_text(done.name), answer=done.answer)
+            pb.Done(ranks=_encode_runs(done.ranks), number=done.number, name=encode_text(done.name), answer=done.answer)
             for done in verdict.done
         ],
         removed_only=verdict.removed_only,
@@ -85,8 +86,8 @@ def decode_verdict(message: pb.Verdict) -> Verdict:
         raise WireError(f"a decision of kind {message.decision}")
     return Verdict(
         decision=_DECISIONS_BY_NUMBER[message.decision],
-        survivors=tuple(message.survivors),
-        done=tuple(Done(tuple(done.ranks), done.number, done.name, done.answer) for done in message.done),
+        survivors=_decode_runs(tuple(message.survivors)),
+        done=tuple(Done(_decode_runs(tuple(done.ranks)), done.number, done.name, done.answer) for done in message.done),
         removed_only=message.removed_only,
         reason=message.reason,
     )
@@ -153,6 +154,21 @@ def _decode_ranks(message: pb.OperationState) -> tuple[int, ...]:
 def _first(count: int) -> tuple[int, ...]:
     """One and the same tuple for the thousands of operations of a report."""
     return tuple(range(count))
+
+
+@lru_cache(maxsize=8)
+def _encode_runs(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The first rank and the length of each run of consecutive ranks: every host is told all survivors of a loss."""
+    starts = [place for place, rank in enumerate(ranks) if not place or rank != ranks[place - 1] + 1]
+    return tuple(chain.from_iterable((ranks[start], end - start) for start, end in pairwise([*starts, len(ranks)])))
+
+
+@lru_cache(maxsize=8)
+def _decode_runs(runs: tuple[int, ...]) -> tuple[int, ...]:
+    if len(runs) % 2 or sum(runs[1::2]) > _MOST_RANKS:
+        raise WireError(f"runs of ranks that are none: {len(runs)} numbers")
+    pairs = zip(runs[::2], runs[1::2], strict=True)
+    return tuple(chain.from_iterable(range(first, first + count) for first, count in pairs))
 
 
 def _check(message: pb.OperationState) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from configparser import ConfigParser
 from email import message_from_bytes
 from email.message import Message
 
@@ -45,6 +46,15 @@ def test_every_package_tells_type_checkers_that_it_is_typed(wheel: dict[str, byt
 
 def test_the_contract_of_the_wire_is_in_the_wheel(wheel: dict[str, bytes]) -> None:
     assert {"protos/rendezvous.proto", "protos/rendezvous_pb2.pyi", "protos/rendezvous_pb2_grpc.pyi"} <= wheel.keys()
+
+
+def test_the_only_program_is_hvdrun_so_that_pip_overwrites_no_horovodrun(wheel: dict[str, bytes]) -> None:
+    (text,) = (content.decode() for name, content in wheel.items() if name.endswith(".dist-info/entry_points.txt"))
+    points = ConfigParser()
+    points.read_string(text)
+    assert dict(points["console_scripts"]) == {"hvdrun": "hvdrun.__main__:main"}
+    assert "gui_scripts" not in points
+    assert [name for name in wheel if ".data/" in name] == []  # where scripts that are files would be
 
 
 def test_the_licence_is_in_the_wheel(wheel: dict[str, bytes]) -> None:

@@ -135,6 +135,9 @@ class ThreadExecutor:
         """As the true one."""
         self.run(Commit(among))
 
+    def note_step(self, process_set: int, index: int) -> None:
+        """No stop notice ever comes."""
+
     def progress(self) -> None:
         """Nothing is to be done: answers come by themselves."""
 

@@ -238,6 +238,11 @@ class Ordering:
         self._joined.clear()
         return [Failure(f"rank {rank} {how}")]
 
+    @property
+    def next_index(self) -> int:
+        """Of the next release."""
+        return self._next_index
+
     def find_pending(self) -> list[Pending]:
         """What was asked and not answered, oldest first."""
         return [

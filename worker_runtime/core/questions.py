@@ -146,7 +146,14 @@ class Restart:
     """All ranks were out of step and are refused what they wait for: what each has counted by itself begins anew."""
 
 
-Answer = Release | Refusal | Failure | Wanted | Restart
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """A stop notice has come for the job, before the release of this index: all learn of it at the same place."""
+
+    index: int
+
+
+Answer = Release | Refusal | Failure | Wanted | Restart | Stopping
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:

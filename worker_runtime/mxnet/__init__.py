@@ -79,6 +79,7 @@ from worker_runtime.mxnet.trainer import DistributedTrainer
 if TYPE_CHECKING:
     from worker_runtime.mxnet.loaders import split_data
     from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate
+    from worker_runtime.stopping import stopping
 else:
 
     def __getattr__(name: str) -> object:
@@ -93,6 +94,7 @@ _LATE = {
     "prepare": "worker_runtime.mxnet.preparation",
     "scale_learning_rate": "worker_runtime.mxnet.preparation",
     "split_data": "worker_runtime.mxnet.loaders",
+    "stopping": "worker_runtime.stopping",
 }
 
 __all__ = [
@@ -164,5 +166,6 @@ __all__ = [
     "split_data",
     "start_timeline",
     "stop_timeline",
+    "stopping",
     "synchronize",
 ]

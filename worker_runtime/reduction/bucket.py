@@ -47,6 +47,12 @@ class Bucket(ABC):
         """Of the operation, when it was asked for in this step."""
         return self._handle
 
+    @property
+    def index(self) -> int:
+        """Of the operation's release in this step; -1 before it."""
+        terms = None if self._handle is None else self._handle.terms
+        return -1 if terms is None else terms.index
+
     def ask(self, seat: Seat, *, at_once: bool = False, is_awaited: bool = False, remark: str = "") -> None:
         """Ask for the operation; all gradients have been taken.
 

@@ -51,6 +51,7 @@ class DeltaReducer:
         self._executor: Executor | None = None
         self._generation = 0
         self._seat: Seat | None = None
+        self._index = -1  # of the release of this step's operation
         self._enter()
         self._roster.update(1)
 
@@ -137,7 +138,7 @@ class DeltaReducer:
                     self._check.ask(seat)
                     self._check.finish()
                 combined = self._combine(seat, deltas)
-                seat.commit()
+                seat.commit(self._index)
             except StepRevokedError:
                 continue
             return combined
@@ -175,7 +176,10 @@ class DeltaReducer:
 
     def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
-        return seat.executor.run(operation)
+        handle = seat.executor.submit(operation, is_awaited=True)
+        results = handle.wait()
+        self._index = -1 if handle.terms is None else handle.terms.index
+        return results
 
 
 @torch.no_grad()

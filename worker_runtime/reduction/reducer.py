@@ -376,7 +376,7 @@ class GradientReducer:
                 self._check.finish()
             for bucket in self._buckets:
                 bucket.give()
-            seat.commit()
+            seat.commit(max((bucket.index for bucket in self._buckets), default=-1))
         has_changed, survey = self._has_changed, self._survey
         self._has_changed = False
         self._end_step()

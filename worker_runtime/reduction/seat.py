@@ -83,14 +83,19 @@ class Seat:
         members = self.executor.find_members(self.members.number, "DistributedOptimizer")
         return replace(self, members=members) if members.size > 1 else None
 
-    def commit(self) -> None:
-        """In a job that outlives its workers: wait until all ranks have this step's results.
+    def commit(self, index: int) -> None:
+        """The step is complete; in a job that outlives its workers: wait until all ranks have its results.
+
+        Args:
+            index: of the step's last release.
 
         Raises:
             StepRevokedError: a rank was lost before; the step is to be run again.
         """
         if self.is_elastic:
             self.executor.commit(self.members)
+        else:
+            self.executor.note_step(self.members.number, index)
 
 
 def commit_alone(executor: Executor, find_set: Callable[[], int]) -> None:

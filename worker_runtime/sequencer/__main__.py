@@ -1,8 +1,9 @@
 """`python -m worker_runtime.sequencer ADDRESS`: fixes the order of the collectives of the generations it is told of.
 
-It binds ADDRESS on a free port, writes `{"port": N}` and a line feed on standard output, and reads activations from
-standard input, one a line: `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`. It ends with code 0 at the
-end of standard input, since its owner has gone then; with 1 when it cannot serve, and says why on standard error.
+It binds ADDRESS on a free port, writes `{"port": N}` and a line feed on standard output, and reads orders from standard
+input, one a line: an activation, `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`, or `stop`: a stop
+notice has come for the job. It ends with code 0 at the end of standard input, since its owner has gone then; with 1
+when it cannot serve, and says why on standard error.
 """
 
 import gc
@@ -26,7 +27,8 @@ _GARBAGE = 50_000  # objects that are made before the garbage collector looks: h
 def main() -> int:
     """Serve until the owner has gone; the process's exit code."""
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is for the owner, who ends this
+    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, and stop notices, are for the owner
+        signal.signal(number, signal.SIG_IGN)
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
         _complain("one argument was expected: the address to listen on")
         return 2

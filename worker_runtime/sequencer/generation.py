@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from worker_runtime.core.ordering import IllegalQuestionError, Ordering, Pending
-from worker_runtime.core.questions import Answer, Failure, Kind, Refusal, Release, Signature
+from worker_runtime.core.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.core.stalls import describe_stall, describe_stall_limit
 from worker_runtime.farewell import Farewell
 from worker_runtime.mentions import Mention
@@ -66,6 +66,7 @@ class Generation:
         self._signatures: dict[Signature, Signature] = {}
         self._answers: list[tuple[Answer, list[Entry]]] = []  # with the questions that they answer, for `settle`
         self._failure = ""
+        self._stopping: Stopping | None = None  # once a stop notice has come
 
     def may_come(self, rank: int) -> bool:
         """Whether a connection may prove to be of this rank; each comes once."""
@@ -78,6 +79,8 @@ class Generation:
         connection.watch(partial(self._serve, member))
         try:
             connection.send(proof)
+            if self._stopping is not None:
+                self._note([self._stopping])  # again, to all: one that knows it learns nothing new
             if self._failure:
                 member.put(Frame.FAILURE, self._failure.encode())
                 member.flush()
@@ -97,6 +100,12 @@ class Generation:
                 continue
             for rank in ranks:
                 self._flush(rank)
+
+    def stop(self) -> None:
+        """A stop notice has come for the job: what is released from now on comes after it, on all ranks."""
+        if self._stopping is None:
+            self._stopping = Stopping(self._ordering.next_index)
+            self._note([self._stopping])
 
     def find_due(self) -> float | None:
         """When `check_stalls` has something to do, by the monotonic clock; None for never."""

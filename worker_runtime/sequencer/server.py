@@ -45,7 +45,7 @@ class Server:
         """Serve until the owner has gone.
 
         Raises:
-            OrderError: the owner has sent something else than activations.
+            OrderError: the owner has sent something else than orders.
         """
         try:
             self._watch_orders()
@@ -74,6 +74,8 @@ class Server:
             activation = self._orders.read()
             if activation is not None:
                 self._activate(activation)
+            if self._orders.is_stopping and self._generation is not None:
+                self._generation.stop()
         now = time.monotonic()
         if self._is_called:
             self._is_called = False

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from worker_runtime.core.questions import Failure, Refusal, Restart, Wanted
+from worker_runtime.core.questions import Failure, Refusal, Restart, Stopping, Wanted
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.member import Member
 from worker_runtime.sequencer.payloads import Entry
-from worker_runtime.wire import Frame, encode_numbered
+from worker_runtime.wire import Frame, encode_index, encode_numbered
 
 
 def tell(
-    answer: Refusal | Failure | Wanted | Restart, asked: Sequence[Entry], members: Mapping[int, Member]
+    answer: Refusal | Failure | Wanted | Restart | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
 ) -> Iterator[tuple[int, Frame, bytes]]:
     """The ranks that are told of an answer, and what: a frame's type and body.
 
@@ -27,5 +27,8 @@ def tell(
             yield answer.rank, Frame.WANTED, Mention(answer.process_set, answer.name, answer.note).encode()
         case Restart():
             yield from ((rank, Frame.RESTART, b"") for rank, member in members.items() if not member.has_left)
+        case Stopping(index):
+            body = encode_index(index)
+            yield from ((rank, Frame.STOPPING, body) for rank, member in members.items() if not member.has_left)
         case Failure():
             yield from ((rank, Frame.FAILURE, answer.reason.encode()) for rank in members)

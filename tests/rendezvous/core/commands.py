@@ -11,6 +11,7 @@ from rendezvous.core.events import (
     HostsChanged,
     Joined,
     Lost,
+    Noticed,
     Reported,
     Stopped,
     StoreOpened,
@@ -114,7 +115,7 @@ def parse_pending(text: str, size: int) -> PendingOperation:
 def parse_event(words: list[str], size: int = 0) -> Event:
     """Read a command that tells of an event; size: of the newest generation."""
     match words:
-        case ["begin" | "report" | "lost" | "hosts", *_]:
+        case ["begin" | "report" | "lost" | "hosts" | "notice", *_] if words != ["notice", "job"]:
             return parse_event_of_hosts(words)
         case ["join", worker, after, *report] if after.startswith("after="):
             return Joined(parse_worker(worker), int(after.removeprefix("after=")), parse_report(report, size))
@@ -134,6 +135,8 @@ def parse_event(words: list[str], size: int = 0) -> Event:
         case ["stop", code, reason, *at_once]:
             assert at_once in ([], ["at", "once"]), at_once
             return Stopped(int(code), reason, at_once=bool(at_once))
+        case ["notice", "job"]:
+            return Noticed(None)
         case ["tick", now]:
             return Ticked(float(now))
         case _:
@@ -151,6 +154,8 @@ def parse_event_of_hosts(words: list[str]) -> Event:
         case ["report", host, *running]:
             assert running[:1] in ([], ["running"]), running
             return Reported(host, tuple(parse_worker(worker) for worker in running[1:]))
+        case ["notice", host]:
+            return Noticed(host)
         case ["lost", host, reason]:
             return Lost(host, reason)
         case _:

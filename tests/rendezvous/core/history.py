@@ -12,6 +12,7 @@ from rendezvous.core.events import (
     HostsChanged,
     Joined,
     Lost,
+    Noticed,
     Reported,
     Stopped,
     StoreOpened,
@@ -97,6 +98,8 @@ class Chance:
             Exited(self._anybody(), -9, "it was stopped"),
             Lost(host, "its order channel closed"),
             Stopped(130, "interrupted", at_once=self.random.random() < 0.5),
+            Noticed(self.random.choice([None, host])),
+            Exited(self._anybody(), 75),
         ]
         return self.random.choice(choices)
 
@@ -207,8 +210,14 @@ class ElasticChance:
             world.end(chance.choice(workers), 0)
         elif what < 0.85 and hosts:
             world.lose(chance.choice(hosts))
-        elif what < 0.97:
+        elif what < 0.91:
             world.trouble()
+        elif what < 0.96 and hosts:
+            world.tell(Noticed(chance.choice(hosts)))
+        elif what < 0.97:
+            world.tell(Noticed(None))
+        elif what < 0.985 and workers:
+            world.end(chance.choice(workers), 75)
         else:
             world.tell(Stopped(130, "interrupted", at_once=chance.random() < 0.5))
 

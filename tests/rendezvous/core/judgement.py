@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rendezvous.core.events import Event, Exited, Joined, Lost, Stopped, Ticked
+from rendezvous.core.events import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
@@ -91,8 +91,11 @@ def is_done(operation: PendingOperation, seen: int, known: Report) -> bool:
     )
 
 
-def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
+def explains(outcome: Outcome, event: Event, before: State) -> bool:
     """The outcome that an event has brought about tells of that event."""
+    is_elastic = before.policy.is_elastic
+    if outcome.cause is Cause.STOPPED and not isinstance(event, Stopped):
+        return explains_notice(outcome, event, before)
     if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
         return True
     if is_elastic and outcome.cause is Cause.STATE_LOST:
@@ -117,6 +120,21 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
             return (outcome.cause, outcome.exit_code) in {(Cause.HOST_LOST, 75), (Cause.START_TIMED_OUT, 124)}
         case Joined():
             return (outcome.cause, outcome.exit_code) in {(Cause.NOT_RECOVERED, 75), (Cause.FAILS_AGAIN, 1)}
+        case _:
+            return False
+
+
+def explains_notice(outcome: Outcome, event: Event, before: State) -> bool:
+    """A stop notice, and no order, has brought this outcome about."""
+    match event:
+        case Ticked(now):
+            leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
+            return outcome.exit_code == 143 and now > min(leaves_by)
+        case Exited(worker, returncode):
+            ends = {r.returncode for r in before.workers.values() if r.worker != worker and r.is_done} | {returncode}
+            return outcome.exit_code == 75 and before.stops_at is not None and 75 in ends
+        case Noticed():
+            return outcome.exit_code == 75 and not before.alive()
         case _:
             return False
 

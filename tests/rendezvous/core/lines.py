@@ -12,6 +12,7 @@ from rendezvous.core.effects import (
     Finish,
     Interrupt,
     Launch,
+    Notify,
     OfferResize,
     Publish,
     Refuse,
@@ -52,7 +53,9 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
             return show_effect(effect), "", ""
 
 
-def show_effect(effect: Announce | Depart | Dismiss | Finish | Interrupt | OfferResize | Publish | Refuse) -> str:
+def show_effect(
+    effect: Announce | Depart | Dismiss | Finish | Interrupt | Notify | OfferResize | Publish | Refuse,
+) -> str:
     """An effect in one line; the numbers of a generation's members follow from their slots, and are not shown."""
     match effect:
         case Publish(generation, assignments, reason, verdict):
@@ -70,8 +73,10 @@ def show_effect(effect: Announce | Depart | Dismiss | Finish | Interrupt | Offer
             return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case Dismiss(host, reason):
-            return f"dismiss {host}  ({reason})"
+        case Dismiss(host, reason, is_drained):
+            return f"dismiss {host}{' drained' if is_drained else ''}  ({reason})"
+        case Notify(host, reason):
+            return f"notify {host or 'all'}  ({reason})"
         case Finish(outcome):
             return f"finish {show_outcome(outcome)}"
         case _:

@@ -16,6 +16,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     exit b:1 -9 put down "it was stopped"
     lost b "its order channel closed"
     stop 130 "interrupted" at once
+    notice b        (or `notice job`)
     tick 31
     wait 60         (all agents report meanwhile; only what follows from it is told)
     wait 5 but b    (the agent of b is silent)

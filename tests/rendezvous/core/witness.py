@@ -13,6 +13,7 @@ from rendezvous.core.effects import (
     Finish,
     Interrupt,
     Launch,
+    Notify,
     OfferResize,
     Publish,
     Refuse,
@@ -132,6 +133,8 @@ class Witness:
             case Finish():
                 self._check_end(effect)
                 self.finish = effect
+            case Notify(None):
+                assert self._before.stops_at is None, "the job is told to stop once"
             case Interrupt() | OfferResize() | Dismiss():
                 assert self.policy.is_elastic
                 self._check_recovery(effect)
@@ -149,6 +152,7 @@ class Witness:
         if not self.policy.is_elastic:
             assert assignment == number_members(self.state.placement)[assignment.rank]
         elif worker not in self._launched:
+            assert self.state.stops_at is None, "nobody is launched after a stop notice for the job"
             host = next(host for host in self.state.offered if host.name == worker.slot.host)
             assert worker.slot.index < host.slots, "nobody is launched in a slot that is not offered"
             former = Worker(worker.slot, worker.incarnation - 1)
@@ -167,7 +171,7 @@ class Witness:
         assert len(alive) <= self.policy.max_size, "more workers than the job may have"
 
     def _check_departure(self, depart: Depart) -> None:
-        assert self._exited[depart.worker] == 0, "only a worker that has ended well departs"
+        assert self.state.ends_well(self._exited[depart.worker]), "only a worker that has ended well departs"
         assert self.state.generation is not None
         assert self.state.generation.number == depart.generation
         assert self.state.generation.members[depart.rank] == depart.worker
@@ -263,4 +267,4 @@ class Witness:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
             is_known = outcome == before.cause
-            assert is_known or explains(outcome, event, is_elastic=self.policy.is_elastic), f"{event}: {outcome}"
+            assert is_known or explains(outcome, event, before), f"{event}: {outcome}"

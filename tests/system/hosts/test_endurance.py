@@ -1,9 +1,10 @@
 """The workers on several hosts meet one fault after the other: the training goes on, at nearly the speed that it had.
 
-A fault kills or stops a worker, or cuts a host off for a while. `make nightly` makes one; `make soak` makes 60 in half
-an hour (HVDRUN_SOAK_FAULTS), with eight workers on four hosts, and tells how fast it was, which no test judges. What is
-judged: only those are lost that met a fault, no step is made twice, all are there again in the end, with equal
-parameters and the loss of a training without faults, and nothing is left of anybody.
+A fault kills or stops a worker, or cuts a host off for a while; another training gets stop notices for hosts instead.
+`make nightly` makes one of each; `make soak` makes 60 in half an hour (HVDRUN_SOAK_FAULTS), with eight workers on four
+hosts, and tells how fast it was, which no test judges. What is judged: only those are lost that met a fault, and nobody
+by a notice; no step is made twice, all are there again in the end, with equal parameters and the loss of a training
+without faults, and nothing is left of anybody.
 """
 
 import itertools
@@ -24,8 +25,10 @@ from torch.utils.data import DataLoader
 
 from tests.system.hosts.cluster import BuildCluster
 from tests.system.hosts.endurance import FAULTS, HOSTS, IS_SOAK, LEASE_SECONDS, LIMIT_SECONDS, WORKERS, Endurance, Step
+from tests.system.hosts.roles import find_agents
 from tests.system.recovery_scripts import endure
 from tests.system.telling import tell
+from tests.waiting import wait_until
 
 PERIOD_SECONDS = 30.0 if IS_SOAK else 0.0  # in the first half of each there is one fault, at a random moment
 QUIET_SECONDS = 60.0 if IS_SOAK else 3.0  # before and after
@@ -51,8 +54,19 @@ def cut(endurance: Endurance, chance: random.Random) -> None:
     network.mend()
 
 
-KINDS: Mapping[str, Callable[[Endurance, random.Random], None]] = {"kill": kill, "stop": stop, "cut": cut}
-LOST = {
+def notify(endurance: Endurance, chance: random.Random) -> None:
+    """One host is to end soon; its agent goes, though a long time is left."""
+    host = endurance.cluster[chance.choice(endurance.list_workers())[0]]
+    (agent,) = find_agents(host)
+    os.kill(agent.pid, signal.SIGUSR2)
+    wait_until(lambda: agent.pid not in {other.pid for other in find_agents(host)}, "the agent to be released")
+
+
+Fate = Callable[[Endurance, random.Random], None]
+FAULTY: Mapping[str, Fate] = {"kill": kill, "stop": stop, "cut": cut}
+NOTICED: Mapping[str, Fate] = {"notice": notify}
+SAID = {
+    "notice": r"^hvdrun: host .* got a stop notice: the job goes on without it",
     "kill": r"^hvdrun: rank .* was lost: killed by SIGKILL",
     "stop": r"^hvdrun: rank .* was lost: .* was stopped for longer than the lease",
     "cut": r"^hvdrun: (?:the )?host .* was lost: its agent was silent",
@@ -67,9 +81,9 @@ class Fault:
     at: float
 
 
-def make_faults(endurance: Endurance, chance: random.Random) -> list[Fault]:
+def make_faults(endurance: Endurance, chance: random.Random, fates: Mapping[str, Fate]) -> list[Fault]:
     """One after the other; as many of each kind, in random order."""
-    kinds = list(itertools.islice(itertools.cycle(KINDS), FAULTS))
+    kinds = list(itertools.islice(itertools.cycle(fates), FAULTS))
     chance.shuffle(kinds)
     faults = []
     began = time.monotonic()
@@ -80,7 +94,7 @@ def make_faults(endurance: Endurance, chance: random.Random) -> list[Fault]:
         else:
             endurance.await_all()
         faults.append(Fault(kind, time.monotonic()))
-        KINDS[kind](endurance, chance)
+        fates[kind](endurance, chance)
     return faults
 
 
@@ -126,13 +140,16 @@ def describe(steps: Sequence[Step], faults: Sequence[Fault], quiet_rate: float, 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(PERIOD_SECONDS * FAULTS + 2 * QUIET_SECONDS + 4 * LIMIT_SECONDS)
-def test_training_endures_one_fault_after_the_other(build: BuildCluster, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("fates", [FAULTY, NOTICED], ids=["faults", "notices"])
+def test_training_endures_one_fault_after_the_other(
+    build: BuildCluster, request: pytest.FixtureRequest, fates: Mapping[str, Fate]
+) -> None:
     chance = random.Random(int(os.environ.get("HVDRUN_SOAK_SEED", "1")))  # noqa: S311 - a story, not a secret
     endurance = Endurance(build(HOSTS))
     endurance.await_all()
     quiet = time.monotonic()
     time.sleep(QUIET_SECONDS)  # it is this time that is measured
-    faults = make_faults(endurance, chance)
+    faults = make_faults(endurance, chance, fates)
     if IS_SOAK:
         time.sleep(max(0.0, faults[0].at + PERIOD_SECONDS * FAULTS - time.monotonic()))
     else:
@@ -151,9 +168,9 @@ def test_training_endures_one_fault_after_the_other(build: BuildCluster, request
     assert (size, is_equal) == (str(WORKERS), "1")
     assert [step.number for step in steps] == list(range(1, int(last) + 1))  # each once
     said = endurance.running.stderr.text()
-    lost = Counter({kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in LOST.items()})
-    assert lost == Counter(fault.kind for fault in faults), said
-    assert len(re.findall("^hvdrun: .* was lost: ", said, re.MULTILINE)) == len(faults), said
+    met = Counter({kind: len(re.findall(pattern, said, re.MULTILINE)) for kind, pattern in SAID.items()})
+    assert met == Counter(fault.kind for fault in faults), said
+    assert len(re.findall("^hvdrun: .* was lost: ", said, re.MULTILINE)) == sum(met[kind] for kind in FAULTY), said
     if IS_SOAK:
         assert float(loss) == pytest.approx(train_alone(int(last)), rel=LOSS_TOLERANCE)
     else:  # it has not settled after so few steps

@@ -29,6 +29,29 @@ SERVED = [
     for name in MODULES
     if name.rpartition(".")[2] not in UNSERVED
 ]
+# What libraries import from Horovod and use of it, in their own sources at these versions.
+LIBRARIES = {
+    "pytorch-ignite 0.5.3: ignite/distributed/comp_models/horovod.py, ignite/distributed/auto.py": {
+        "horovod": "run",
+        "horovod.torch": "DistributedOptimizer ProcessSet add_process_set allgather allgather_object allreduce "
+        "broadcast broadcast_optimizer_state broadcast_parameters init local_rank local_size rank shutdown size",
+        "horovod.torch.mpi_ops": "Adasum Average Sum",
+    },
+    "pytorch-lightning 1.9.5: strategies/horovod.py, trainer/connectors/accelerator_connector.py": {
+        "horovod.torch": "Average DistributedOptimizer Sum allgather allreduce broadcast_object "
+        "broadcast_optimizer_state broadcast_parameters init join local_rank local_size rank size",
+    },
+    "sockeye 2.3.24: sockeye/horovod_mpi.py, and through it data_io.py, train.py, training.py, utils.py": {
+        "horovod.mxnet": "DistributedTrainer broadcast_parameters init local_rank rank size",
+    },
+}
+USES = [
+    pytest.param(
+        module, names.split(), id=f"{library.partition(':')[0]} {module}", marks=[needs_mxnet] * ("mxnet" in module)
+    )
+    for library, modules in LIBRARIES.items()
+    for module, names in modules.items()
+]
 ASKS = "import horovod; print(horovod.__version__)"
 OURS, THEIRS = "0.28.1", "0.19.5"
 
@@ -62,6 +85,17 @@ def test_all_that_the_runtime_offers_is_offered_under_the_other_name(framework: 
     assert names
     assert names <= set(hvd.__all__)
     assert all(getattr(hvd, name) is getattr(runtime, name) for name in names)
+
+
+@pytest.mark.parametrize(("module", "names"), USES)
+def test_what_libraries_use_of_horovod_is_there(module: str, names: list[str]) -> None:
+    found = import_module(module)
+    assert [name for name in names if not hasattr(found, name)] == []
+
+
+def test_a_runner_of_horovod_before_0_20_is_missing_so_that_ignite_takes_run() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'horovod\.run'$"):
+        import_module("horovod.run.runner")
 
 
 @pytest.mark.parametrize(("framework", "count"), [("torch", 67), pytest.param("mxnet", 48, marks=needs_mxnet)])

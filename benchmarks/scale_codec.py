@@ -1,0 +1,143 @@
+"""The same rendezvous without sockets: every message is encoded and read, and thousands of hosts cost seconds.
+
+Each number of hosts is measured in a process of its own, so that its memory is that of this number alone.
+"""
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from dataclasses import dataclass, field
+
+import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
+
+# isort: split
+import psutil
+
+from protos import rendezvous_pb2 as pb
+from rendezvous import wire
+from rendezvous.authority import Authority
+from rendezvous.core.effects import Effect, Launch, Terminate
+from rendezvous.core.events import HostsChanged, Lost, Ticked
+from rendezvous.core.model import Host, Policy, Slot, Worker
+from rendezvous.core.reports import Report, Wish
+from rendezvous.notices import Interrupted, Notice, Published
+from rendezvous.server import Server
+from rendezvous.wire.reports import encode_report
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one number of hosts has cost.
+
+    seconds: by part of the story.
+    sent, received: bytes of the server's orders and notices, and of what came to it, by part of the story.
+    memory_bytes: what the server's side has grown by, with one follower of each board.
+    """
+
+    hosts: int
+    seconds: dict[str, float] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    received: dict[str, int] = field(default_factory=dict)
+    memory_bytes: int = 0
+
+
+class _Story:
+    """One job from its hosts' names to its second generation, which is formed without one host."""
+
+    def __init__(self, hosts: int, slots: int) -> None:
+        self.figures = Figures(hosts)
+        self._names = [f"host-{number}" for number in range(hosts)]
+        self._slots = slots
+        self._bytes = {"sent": 0, "received": 0}
+        policy = Policy.elastic(slots * (hosts - 1), None, slots * hosts)
+        self._server = Server(policy, self._carry_out, Authority("scale").issue_server())
+        self._followers: dict[str, AsyncGenerator[Notice, None]] = {}
+
+    async def run(self) -> Figures:
+        memory = _read_memory()
+        self._server.tell(Ticked(0.0))
+        names = self._names
+        self._time("hosts are named, workers ordered", self._name_hosts)
+        self._time("agents report", lambda: self._report(names))
+        self._time("workers join, a generation is published", lambda: self._join(names, 0, Report()))
+        await self._time_telling("hosts are told of it", Published)
+        self.figures.memory_bytes = _read_memory() - memory
+        lost, survivors = names[-1], names[:-1]
+        self._time("agents report again", lambda: self._report(names))
+        self._time("a tick of the clock", lambda: self._server.tell(Ticked(1.0)))
+        await self._followers.pop(lost).aclose()
+        self._time("one host is lost", lambda: self._server.tell(Lost(lost, "it was cut off")))
+        await self._time_telling("hosts are told of the loss", Interrupted)
+        report = Report(wish=Wish.CONTINUE)
+        self._time("survivors join, the next is published", lambda: self._join(survivors, 1, report))
+        await self._time_telling("hosts are told of the next", Published)
+        for follower in self._followers.values():
+            await follower.aclose()
+        return self.figures
+
+    def _name_hosts(self) -> None:
+        self._server.tell(HostsChanged(tuple(Host(name, self._slots) for name in self._names)))
+        self._followers = {name: self._server.board(name).follow() for name in self._names}
+
+    def _workers(self, host: str) -> list[Worker]:
+        return [Worker(Slot(host, index), 1) for index in range(self._slots)]
+
+    def _report(self, hosts: Iterable[str]) -> None:
+        number = len(self.figures.seconds) + 1
+        for host in hosts:
+            running = [wire.encode_worker(worker) for worker in self._workers(host)]
+            data = self._send(pb.AgentReport(host=host, number=number, running=running).SerializeToString())
+            self._server.receive(pb.AgentReport.FromString(data))
+
+    def _join(self, hosts: Iterable[str], after: int, report: Report) -> None:
+        """All workers of a host in one call, as its agent passes them on."""
+        told = None if report == Report() else encode_report(report)
+        for host in hosts:
+            first, *others = (
+                pb.JoinRequest(worker=wire.encode_worker(worker), after=after, report=told)
+                for worker in self._workers(host)
+            )
+            first.others.extend(others)
+            received = pb.JoinRequest.FromString(self._send(first.SerializeToString()))
+            for wish in (received, *received.others):
+                self._server.tell(wire.decode_join(wish))
+
+    async def _time_telling(self, part: str, kind: type[Notice]) -> None:
+        began = time.perf_counter()
+        for follower in self._followers.values():
+            while True:
+                data = wire.encode_notice(await anext(follower)).SerializeToString()
+                self._bytes["sent"] += len(data)
+                if isinstance(wire.decode_notice(pb.Notice.FromString(data)), kind):
+                    break
+        self._note(part, began)
+
+    def _time(self, part: str, work: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        work()
+        self._note(part, began)
+
+    def _note(self, part: str, began: float) -> None:
+        self.figures.seconds[part] = time.perf_counter() - began
+        self.figures.sent[part], self.figures.received[part] = self._bytes["sent"], self._bytes["received"]
+        self._bytes = {"sent": 0, "received": 0}
+
+    def _send(self, data: bytes) -> bytes:
+        self._bytes["received"] += len(data)
+        return data
+
+    def _carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, Launch | Terminate):
+            self._bytes["sent"] += len(wire.encode_order(effect))
+
+
+def _read_memory() -> int:
+    gc.collect()
+    return int(psutil.Process(os.getpid()).memory_info().rss)
+
+
+def measure(hosts: int, slots: int) -> Figures:
+    """Tell the story of so many hosts."""
+    return asyncio.run(_Story(hosts, slots).run())

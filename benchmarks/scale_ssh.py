@@ -1,0 +1,84 @@
+"""How long the agents of many hosts take to start over ssh with a slow network: hvdrun's fleet, over a pretended one.
+
+Each way to a host waits for as many round trips as a real one, behind the same gate. They were counted with paramiko,
+OpenSSH and 200 ms between them: connection, versions, keys and authentication are seven, session, command and the
+agent's first words are two; and Python takes its time to start the agent there.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from hvdrun.fleet import Fleet
+from hvdrun.transport.transport import MAX_AT_ONCE
+from rendezvous.orders import Order, Telling
+
+ROUND_TRIP_SECONDS = 0.2
+LOGIN_ROUND_TRIPS = 7  # at most MAX_AT_ONCE hosts at a time
+START_ROUND_TRIPS = 2
+BOOT_SECONDS = 0.4
+
+
+class SlowTransport:
+    """A way to a host that waits, and does nothing else; see `hvdrun.transport.transport.Transport`."""
+
+    def __init__(self, gate: asyncio.Semaphore) -> None:
+        self._gate = gate
+        self._closed = asyncio.Event()
+
+    async def open(self) -> None:
+        """Wait as long as a login and an agent's start take."""
+        async with self._gate:
+            await asyncio.sleep(LOGIN_ROUND_TRIPS * ROUND_TRIP_SECONDS)
+        await asyncio.sleep(START_ROUND_TRIPS * ROUND_TRIP_SECONDS + BOOT_SECONDS)
+
+    def send(self, order: Order) -> None:
+        """Nobody is there."""
+
+    async def tellings(self) -> AsyncIterator[Telling]:
+        """Nothing, until it is closed."""
+        await self._closed.wait()
+        nothing: tuple[Telling, ...] = ()
+        for telling in nothing:
+            yield telling
+
+    async def wait(self) -> str:
+        """See `Transport`."""
+        return "it was closed"
+
+    async def tunnel(self, port: int) -> int:
+        """See `Transport`."""
+        return port
+
+    async def abandon(self) -> None:
+        """See `Transport`."""
+        self._closed.set()
+
+    async def close(self) -> None:
+        """See `Transport`."""
+        self._closed.set()
+
+
+def measure(hosts: int) -> float:
+    """The seconds until so many agents have started."""
+    return asyncio.run(_open(hosts))
+
+
+async def _open(hosts: int) -> float:
+    gate = asyncio.Semaphore(MAX_AT_ONCE)
+    transports = {f"host-{number}": SlowTransport(gate) for number in range(hosts)}
+    fleet = Fleet(transports, _ignore, lambda _host, _how: None, _raise)
+    began = time.monotonic()
+    try:
+        await fleet.open()
+        return time.monotonic() - began
+    finally:
+        await fleet.close()
+
+
+async def _ignore(_: Telling) -> None:
+    """No agent tells anything."""
+
+
+def _raise(error: BaseException) -> None:
+    raise error

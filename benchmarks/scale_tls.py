@@ -1,0 +1,114 @@
+"""The server's side of agents that call over mutual TLS: how long a generation takes, and the news of a lost host."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+from scale_agents import Crowd, Mission, Question, Told
+
+from rendezvous.authority import Authority
+from rendezvous.core.events import Begun, HostsChanged, Lost
+from rendezvous.core.model import Host, Policy
+from rendezvous.file_limit import raise_file_limit
+from rendezvous.server import Server
+
+LOOPBACK = "127.0.0.1"
+_IDLE_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What so many agents have cost; seconds are counted to the last agent that was told.
+
+    join_seconds: from the first connection of all to the generation.
+    loss_seconds: from the loss of a host to the news of it.
+    next_seconds: from the survivors' first wish to the next generation, over connections that stand.
+    server_cpu_seconds, agents_cpu_seconds: of the first.
+    idle_share: the server's part of a processor afterwards, while agents only report.
+    retries: of the first: calls that agents made again.
+    memory_bytes: what the server's process has grown by, connections included.
+    """
+
+    hosts: int
+    workers: int
+    join_seconds: float
+    loss_seconds: float
+    next_seconds: float
+    server_cpu_seconds: float
+    agents_cpu_seconds: float
+    idle_share: float
+    retries: int
+    memory_bytes: int
+
+
+def measure(hosts: int, slots: int, lease_seconds: float, processes: int) -> Figures:
+    """Let so many agents in so many processes join, and lose one of them."""
+    raise_file_limit()
+    policy = Policy.elastic(slots * (hosts - 1), None, slots * hosts, lease_seconds=lease_seconds)
+    return asyncio.run(_measure([f"host-{number}" for number in range(hosts)], slots, policy, processes))
+
+
+async def _measure(names: list[str], slots: int, policy: Policy, processes: int) -> Figures:
+    authority = Authority("scale")
+    async with Server(policy, lambda _: None, authority.issue_server()) as server:
+        address = f"{LOOPBACK}:{await server.open(LOOPBACK)}"
+        missions = [
+            Mission(
+                address,
+                slots,
+                policy.lease_seconds,
+                names[-1],
+                {name: authority.issue_agent(name) for name in names[number::processes]},
+            )
+            for number in range(processes)
+        ]
+        with Crowd(missions) as crowd:
+            await asyncio.to_thread(crowd.await_readiness)
+            server.tell(HostsChanged(tuple(Host(name, slots) for name in names)))
+            for name in names:
+                server.tell(Begun(name))
+            process = psutil.Process()
+            memory, cpu = process.memory_info().rss, time.process_time()
+            join_seconds, told = await _ask(crowd, Question.JOIN)
+            cpu = time.process_time() - cpu
+            memory = process.memory_info().rss - memory
+            idle = await _measure_idle_share()
+            retries = sum(each.retries for each in told)
+            loss_seconds, _ = await _ask(crowd, Question.LISTEN, _lose(server, names[-1]))
+            next_seconds, _ = await _ask(crowd, Question.JOIN_AGAIN)
+    agents_cpu = sum(each.cpu_seconds for each in told)
+    workers = slots * len(names)
+    return Figures(
+        len(names), workers, join_seconds, loss_seconds, next_seconds, cpu, agents_cpu, idle, retries, memory
+    )
+
+
+async def _measure_idle_share() -> float:
+    """What the server takes of a processor when nothing happens but the agents' reports."""
+    before = time.process_time()
+    await asyncio.sleep(_IDLE_SECONDS)
+    return (time.process_time() - before) / _IDLE_SECONDS
+
+
+async def _lose(server: Server, host: str) -> float:
+    """Lose a host when all its others listen; when that was."""
+    await asyncio.sleep(1.0)  # each process has read the question by then; it listens all the time anyway
+    now = time.monotonic()
+    server.tell(Lost(host, "it was cut off"))
+    return now
+
+
+async def _ask(
+    crowd: Crowd, question: Question, cause: Coroutine[Any, Any, float] | None = None
+) -> tuple[float, list[Told]]:
+    """Ask all agents; the seconds from then, or from the cause of what they are told, and their answers."""
+    began = time.monotonic()
+    crowd.ask(question)
+    hearing = asyncio.create_task(asyncio.to_thread(crowd.hear))
+    if cause is not None:
+        began = await cause
+    told = await hearing
+    return max(each.last for each in told) - began, told
