@@ -83,7 +83,7 @@ setup: check-python $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing into .venv what pyproject.toml names, in the versions of constraints.txt: minutes, the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,mxnet,dev,dev-torch]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,mxnet,dev,dev-torch,deploy]'
 	@touch $@
 
 # pip is the last that venv puts there: without it an earlier attempt has failed, and is made anew.

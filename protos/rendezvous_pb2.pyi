@@ -1096,18 +1096,22 @@ class AgentAdmitted(_message.Message):
 
     ADMISSION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
     admission: Global___Admission.ValueType
     reason: _builtins.str
     """one sentence; empty for an agent that is accepted"""
+    exit_code: _builtins.int
+    """what an agent ends with that is not needed"""
     def __init__(
         self,
         *,
         admission: Global___Admission.ValueType = ...,
         reason: _builtins.str = ...,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admission", b"admission", "exit_code", b"exit_code", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1480,12 +1484,17 @@ class Release(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    EXIT_CODE_FIELD_NUMBER: _builtins.int
+    exit_code: _builtins.int
+    """the job's own, for an agent that has come by itself: it ends with it"""
     def __init__(
         self,
+        *,
+        exit_code: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

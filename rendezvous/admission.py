@@ -29,7 +29,12 @@ class Admission(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentAdmitted:
-    """The answer; the reason is a sentence, empty for an agent that is accepted."""
+    """The answer.
+
+    reason: a sentence, empty for an agent that is accepted.
+    exit_code: what an agent ends with that is not needed.
+    """
 
     admission: Admission
     reason: str = ""
+    exit_code: int = 0

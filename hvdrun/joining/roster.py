@@ -15,6 +15,7 @@ from hvdrun.joining.channel import WAITING_SECONDS, Channel
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
+from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.orders import Release
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
@@ -50,6 +51,7 @@ class Roster:
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
         self._full = ""  # why no more agents are needed
+        self._exit_code: int | None = None  # the job's; None while it runs
         self._changed = asyncio.Event()
 
     @property
@@ -85,7 +87,7 @@ class Roster:
                 )
             await asyncio.sleep(0)
         if self._full:
-            return AgentAdmitted(Admission.NOT_NEEDED, self._full)
+            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._find_exit_code(join.host))
         channel.keep_alive(self._proof_seconds)
         self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
@@ -104,12 +106,14 @@ class Roster:
         arrival.channel.keep_alive(max(patience_seconds, self._proof_seconds))
         return arrival.channel
 
-    def shut(self, reason: str) -> None:
+    def shut(self, reason: str, exit_code: int | None = None) -> None:
         """No more agents are needed than those that are in use, or about to be: let the others go.
 
         reason: for these, and for those that come later; a sentence.
+        exit_code: the job's, once it has ended.
         """
         self._full = reason
+        self._exit_code = exit_code
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
         """Let go all agents that the job has not taken, but for these hosts'."""
@@ -117,11 +121,20 @@ class Roster:
             arrival.channel for name, arrival in self._arrivals.items() if not arrival.is_used and name not in keep
         ]
         for channel in leaving:
-            channel.transport.write(wire.encode_order(Release()))
+            channel.transport.write(wire.encode_order(Release(self._exit_code or 0)))
         if leaving:
             await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
         for channel in leaving:
             channel.transport.abort()
+
+    def _find_exit_code(self, host: str) -> int:
+        """What an agent ends with that is not needed.
+
+        One that comes in the place of another, which the job counts on and may have lost, is needed by the next try.
+        """
+        if self._exit_code is not None:
+            return self._exit_code
+        return TEMPORARY_FAILURE if host in self._arrivals else 0
 
     def _limit(self, arrival: _Arrival) -> float:
         """How long the connection of an agent that is gone may stand."""

@@ -27,13 +27,16 @@ def decode_agent_join(data: bytes) -> AgentJoin:
 def encode_agent_admitted(answer: AgentAdmitted) -> bytes:
     """One framed answer."""
     admission = pb.Admission.ValueType(answer.admission)
-    return frame(pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason)).SerializeToString())
+    message = pb.AgentAdmitted(
+        admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code
+    )
+    return frame(message.SerializeToString())
 
 
 def decode_agent_admitted(data: bytes) -> AgentAdmitted:
     """The answer in one frame."""
     try:
         message = pb.AgentAdmitted.FromString(data)
-        return AgentAdmitted(Admission(message.admission), message.reason)
+        return AgentAdmitted(Admission(message.admission), message.reason, message.exit_code)
     except (DecodeError, ValueError) as error:
         raise WireError(f"{len(data)} bytes that answer nothing") from error
