@@ -1,6 +1,6 @@
 """What the container files promise: pinned bases and packages, no root, hvdrun as the command.
 
-The file for CUDA is never built. Long lines are joined first, as a build does. Each rule is shown a file that breaks it.
+The file for CUDA is never built. Each rule is shown a file that breaks it.
 """
 
 import re
