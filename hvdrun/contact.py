@@ -118,10 +118,13 @@ class Contact:
         elif patience_seconds is not None:
             self.send(Wait(None if held else patience_seconds))
 
-    def release(self) -> None:
-        """Let the agent go; its end is no loss any more."""
+    def release(self, exit_code: int) -> None:
+        """Let the agent go; its end is no loss any more.
+
+        exit_code: what it ends with, if it has come by itself.
+        """
         self._is_released = True
-        self.send(Release())
+        self.send(Release(exit_code))
 
     def abandon(self) -> None:
         """Give the agent up, without waiting; its end is no loss any more."""

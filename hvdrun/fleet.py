@@ -9,6 +9,7 @@ from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Worker
+from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait
 
 RELEASE_SECONDS = 10.0  # more than a released agent needs to clear away
@@ -145,18 +146,20 @@ class Fleet:
     def retire(self, host: str) -> None:
         """Let the agent of a host go that the job leaves, without waiting; another may be started there."""
         contact = self._contacts.pop(host)
-        contact.release()
+        contact.release(TEMPORARY_FAILURE)
         self._close_later(contact, self._let_go(contact))
 
-    async def release(self, is_lost: Callable[[str], bool] = lambda _: False) -> None:
+    async def release(self, is_lost: Callable[[str], bool] = lambda _: False, exit_code: int = 0) -> None:
         """Let all agents go, and return when what their workers have written has been shown.
+
+        exit_code: the job's.
 
         A reader that pauses is waited for; an agent that stays silent is not, beyond RELEASE_SECONDS; and a host that
         is lost is abandoned.
         """
         contacts = tuple(self._contacts.values())
         for contact in contacts:
-            contact.release()
+            contact.release(exit_code)
         await _drain(contacts, is_lost)
 
     async def close(self) -> None:

@@ -129,7 +129,8 @@ class Job:
             stack.callback(self._start_line.close)
             await self._unless_decided(self._find_hosts(opening, authority))
             outcome = await self._outcome
-            await self._unless_hurried(self._fleet.release(lambda host: is_lost(self._server.state, host)))
+            releasing = self._fleet.release(lambda host: is_lost(self._server.state, host), outcome.exit_code)
+            await self._unless_hurried(releasing)
             self._console.output.finish_all()
             if self._desk is None:
                 self._narrator.explain(outcome, len(self._fleet.hosts))

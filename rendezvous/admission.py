@@ -11,12 +11,15 @@ class AgentJoin:
     version: of hvdrun there.
     secret: of the token.
     host: the name that its host is to have in the job.
+    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
+    tunnel: the port of that host's loopback address where such connections begin.
     """
 
     version: str
     secret: bytes = field(repr=False)
     host: str
     slots: int
+    tunnel: int = 0
 
 
 class Admission(IntEnum):
@@ -29,7 +32,12 @@ class Admission(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentAdmitted:
-    """The answer; the reason is a sentence, empty for an agent that is accepted."""
+    """The answer.
+
+    reason: a sentence, empty for an agent that is accepted.
+    exit_code: what an agent ends with that is not needed.
+    """
 
     admission: Admission
     reason: str = ""
+    exit_code: int = 0

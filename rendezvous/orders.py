@@ -88,7 +88,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The job is over: send what output is left, and go."""
+    """The job is over: send what output is left, and go.
+
+    exit_code: what an agent that has come by itself ends with: the job's own, or that it may be started again.
+    """
+
+    exit_code: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ FILES = {
         "tests/hvdrun/test_narrator.py",
         "tests/hvdrun/test_rank_book.py",
     ),
-    Tier.HOUSE: ("tests/house/", "tests/protos/"),
+    Tier.HOUSE: ("tests/house/", "tests/protos/", "tests/deploy/"),
     Tier.HOSTS: ("tests/lab/", "tests/system/hosts/"),
     Tier.SYSTEM: ("tests/system/",),
 }

@@ -85,9 +85,13 @@ class Ending(StrEnum):
 
 
 class Orders:
-    """The launcher's orders, one after the other; None at their end."""
+    """The launcher's orders, one after the other; None at their end.
+
+    exit_code: what an agent that has come by itself ends with, once it was released.
+    """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
+        self.exit_code = 0
         self._reader = reader
         self._frames = wire.FrameReader()
         self._pending: list[Order] = []
@@ -99,7 +103,10 @@ class Orders:
             if not chunk:
                 return None
             self._pending += [wire.decode_order(data) for data in self._frames.feed(chunk)]
-        return self._pending.pop(0)
+        order = self._pending.pop(0)
+        if isinstance(order, Release):
+            self.exit_code = order.exit_code
+        return order
 
     async def skip(self) -> None:
         """Wait for their end."""
@@ -188,9 +195,12 @@ class Agent:
 
     async def _await_signal(self) -> Ending:
         signalled = asyncio.Event()
+        is_patient = self._sigterm_is_notice
 
         def heed_sigterm() -> None:
-            if self._sigterm_is_notice and self._watch.running() and not self._watch.is_noticed:
+            nonlocal is_patient
+            if is_patient and self._watch.running():
+                is_patient = False
                 self._watch.note_notice()
             else:
                 signalled.set()

@@ -64,7 +64,7 @@ class OutputForwarder(asyncio.Protocol):
         transport = self._transport  # which is forgotten when the launcher goes meanwhile
         if transport is not None and not transport.is_closing():
             await self._flowing.wait()
-            transport.set_write_buffer_limits(high=0)
+            transport.set_write_buffer_limits(high=1)  # of TLS an empty buffer counts as full where it is 0
             await self._flowing.wait()
             transport.close()
 

@@ -1,7 +1,8 @@
 """An agent that comes by itself: it dials the launcher until that takes it, serves one job, and ends.
 
-It waits for as long as it takes: until the token's file is there, until somebody listens, until the job begins. What is
-wrong and does not mend itself ends it: another token, another version, a name that is taken.
+It waits until the token's file is there and somebody listens, for as long as it was told to; then until the job begins,
+for as long as that takes. What is wrong and does not mend itself ends it: another token, another version, a name that
+is taken.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from hvdrun.agent.output import OutputForwarder
 from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
+from hvdrun.joining.tunnel import TunnelEnd
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint
@@ -29,6 +31,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what is waited for
+_ENDED = "the job has ended, and has released this agent."
+_NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -51,12 +55,16 @@ class WrongLauncherError(LaunchError):
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """Where an agent is to join, and as what."""
+    """Where an agent is to join, and as what.
+
+    limit_seconds: how long it looks for the launcher; None: without a limit.
+    """
 
     place: Endpoint
     token_file: Path
     host: str
     slots: int
+    limit_seconds: float | None = None
 
 
 class Applicant:
@@ -72,6 +80,7 @@ class Applicant:
         self._said = ""
         self._said_at = 0.0
         self._has_begun = False
+        self._tunnel = TunnelEnd(lambda: self._knock(slots=0))
 
     async def run(self) -> int:
         """Join and serve; the exit code.
@@ -82,6 +91,7 @@ class Applicant:
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answer_signals(stopped)
+        await self._tunnel.open()
         working = asyncio.create_task(self._work())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,6 +99,7 @@ class Applicant:
             if not working.done():
                 working.cancel()
                 await asyncio.wait({working})
+            await self._tunnel.close()
         return stopped.result() if working.cancelled() else working.result()
 
     def _answer_signals(self, stopped: asyncio.Future[int]) -> None:
@@ -103,6 +114,8 @@ class Applicant:
                 asyncio.get_running_loop().add_signal_handler(number, end, number)
 
     async def _work(self) -> int:
+        now = asyncio.get_running_loop().time
+        began, limit_seconds = now(), self._application.limit_seconds
         while True:
             try:
                 channel = await self._join()
@@ -114,17 +127,31 @@ class Applicant:
                 reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
                 self._wait_for(f"hvdrun at {self._application.place} ({reason})")
             else:
-                if channel is None:
-                    return 0
-                ended = await self._serve(channel)
+                ended = channel if isinstance(channel, int) else await self._serve(channel)
                 if ended is not None:
                     return ended
+                began = now()
                 self._wait_for(f"hvdrun at {self._application.place} (its connection ended before the job began)")
+            if limit_seconds is not None and now() - began >= limit_seconds:
+                self._say(f"nobody was there for {limit_seconds:g} s (--join-timeout): start this agent again later.")
+                return TEMPORARY_FAILURE
             await asyncio.sleep(self._pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - spreads many agents
             self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)
 
-    async def _join(self) -> Channel | None:
-        """The way to a launcher that has taken this agent; None from one that needs no more.
+    async def _join(self) -> Channel | int:
+        """The way to a launcher that has taken this agent; from one that needs no more, the exit code; see `_knock`."""
+        wish = self._application
+        channel = await self._knock(wish.slots)
+        if isinstance(channel, Channel):
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+            slots = f"{wish.slots} slot{'' if wish.slots == 1 else 's'}"
+            self._tell(f"joined the job at {wish.place} as {wish.host} with {slots}.")
+        return channel
+
+    async def _knock(self, slots: int) -> Channel | int:
+        """The way to a launcher that has let this in, be it the agent or a connection to the rendezvous (0 slots).
+
+        The exit code where no more agents are needed.
 
         Raises:
             LaunchError: it refuses this agent, or is another launcher.
@@ -139,16 +166,16 @@ class Applicant:
         taken = False
         try:
             channel.keep_alive(WAITING_SECONDS)
-            channel.transport.write(wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, wish.slots)))
+            channel.transport.write(
+                wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
+            )
             match wire.decode_agent_admitted(await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
                     taken = True
-                    self._pause_seconds = FIRST_PAUSE_SECONDS
-                    self._tell(f"joined the job at {wish.place} as {wish.host} with {wish.slots} slots.")
                     return channel
-                case AgentAdmitted(Admission.NOT_NEEDED, reason):
+                case AgentAdmitted(Admission.NOT_NEEDED, reason, exit_code):
                     self._say(reason)
-                    return None
+                    return exit_code
                 case AgentAdmitted(_, reason):
                     raise JoinRefusedError(wish.place, reason)
         finally:
@@ -168,8 +195,9 @@ class Applicant:
         output = OutputForwarder()
         output.attach(channel.transport)
         channel.follow(output)
+        orders = Orders(channel.reader)
         try:
-            ending = await serve(Orders(channel.reader), output, note_begin)
+            ending = await serve(orders, output, note_begin, sigterm_is_notice=True)
         except RendezvousError as error:
             self._say(f"{str(error).rstrip('.')}: this agent has ended its workers.")
             return TEMPORARY_FAILURE
@@ -180,8 +208,8 @@ class Applicant:
             case Ending.RELEASED:
                 channel.transport.close()
                 await channel.closed
-                self._say("the job has ended, and has released this agent.")
-                return 0
+                self._say(_ENDED if self._has_begun else _NOT_NEEDED)
+                return orders.exit_code
             case Ending.SIGNALLED:
                 return SIGNAL_OFFSET + signal.SIGTERM
             case Ending.LAUNCHER_GONE if not self._has_begun:

@@ -23,7 +23,8 @@ def run_agent(values: Mapping[str, Any], say: Say) -> int:
     from hvdrun.joining.applicant import Applicant, Application  # noqa: PLC0415 - the same
 
     slots = values["slots"] or max(1, count_accelerators())
-    application = Application(values["place"], Path.cwd() / values["token_file"], values["name"], slots)
+    token_file = Path.cwd() / values["token_file"]
+    application = Application(values["place"], token_file, values["name"], slots, values["join_timeout"])
 
     async def run() -> int:
         return await Applicant(application, say).run()

@@ -20,10 +20,11 @@ from hvdrun.joining.request import FREE_PORT, Joining
 from hvdrun.joining.roster import Roster
 from hvdrun.mapping import map_workers
 from hvdrun.network.alone import find_own_outward
+from hvdrun.network.interfaces import list_addresses
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.core.outcome import Outcome, end_as_noticed, stop
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
@@ -50,6 +51,7 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
         LaunchError: hvdrun could not do its part.
     """
     roster = Roster(spec.lease_seconds)
+    ended_with = TEMPORARY_FAILURE
     place = choose_place(joining)
     async with AsyncExitStack() as stack:
         keys = stack.enter_context(open_keys(joining.token_file, spec.directory, token_hex(_NAME_BYTES)))
@@ -59,20 +61,21 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
             port = door.open(place.address, place.port)
         except OSError as error:
             raise CannotListenError(place, error.strerror or str(error)) from error
-        stack.push_async_callback(roster.release)
-        stack.callback(roster.shut, _OVER)
+        stack.push_async_callback(roster.close)
+        stack.callback(lambda: roster.shut(_OVER, ended_with))
         at = Endpoint(find_reachable(place.address), port)
         console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
         telling = asyncio.create_task(_tell_agents(spec, roster, console.notice))
         stack.push_async_callback(_end, telling)
-        if spec.is_elastic:
-            return await run(spec, roster)
-        found = await _unless_stopped(gather(spec, joining, roster))
-        await _end(telling)
+        found = spec if spec.is_elastic else await _unless_stopped(gather(spec, joining, roster))
         if isinstance(found, Outcome):
             return found
-        console.notice(describe_agents(found.hosts, spec.size))
-        return await run(found, roster)
+        if not spec.is_elastic:
+            await _end(telling)
+            console.notice(describe_agents(found.hosts, spec.size))
+        outcome = await run(found, roster)
+        ended_with = outcome.exit_code
+        return outcome
 
 
 async def gather(spec: JobSpec, joining: Joining, roster: Roster) -> JobSpec:
@@ -108,10 +111,14 @@ def choose_place(joining: Joining) -> Endpoint:
 
 
 def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for no particular one
-    """The address that other hosts use for this one; loopback on a machine without a network."""
+    """The address that other hosts use for this one; loopback on a machine without a network.
+
+    That is the one from which it goes out into the world, or, where no way leads there, its first one.
+    """
     if address not in ANY_ADDRESS:
         return address
-    return min(find_own_outward(), key=lambda found: (":" in found, found), default=LOOPBACK)
+    outward = sorted(find_own_outward(), key=lambda found: (":" in found, found))
+    return next(iter(outward or [entry.address for entry in list_addresses()]), LOOPBACK)
 
 
 def write_line(place: Endpoint | str, path: str) -> str:

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from hvdrun.hosts import MAX_SLOTS_PER_HOST, is_host_name
 from hvdrun.joining.channel import WAITING_SECONDS, Channel
+from hvdrun.joining.tunnel import lead_inside
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
+from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.orders import Release
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
@@ -23,11 +25,13 @@ _MARGIN_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Arrival:
-    """One agent; in use once the job has taken it."""
+    """One agent; in use once the job has taken it. For `tunnel` see `AgentJoin`."""
 
     host: Host
     channel: Channel
+    tunnel: int
     is_used: bool = False
+    led_to: int | None = None  # the port of this machine's loopback address, for connections through the door
 
 
 class Roster:
@@ -49,7 +53,9 @@ class Roster:
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
+        self._tunnels: set[asyncio.Task[None]] = set()
         self._full = ""  # why no more agents are needed
+        self._exit_code: int | None = None  # the job's; None while it runs
         self._changed = asyncio.Event()
 
     @property
@@ -65,6 +71,8 @@ class Roster:
 
     async def receive(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
         """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `Door`)."""
+        if not join.slots:
+            return self._lead(join.host, channel)
         if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
             return AgentAdmitted(
                 Admission.REFUSED,
@@ -85,9 +93,9 @@ class Roster:
                 )
             await asyncio.sleep(0)
         if self._full:
-            return AgentAdmitted(Admission.NOT_NEEDED, self._full)
+            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._find_exit_code(join.host))
         channel.keep_alive(self._proof_seconds)
-        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel)
+        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel, join.tunnel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
         self._note_change()
         return AgentAdmitted(Admission.ACCEPTED)
@@ -104,12 +112,29 @@ class Roster:
         arrival.channel.keep_alive(max(patience_seconds, self._proof_seconds))
         return arrival.channel
 
-    def shut(self, reason: str) -> None:
+    def open_tunnel(self, host: str, port: int) -> int | None:
+        """The port of a host's loopback address that leads to this machine's `port` from now on; None without agent."""
+        arrival = self._arrivals.get(host)
+        if arrival is None:
+            return None
+        arrival.led_to = port
+        return arrival.tunnel
+
+    async def close(self) -> None:
+        """The job has ended: let go all who are left."""
+        for task in self._tunnels:
+            task.cancel()
+        await asyncio.gather(*self._tunnels, return_exceptions=True)
+        await self.release()
+
+    def shut(self, reason: str, exit_code: int | None = None) -> None:
         """No more agents are needed than those that are in use, or about to be: let the others go.
 
         reason: for these, and for those that come later; a sentence.
+        exit_code: the job's, once it has ended.
         """
         self._full = reason
+        self._exit_code = exit_code
 
     async def release(self, keep: frozenset[str] = frozenset()) -> None:
         """Let go all agents that the job has not taken, but for these hosts'."""
@@ -117,11 +142,30 @@ class Roster:
             arrival.channel for name, arrival in self._arrivals.items() if not arrival.is_used and name not in keep
         ]
         for channel in leaving:
-            channel.transport.write(wire.encode_order(Release()))
+            channel.transport.write(wire.encode_order(Release(self._exit_code or 0)))
         if leaving:
             await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
         for channel in leaving:
             channel.transport.abort()
+
+    def _lead(self, host: str, channel: Channel) -> AgentAdmitted:
+        """Answer a connection to the rendezvous; what it says after the answer is led there."""
+        arrival = self._arrivals.get(host)
+        if arrival is None or arrival.led_to is None:
+            return AgentAdmitted(Admission.REFUSED, "the rendezvous is not reached through this door.")
+        tunnel = asyncio.create_task(lead_inside(channel, arrival.led_to))
+        self._tunnels.add(tunnel)
+        tunnel.add_done_callback(self._tunnels.discard)
+        return AgentAdmitted(Admission.ACCEPTED)
+
+    def _find_exit_code(self, host: str) -> int:
+        """What an agent ends with that is not needed.
+
+        One that comes in the place of another, which the job counts on and may have lost, is needed by the next try.
+        """
+        if self._exit_code is not None:
+            return self._exit_code
+        return TEMPORARY_FAILURE if host in self._arrivals else 0
 
     def _limit(self, arrival: _Arrival) -> float:
         """How long the connection of an agent that is gone may stand."""

@@ -49,6 +49,15 @@ AGENT = (
         metavar="NAME",
         wanted="a host's name, as in --name node1",
     ),
+    Option(
+        flags=("--join-timeout",),
+        dest="join_timeout",
+        group=Group.JOINING,
+        help="How long to look for hvdrun before ending with exit code 75. Without it: for as long as it takes.",
+        parse=parse_limit,
+        metavar="TIME",
+        wanted="a time longer than 0, as in --join-timeout 10m",
+    ),
 )
 TOKEN = (
     Option(
@@ -64,8 +73,9 @@ TOKEN = (
 )
 ABOUT_AGENT = (
     "Join a job that was started with --wait-for-agents, and run its workers on this host until it ends. The agent "
-    "waits until hvdrun is there. Exit codes: 0 the job has ended, or needs no more agents; 2 wrong use; 75 hvdrun has "
-    "gone or has given this agent up, it may be started again; 125 hvdrun has refused it; 143 ended by SIGTERM."
+    "waits until hvdrun is there. Exit codes: the job's own when it has ended; 0 it needs no more agents; 2 wrong use; "
+    "75 hvdrun has gone, or has given this agent up: it may be started again; 125 hvdrun has refused it; 143 ended by "
+    "SIGTERM."
 )
 ABOUT_FILES = (
     "Make a token before the job that uses it: FILE for hvdrun and all agents, and FILE.key for hvdrun alone. Only "

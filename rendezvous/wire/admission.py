@@ -11,7 +11,9 @@ from rendezvous.wire.text import encode_text
 
 def encode_agent_join(join: AgentJoin) -> bytes:
     """One framed wish to join."""
-    message = pb.AgentJoin(version=join.version, secret=join.secret, host=encode_text(join.host), slots=join.slots)
+    message = pb.AgentJoin(
+        version=join.version, secret=join.secret, host=encode_text(join.host), slots=join.slots, tunnel=join.tunnel
+    )
     return frame(message.SerializeToString())
 
 
@@ -21,19 +23,20 @@ def decode_agent_join(data: bytes) -> AgentJoin:
         message = pb.AgentJoin.FromString(data)
     except DecodeError as error:
         raise WireError(f"{len(data)} bytes that are no wish to join") from error
-    return AgentJoin(message.version, message.secret, message.host, message.slots)
+    return AgentJoin(message.version, message.secret, message.host, message.slots, message.tunnel)
 
 
 def encode_agent_admitted(answer: AgentAdmitted) -> bytes:
     """One framed answer."""
     admission = pb.Admission.ValueType(answer.admission)
-    return frame(pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason)).SerializeToString())
+    message = pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code)
+    return frame(message.SerializeToString())
 
 
 def decode_agent_admitted(data: bytes) -> AgentAdmitted:
     """The answer in one frame."""
     try:
         message = pb.AgentAdmitted.FromString(data)
-        return AgentAdmitted(Admission(message.admission), message.reason)
+        return AgentAdmitted(Admission(message.admission), message.reason, message.exit_code)
     except (DecodeError, ValueError) as error:
         raise WireError(f"{len(data)} bytes that answer nothing") from error

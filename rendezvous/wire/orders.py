@@ -38,8 +38,8 @@ def encode_order(order: Order) -> bytes:  # noqa: C901 - one case for each kind 
                 worker=named, grace_seconds=grace_seconds, reason=encode_text(reason), signal=number
             )
             message = pb.Order(terminate=terminate)
-        case Release():
-            message = pb.Order(release=pb.Release())
+        case Release(exit_code):
+            message = pb.Order(release=pb.Release(exit_code=exit_code))
         case Stop():
             message = pb.Order(stop=pb.Stop())
         case Hold(held):
@@ -75,7 +75,7 @@ def decode_order(data: bytes) -> Order:  # noqa: C901 - one case for each kind o
             worker = decode_worker(terminate.worker)
             return Terminate(worker, terminate.grace_seconds, terminate.reason, signal=terminate.signal)
         case "release":
-            return Release()
+            return Release(message.release.exit_code)
         case "stop":
             return Stop()
         case "hold":

@@ -252,7 +252,7 @@ async def test_a_host_that_is_left_is_let_go_and_what_it_still_says_is_shown() -
     async with opened(a=agent) as (fleet, launcher):
         agent.told.put_nowait(PIECE)
         fleet.retire("a")
-        assert (fleet.hosts, agent.orders) == ((), [Release()])
+        assert (fleet.hosts, agent.orders) == ((), [Release(75)])
         await happen(lambda: not agent.is_open)
         assert (launcher.shown, launcher.lost) == ([PIECE], [])
 

@@ -106,9 +106,14 @@ class Lab:
         """The keeper's process."""
         return self._keeper.pid
 
-    def reboot(self, name: str) -> Host:
-        """Destroy a host if it is up, and start it again; a new Host."""
+    def reboot(self, name: str, number: int | None = None) -> Host:
+        """Destroy a host if it is up, and start it again; a new Host.
+
+        number: another one than it had, and with it other addresses.
+        """
         self._hosts[name].destroy()
+        plan, former = self._numbers[name]
+        self._numbers[name] = plan, number or former
         self._ended.append(self._hosts[name])
         self._boot([name])
         return self._hosts[name]

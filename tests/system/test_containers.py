@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.house.sources import ROOT
+from tests.system.opening import open_way
 
 pytestmark = [pytest.mark.nightly]
 
@@ -35,25 +36,6 @@ CONTAINERS = {
     "a host name that does not resolve": [LOOPBACK, NAMELESS],
     "all of them": [LOOPBACK, NAMELESS, SMALL_MEMORY, UNKNOWN_USER, HOMELESS, READ_ONLY],
 }
-
-
-def find_closed(path: Path) -> Path | None:
-    """The outermost folder around this path that other users may not enter."""
-    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
-
-
-def open_way(path: Path, mount_point: Path) -> list[str]:
-    """Shell lines that let every user reach a path beneath a folder that is closed to them, in this namespace."""
-    closed = find_closed(path)
-    if closed is None:
-        return []
-    return [
-        f"mkdir -p {mount_point}",
-        f"mount --bind {path} {mount_point}",
-        f"mount -t tmpfs -o mode=755 tmpfs {closed}",
-        f"mkdir -p {path}",
-        f"mount --bind {mount_point} {path}",
-    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="namespaces need root and unshare")

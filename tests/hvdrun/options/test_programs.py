@@ -19,6 +19,7 @@ def test_an_agents_words_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
         "token_file": Path("t"),
         "slots": 4,
         "name": "node7",
+        "join_timeout": None,
     }
 
 

@@ -13,7 +13,7 @@ from rendezvous import wire
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment
-from rendezvous.core.reports import CompletedOperation, Decision, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError
 from rendezvous.notices import KEY_BYTES, Refused
 from rendezvous.orders import Hello, Remark
@@ -31,6 +31,8 @@ REPORTS: Codec = (wire.encode_report, wire.decode_report)
 VERDICTS: Codec = (wire.encode_verdict, wire.decode_verdict)
 ORDERS: Codec = (wire.encode_order, wire.decode_order)
 TELLINGS: Codec = (wire.encode_telling, wire.decode_telling)
+AGENT_JOINS: Codec = (wire.encode_agent_join, wire.decode_agent_join)
+AGENTS_ADMITTED: Codec = (wire.encode_agent_admitted, wire.decode_agent_admitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
 NAMED = pb.WorkerId(host="a", incarnation=1)
@@ -59,8 +61,10 @@ def send(codec: Codec, value: object) -> object:
         (VERDICTS, messages.verdicts),
         (ORDERS, messages.orders),
         (TELLINGS, messages.tellings),
+        (AGENT_JOINS, messages.agent_joins),
+        (AGENTS_ADMITTED, messages.agents_admitted),
     ],
-    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling"],
+    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling", "wish", "answer"],
 )
 @given(data=st.data())
 def test_a_message_survives_the_wire(codec: Codec, values: st.SearchStrategy[object], data: st.DataObject) -> None:
@@ -102,6 +106,14 @@ def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
     assert len({id(operation.ranks) for operation in completed}) == 1
 
 
+def test_survivors_are_short_since_every_host_is_told_all() -> None:
+    ranks = (*range(8), *range(16, 8000), 5)
+    verdict = Verdict(Decision.RETRY, survivors=ranks, done=(Done(ranks, 1),))
+    message = wire.encode_verdict(verdict)
+    assert message.ByteSize() < 50
+    assert wire.decode_verdict(message) == verdict
+
+
 def begin(*command: bytes, master: pb.Endpoint | None = None) -> pb.Order:
     return pb.Order(begin=pb.Begin(job="j", host="a", server="s:1", command=command, master=master))
 
@@ -126,6 +138,8 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (REPORTS, pb.StateReport(pending=[pb.OperationState(name="x")]), "an operation 'x' of nobody"),
         (REPORTS, pb.StateReport(completed=[pb.OperationState(name="x", ranks=[0])]), "'x' without its place"),
         (VERDICTS, pb.Verdict(decision=pb.Decision.ValueType(77)), "a decision of kind 77"),
+        (VERDICTS, pb.Verdict(survivors=[0, 8, 16]), "3 numbers"),
+        (VERDICTS, pb.Verdict(survivors=[0, 4_000_000_000]), "2 numbers"),
         (ORDERS, pb.Order(), "no known kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "without job"),
         (ORDERS, begin(), "or command"),
@@ -138,6 +152,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (ORDERS, pb.Order(look=pb.Look(token=b"t")), "or host"),
         (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(endpoint=HERE)])), "without host"),
         (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(host="a")])), "without address"),
+        (AGENTS_ADMITTED, pb.AgentAdmitted(), "answer nothing"),
         (TELLINGS, pb.Telling(), "no known kind"),
         (TELLINGS, pb.Telling(output=pb.Output(stream=pb.STREAM_STDOUT)), "without host"),
         (TELLINGS, pb.Telling(output=pb.Output(worker=NAMED)), "stream 0"),
@@ -151,4 +166,4 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
 def test_a_message_that_lacks_something_is_an_error(codec: Codec, message: Message, lack: str) -> None:
     _, decode = codec
     with pytest.raises(WireError, match=lack):
-        decode(message.SerializeToString() if codec in (ORDERS, TELLINGS) else message)
+        decode(message.SerializeToString() if codec in (ORDERS, TELLINGS, AGENTS_ADMITTED) else message)

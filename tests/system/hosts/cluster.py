@@ -3,7 +3,7 @@
 import re
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -57,8 +57,12 @@ class Cluster:
     def start(self, *arguments: str | Path, **how: Unpack[How]) -> Running:
         """Start hvdrun with these arguments."""
         words = () if how.get("forks", False) else ("--no-prefork",)
-        process = self.lab.launcher.start(
-            ["hvdrun", *words, *arguments],
+        return self.start_on(self.lab.launcher, ["hvdrun", *words, *arguments], **how)
+
+    def start_on(self, host: Host, command: Sequence[str | Path], **how: Unpack[How]) -> Running:
+        """Start a command on a host."""
+        process = host.start(
+            command,
             environment=how.get("environment"),
             stdin=how.get("stdin", subprocess.DEVNULL),
             directory=how.get("directory", self.directory),

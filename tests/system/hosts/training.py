@@ -139,7 +139,7 @@ class Training:
     def _read(self, since: float) -> list[dict[str, Any]]:
         """What was written down after this time, each with its host."""
         notes = [note for note in read_notes(self.notes) if note["at"] > since]
-        return [{**note, "host": Path(note["path"]).parent.name.partition("-")[0]} for note in notes]
+        return [{**note, "host": Path(note["path"]).parent.name.rsplit("-", 2)[0]} for note in notes]
 
     def _wait_until(self, condition: Callable[[], bool], what: str) -> None:
         try:

@@ -1,0 +1,58 @@
+"""What an agent that comes by itself ends with: a scheduler decides by it whether it is started again."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from hvdrun.joining.applicant import Applicant, Application
+from hvdrun.routes import LOOPBACK
+from rendezvous.core.model import Endpoint, Host
+from rendezvous.orders import Release
+from tests.hvdrun.joining.test_door import Launcher, opened, started, take
+from tests.waiting import in_loop
+
+MAY_BE_STARTED_AGAIN = 75
+
+
+@pytest.mark.parametrize("exit_code", [0, 3, MAY_BE_STARTED_AGAIN])
+@in_loop
+async def test_a_released_agent_ends_with_the_job_s_exit_code(exit_code: int, tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        await launcher.roster.other_than(())
+        transport = take(launcher)
+        await transport.open()
+        transport.send(Release(exit_code))
+        assert [telling async for telling in transport.tellings()][1:] == []
+        assert await agent.end() == exit_code
+
+
+async def leave(launcher: Launcher, path: Path, host: str) -> int:
+    """The exit code of an agent that comes to a job which needs no more."""
+    async with started(launcher.place, path, host) as agent:
+        return await agent.end()
+
+
+@in_loop
+async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_does_without_it(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path, "a"):
+        assert await launcher.roster.other_than(()) == (Host("a", 2),)
+        transport = take(launcher)
+        await transport.open()
+        launcher.roster.shut("the job has all its hosts.")
+        assert await leave(launcher, path, "b") == 0
+        assert await leave(launcher, path, "a") == MAY_BE_STARTED_AGAIN  # the job cannot go on without host a
+        launcher.roster.shut("the job has ended.", 3)
+        assert await leave(launcher, path, "b") == 3
+        await transport.close()
+
+
+@in_loop
+async def test_an_agent_gives_up_when_nobody_is_there_for_too_long(tmp_path: Path) -> None:
+    said: list[str] = []
+    application = Application(Endpoint(LOOPBACK, 1), tmp_path / "job.token", "a", 1, limit_seconds=0.01)
+    async with asyncio.timeout(30):
+        assert await Applicant(application, said.append).run() == MAY_BE_STARTED_AGAIN
+    assert said[-1] == "nobody was there for 0.01 s (--join-timeout): start this agent again later."
