@@ -141,6 +141,8 @@ def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> N
     job = slurm.submit("elastic.sbatch", "train.py")
     slurm.wait_for(job, "size 6$")
     slurm.run("scancel", "--batch", "--signal=USR2", job)
+    wait_slowly(lambda: slurm.state(job) == "PENDING", "its return to the queue")
+    slurm.control("update", f"jobid={job}", "starttime=now")  # Slurm lets it wait for two minutes
     slurm.wait_for(job, "^start 1 of job")
     slurm.wait_for(job, f"going on from .*/checkpoints-{job}/")
     (slurm.folder / "stop").touch()
