@@ -18,7 +18,7 @@ from rendezvous.core.model import Host
 from rendezvous.orders import Hello
 from tests.hvdrun.agent.sleepers import is_alive
 from tests.hvdrun.transport.ssh.agents import write_agent, write_script, write_silent
-from tests.waiting import in_loop
+from tests.waiting import happen, in_loop
 
 RSH = '#!/bin/sh\necho "$1" "$HVDRUN_TEST" >&2; echo noise; shift; exec sh -c "$*"\n'
 
@@ -155,7 +155,8 @@ async def test_a_way_that_ignores_its_end_is_killed_with_what_it_started(
     assert transport._child is not None
     await transport.close()
     assert transport._child.process.returncode == -signal.SIGKILL
-    assert not is_alive(int(last_words(transport._child.errors)))
+    started = int(last_words(transport._child.errors))
+    await happen(lambda: not is_alive(started), "its end")
 
 
 @in_loop
