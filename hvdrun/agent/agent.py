@@ -288,7 +288,7 @@ async def serve(
     *,
     sigterm_is_notice: bool = False,
 ) -> Ending:
-    """Be the agent that the launcher at the other end wants; `note_begin` is called when its job begins. See `Agent`."""
+    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins."""
     is_noticed = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))

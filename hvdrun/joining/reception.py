@@ -23,7 +23,7 @@ from hvdrun.network.alone import find_own_outward
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, stop
+from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
@@ -153,12 +153,16 @@ async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobS
     """Wait for the hosts, or for a signal: then nothing has begun."""
     stopped: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
-    def end(code: int, reason: str) -> None:
+    def end(outcome: Outcome) -> None:
         if not stopped.done():
-            stopped.set_result(stop(code, reason))
+            stopped.set_result(outcome)
 
     gathered = asyncio.create_task(gathering)
-    with answer_signals(end, lambda: os.kill(os.getpid(), signal.SIGSTOP)):
+    with answer_signals(
+        lambda code, reason: end(stop(code, reason)),
+        lambda: os.kill(os.getpid(), signal.SIGSTOP),
+        lambda: end(end_as_noticed()),
+    ):
         either: set[asyncio.Future[Any]] = {gathered, stopped}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not gathered.done():
