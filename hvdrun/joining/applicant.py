@@ -30,6 +30,8 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what is waited for
+_ENDED = "the job has ended, and has released this agent."
+_NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -190,7 +192,7 @@ class Applicant:
             case Ending.RELEASED:
                 channel.transport.close()
                 await channel.closed
-                self._say("the job has ended, and has released this agent.")
+                self._say(_ENDED if self._has_begun else _NOT_NEEDED)
                 return orders.exit_code
             case Ending.SIGNALLED:
                 return SIGNAL_OFFSET + signal.SIGTERM

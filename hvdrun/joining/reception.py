@@ -20,6 +20,7 @@ from hvdrun.joining.request import FREE_PORT, Joining
 from hvdrun.joining.roster import Roster
 from hvdrun.mapping import map_workers
 from hvdrun.network.alone import find_own_outward
+from hvdrun.network.interfaces import list_addresses
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
 from rendezvous.core.model import Endpoint, Host
@@ -110,10 +111,14 @@ def choose_place(joining: Joining) -> Endpoint:
 
 
 def find_reachable(address: str = "0.0.0.0") -> str:  # noqa: S104 - stands for no particular one
-    """The address that other hosts use for this one; loopback on a machine without a network."""
+    """The address that other hosts use for this one; loopback on a machine without a network.
+
+    That is the one from which it goes out into the world, or, where no way leads there, its first one.
+    """
     if address not in ANY_ADDRESS:
         return address
-    return min(find_own_outward(), key=lambda found: (":" in found, found), default=LOOPBACK)
+    outward = sorted(find_own_outward(), key=lambda found: (":" in found, found))
+    return next(iter(outward or [entry.address for entry in list_addresses()]), LOOPBACK)
 
 
 def write_line(place: Endpoint | str, path: str) -> str:

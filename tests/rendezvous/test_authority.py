@@ -154,6 +154,17 @@ def _read(certificate: bytes) -> x509.Certificate:
     return x509.load_pem_x509_certificate(certificate)
 
 
+def test_an_authority_that_was_kept_in_a_file_vouches_again() -> None:
+    made = Authority("token")
+    kept = Authority("token", made.key)
+    assert kept.owns(made.certificate)
+    assert not Authority("token").owns(made.certificate)
+    issued = x509.load_pem_x509_certificate(kept.issue_server().certificate)
+    issued.verify_directly_issued_by(x509.load_pem_x509_certificate(made.certificate))
+    with pytest.raises(ValueError, match="PEM"):
+        Authority("token", b"nothing")
+
+
 def test_no_two_agents_share_a_key() -> None:
     authority = Authority("job")
     assert authority.issue_agent("a").private_key != authority.issue_agent("a").private_key

@@ -113,7 +113,7 @@ async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
         assert await agent.end() == 0
         assert agent.said == [
             f"joined the job at {launcher.place} as a with 2 slots.",
-            "the job has ended, and has released this agent.",
+            "the job has all its hosts, or has ended: this agent is not needed.",
         ]
         assert launcher.roster.hosts == ()
         with pytest.raises(LaunchError, match="the agent of the host 'a' has gone: start it again there"):

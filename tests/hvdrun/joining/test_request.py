@@ -16,6 +16,7 @@ from hvdrun.joining.reception import choose_hosts, choose_place, describe_agents
 from hvdrun.joining.request import Joining, choose_joining
 from hvdrun.joining.token import Token
 from hvdrun.mapping import MapBy
+from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.options.programs import read_agent, read_token
 from rendezvous.core.model import Endpoint, Host
 
@@ -80,6 +81,9 @@ def test_the_default_address_is_the_way_out_and_never_every_address(monkeypatch:
     assert find_reachable("::") == "10.0.0.5"
     assert choose_place(Joining(Endpoint("::", 7))) == Endpoint("::", 7)
     monkeypatch.setattr(reception, "find_own_outward", frozenset)
+    monkeypatch.setattr(reception, "list_addresses", lambda: (InterfaceAddress("eth1", "10.7.7.7", 24, 0),))
+    assert choose_place(Joining()) == Endpoint("10.7.7.7", 0)
+    monkeypatch.setattr(reception, "list_addresses", tuple)
     assert choose_place(Joining()) == Endpoint("127.0.0.1", 0)
 
 

@@ -5,6 +5,7 @@ import os
 from hypothesis import strategies as st
 
 from rendezvous import wire
+from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
@@ -154,6 +155,8 @@ tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
 )
+agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers)
+agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)
 
 
 def unframe(data: bytes) -> bytes:

@@ -31,6 +31,8 @@ REPORTS: Codec = (wire.encode_report, wire.decode_report)
 VERDICTS: Codec = (wire.encode_verdict, wire.decode_verdict)
 ORDERS: Codec = (wire.encode_order, wire.decode_order)
 TELLINGS: Codec = (wire.encode_telling, wire.decode_telling)
+AGENT_JOINS: Codec = (wire.encode_agent_join, wire.decode_agent_join)
+AGENTS_ADMITTED: Codec = (wire.encode_agent_admitted, wire.decode_agent_admitted)
 
 NUMBERS = Assignment(0, 1, 0, 1, 0, 1)
 NAMED = pb.WorkerId(host="a", incarnation=1)
@@ -59,8 +61,10 @@ def send(codec: Codec, value: object) -> object:
         (VERDICTS, messages.verdicts),
         (ORDERS, messages.orders),
         (TELLINGS, messages.tellings),
+        (AGENT_JOINS, messages.agent_joins),
+        (AGENTS_ADMITTED, messages.agents_admitted),
     ],
-    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling"],
+    ids=["worker", "assignment", "exit", "notice", "report", "verdict", "order", "telling", "wish", "answer"],
 )
 @given(data=st.data())
 def test_a_message_survives_the_wire(codec: Codec, values: st.SearchStrategy[object], data: st.DataObject) -> None:
@@ -138,6 +142,7 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (ORDERS, pb.Order(look=pb.Look(token=b"t")), "or host"),
         (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(endpoint=HERE)])), "without host"),
         (ORDERS, pb.Order(probe=pb.Probe(targets=[pb.ProbeTarget(host="a")])), "without address"),
+        (AGENTS_ADMITTED, pb.AgentAdmitted(), "answer nothing"),
         (TELLINGS, pb.Telling(), "no known kind"),
         (TELLINGS, pb.Telling(output=pb.Output(stream=pb.STREAM_STDOUT)), "without host"),
         (TELLINGS, pb.Telling(output=pb.Output(worker=NAMED)), "stream 0"),
@@ -151,4 +156,4 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
 def test_a_message_that_lacks_something_is_an_error(codec: Codec, message: Message, lack: str) -> None:
     _, decode = codec
     with pytest.raises(WireError, match=lack):
-        decode(message.SerializeToString() if codec in (ORDERS, TELLINGS) else message)
+        decode(message.SerializeToString() if codec in (ORDERS, TELLINGS, AGENTS_ADMITTED) else message)

@@ -1,0 +1,55 @@
+"""Agents that come by themselves from other hosts: behind a NAT, under a name that is taken, cut off and back."""
+
+import pytest
+
+from tests.system.hosts.cluster import BuildCluster, Cluster
+from tests.system.hosts.roles import find_workers
+from tests.system.launcher import Running
+
+LINE = r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$"
+ELASTIC = ("-np", "2", "--min-np", "1", "--lease", "2s", "--launcher-timeout", "30s", "--blacklist-cooldown-range")
+STAY = "echo at $HVD_ADDRESS; while [ ! -e go ]; do sleep 0.05; done"
+SECONDS = 60.0
+
+
+def join(cluster: Cluster, host: str, line: str, name: str = "") -> Running:
+    """Run the line that hvdrun has printed on a host."""
+    words = ["hvdrun", *line.split(), *(("--name", name) if name else ())]
+    return Running(cluster[host].start(words, directory=cluster.directory))
+
+
+@pytest.mark.nightly
+def test_hosts_that_nobody_can_connect_to_from_outside_train(pair: Cluster) -> None:
+    for name in ("host1", "host2"):
+        pair[name].network.close_door(pair.lab.launcher.network)
+    running = pair.start("-np", "2", "--wait-for-agents", "sh", "-c", "echo at $HVD_ADDRESS")
+    line = running.stderr.wait_for(LINE, SECONDS)[1]
+    assert pair.lab.launcher.network.address() in line
+    agents = [join(pair, name, line) for name in ("host2", "host1")]
+    finished = running.wait()
+    assert finished.returncode == 0, finished.stderr
+    addresses = [pair[name].network.address() for name in ("host1", "host2")]
+    assert sorted(finished.stdout.splitlines()) == [f"[0@host1] at {addresses[0]}", f"[1@host2] at {addresses[1]}"]
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+@pytest.mark.nightly
+def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_is_back(build: BuildCluster) -> None:
+    cluster = build(3)
+    running = cluster.start(*ELASTIC, "1", "1", "--wait-for-agents", "sh", "-c", STAY)
+    line = running.stderr.wait_for(LINE, SECONDS)[1]
+    stays, goes = join(cluster, "host1", line), join(cluster, "host2", line)
+    running.stdout.wait_for(r"@host2\] at", SECONDS)
+    cluster["host2"].network.cut()
+    comes = join(cluster, "host3", line, "host2")
+    running.stderr.wait_for(r"^hvdrun: the worker in the slot host2:0 is started again\.$", SECONDS)
+    comes.stderr.wait_for(r"^hvdrun: joined the job at \S+ as host2 with 1 slots\.$", SECONDS)
+    running.stdout.wait_for(rf"@host2\] at {cluster['host3'].network.address()}$", SECONDS)
+    assert goes.is_running
+    cluster["host2"].network.mend()
+    assert goes.wait().returncode == 75
+    assert not find_workers(cluster["host2"], STAY)
+    cluster.write("go", "")
+    finished = running.wait()
+    assert finished.returncode == 0, finished.stderr
+    assert [agent.wait().returncode for agent in (stays, comes)] == [0, 0]
