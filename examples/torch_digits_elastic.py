@@ -3,7 +3,8 @@
     hvdrun -np 2 --min-np 1 --max-np 4 python examples/torch_digits_elastic.py
 
 Kill a worker while it trains: the others finish the step with what they have, and a replacement is taken in at the next
-commit. Without hvdrun, or in a job of a fixed size, the script trains as any other.
+commit. With `--checkpoint DIR` a job that is told to stop saves there, and goes on when it is started again. Without
+hvdrun, or in a job of a fixed size, the script trains as any other.
 """
 
 import argparse

@@ -14,9 +14,12 @@ def main() -> int:
     if obstacle:
         sys.stderr.write("hvdrun: " + obstacle + "\n")
         return _CANNOT_LAUNCH
+    from hvdrun.container_init import leave_init_behind  # noqa: PLC0415 - an old Python cannot import it
+
+    leave_init_behind()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - see above
+    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
     from hvdrun.process_start import prepare_process  # noqa: PLC0415 - only now what it imports is surely ours

@@ -10,6 +10,7 @@ Long because Horovod has the states and the loop in one module, which programs n
 import copy
 import os
 import queue
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial, wraps
@@ -22,6 +23,7 @@ from worker_runtime.errors import CheckpointError, HorovodInternalError, HostsUp
 from worker_runtime.membership import Decision, Verdict, Wish
 from worker_runtime.notifications import HOSTS_REMOVED
 from worker_runtime.runtime import RUNTIME
+from worker_runtime.stopping import stopping
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3
@@ -90,9 +92,7 @@ class State:
     def commit(self) -> None:
         """Save the state, then look for changed hosts; all ranks must call it equally often.
 
-        Raises:
-            HostsUpdatedInterrupt: hosts have come or gone.
-            HorovodInternalError: a rank has gone.
+        Raises: what `check_host_updates` raises.
         """
         self._commits += 1
         self.save()
@@ -104,10 +104,13 @@ class State:
         """Raise on all ranks when rank 0 knows that hosts have come or gone; all ranks must call it equally often.
 
         So it does when ranks were lost while all others went on, if the state waits for that: see `waits_for_reset`.
-        Under `elastic.run` the function begins again, as after all changes.
+        Under `elastic.run` the function begins again, as after all changes. Where the job has checkpoints and is told
+        to stop, the state is saved there, and this worker ends with exit code 75.
 
         Raises:
             HostsUpdatedInterrupt: they have.
+            SystemExit: the job is told to stop, and the state is saved.
+            CheckpointError: it could not be saved, on all ranks alike.
             HorovodInternalError: a rank has gone.
         """
         earlier, update = self._last_updated_timestamp, 0
@@ -120,10 +123,20 @@ class State:
         earlier, self._last_updated_timestamp, update, is_due = self._bcast_object(
             (earlier, self._last_updated_timestamp, update, is_due)
         )
+        self._end_where_told()
         if self._last_updated_timestamp > earlier and update:
             raise HostsUpdatedInterrupt(skip_sync=update == HOSTS_REMOVED)
         if is_due:
             raise _RanksLostInterrupt
+
+    def _end_where_told(self) -> None:
+        folder = read_checkpoint(os.environ)
+        if folder is not None and self._size is not None and stopping():
+            self.save()
+            path = all_ranks.save(self, folder, self._bcast_object, self._rank())
+            if self._rank() == 0:
+                all_ranks.tell(f"the state is saved in {path}; the same command goes on from there")
+            sys.exit(os.EX_TEMPFAIL)
 
     def save(self) -> None:
         """Keep a copy of the state in this process's memory."""

@@ -2,25 +2,31 @@
 
     with Lab(3) as lab, Slurm(lab) as slurm:
         done = slurm.run("srun", "-N", "3", "hostname")
+        job = slurm.submit("-N", "2", "job.sbatch")
+        assert slurm.wait(job) == "COMPLETED", slurm.output(job)
 
-All that it keeps is in the lab's folder, and its processes are the lab's hosts' own: they end with the lab.
+What it keeps is in the lab's folder, and its processes are the hosts' own: they end with the lab.
 """
 
 import os
+import re
+import shutil
+import signal
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
-from tests.lab.host import Host, Stream
+from tests.lab.host import Host
 from tests.lab.lab import Lab
-from tests.lab.process import HostProcess
-from tests.lab.requirements import find_program
-from tests.waiting import wait_until
+from tests.lab.process import end
+from tests.lab.requirements import do_without, find_program
 
 CPUS = 2  # of each node, whatever this machine has
 GPUS = 2  # the same; files that are no devices stand for them
 LIMIT_SECONDS = 60.0
+JOB_SECONDS = 150.0  # six workers import torch on a busy machine
 PROGRAMS = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -28,8 +34,32 @@ PROGRAMS = {
     "sbatch": "slurm-client",
     "munged": "munge",
 }
-_DAEMONS = frozenset({"slurmctld", "slurmd", "slurmstepd", "munged", "slurmctld-wlm", "slurmd-wlm"})
+_DAEMONS = frozenset({"slurmctld", "slurmd", "munged", "slurmctld-wlm", "slurmd-wlm"})
 _STUBS = ("/dev/null", "/dev/zero")
+_PAUSE_SECONDS = 0.2
+_STATE = re.compile(r"JobState=(\w+)")
+_LIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"})
+
+
+def require_slurm() -> None:
+    """Skip the test that calls this where a program of Slurm's is missing; fail it when a lab is demanded."""
+    absent = []
+    for name in PROGRAMS:
+        try:
+            find_program(name)
+        except FileNotFoundError:
+            absent.append(name)
+    if absent:
+        packages = " ".join(sorted({PROGRAMS[name] for name in absent}))
+        do_without(f"a cluster of Slurm's needs {', '.join(absent)}, missing here: apt-get install {packages}")
+
+
+def wait_slowly(holds: Callable[[], bool], what: str) -> None:
+    """Block until this holds, which is found out by a command of Slurm's or in a file."""
+    deadline = time.monotonic() + JOB_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"{what} did not happen within {JOB_SECONDS:.0f} s"
+        time.sleep(_PAUSE_SECONDS)
 
 
 class Slurm:
@@ -42,7 +72,6 @@ class Slurm:
         self.lab = lab
         self._folder = lab.folder / "slurm"
         self._task_plugin = task_plugin
-        self._jobs: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         self._configure()
@@ -51,19 +80,20 @@ class Slurm:
         for host in self.lab:
             self._daemon(host, "slurmd", "-N", host.name)
         names = {host.name for host in self.lab}
-        wait_until(lambda: self.nodes("idle") == names, "all nodes are idle")
+        wait_slowly(lambda: self.nodes("idle") == names, "all nodes are idle")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.lab.launcher.is_up:
-            self.lab.launcher.run(["scancel", "--user", "root"], environment=self.environment())
+            self.run("scancel", "--user", "root")
         for host in (*self.lab, self.lab.launcher):
-            host.end_all()
+            end([process for process in host.processes() if not process.program.startswith("sshd")], signal.SIGKILL)
+        shutil.rmtree(self._folder)
 
     @property
-    def log(self) -> Path:
-        """What slurmctld and slurmd write."""
-        return self._folder
+    def folder(self) -> Path:
+        """Where jobs run, which all hosts see at the same path."""
+        return self.lab.shared
 
     def environment(self) -> dict[str, str]:
         """What a user of the cluster has to have set."""
@@ -78,10 +108,6 @@ class Slurm:
             command, environment=variables, directory=self.lab.shared, limit_seconds=limit_seconds
         )
 
-    def start(self, *command: str | Path, stdin: Stream = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        """Start a command on the login node, in the shared folder."""
-        return self.lab.launcher.start(command, environment=self.environment(), directory=self.lab.shared, stdin=stdin)
-
     def nodes(self, state: str) -> set[str]:
         """The nodes in this state."""
         done = self.run("sinfo", "--noheader", "--Node", "--format=%N", f"--states={state}")
@@ -93,9 +119,44 @@ class Slurm:
         assert done.returncode == 0, f"{done.stdout}{done.stderr}"
         return done.stdout
 
-    def find_others(self, host: Host) -> tuple[HostProcess, ...]:
-        """The processes of a host that are not Slurm's own."""
-        return tuple(process for process in host.processes() if process.program not in _DAEMONS)
+    def submit(self, *words: str | Path) -> str:
+        """Submit a batch script; the job's number."""
+        done = self.run("sbatch", "--parsable", "--output=%j.out", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def output(self, job: str) -> str:
+        """What the job has printed."""
+        path = self.folder / f"{job}.out"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def state(self, job: str) -> str:
+        """The job's state, as RUNNING or COMPLETED."""
+        found = _STATE.search(self.control("show", "job", job))
+        assert found is not None
+        return found[1]
+
+    def wait(self, job: str) -> str:
+        """Wait until the job has ended; its last state."""
+        wait_slowly(lambda: self.state(job) not in _LIVE, f"the end of job {job}")
+        return self.state(job)
+
+    def wait_for(self, job: str, pattern: str) -> None:
+        """Wait until a regular expression matches in what the job prints."""
+        compiled = re.compile(pattern, re.MULTILINE)
+        wait_slowly(lambda: compiled.search(self.output(job)) is not None, f"{pattern} in job {job}")
+
+    def find_left(self) -> tuple[str, ...]:
+        """What jobs have left on the hosts: processes, and files in /tmp and /dev/shm."""
+        hosts = tuple(host for host in (*self.lab, self.lab.launcher) if host.is_up)
+        processes = [
+            f"{host.name}: {process}"
+            for host in hosts
+            for process in host.processes()
+            if process.program not in _DAEMONS
+        ]
+        files = [f"{host.name}: {trace}" for host in hosts for trace in host.list_traces() if trace.startswith("file")]
+        return (*processes, *(file for file in files if not file.endswith(self.lab.folder.name)))  # the lab's own
 
     def _configure(self) -> None:
         self._folder.mkdir()

@@ -52,7 +52,7 @@ class Found:
     course: Any
 
 
-def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> None:
+def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> Path:
     """Write a checkpoint of what was saved last in memory; all ranks must call it at the same place.
 
     Args:
@@ -61,23 +61,28 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         broadcast: gives every rank the object of rank 0.
         rank: of this worker.
 
+    Returns:
+        Its file.
+
     Raises:
         CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
         HorovodInternalError: a rank has gone.
     """
     random = _gather(random_states.take(), "checkpoint.random")
-    trouble = ""
+    path, trouble = None, ""
     if rank == 0:
         try:
             content = {"state": state.to_checkpoint(), "random": random, "course": state.describe_course()}
-            CheckpointFolder(folder).write(partial(torch.save, content))
+            path = CheckpointFolder(folder).write(partial(torch.save, content))
         except CheckpointError as error:
             trouble = str(error)
         except Exception as error:  # noqa: BLE001 - the code of the program's own objects runs here
             trouble = (
                 f"no checkpoint was written to {folder}: {_shorten(error)}; what the state keeps must be picklable"
             )
-    _raise_everywhere(broadcast(trouble))
+    told: tuple[Path, str] = broadcast((path, trouble))
+    _raise_everywhere(told[1])
+    return told[0]
 
 
 def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> bool:
@@ -137,7 +142,7 @@ def _check_shared(folder: Path, seen: list[int]) -> None:
 
 def _read(state: Keepable, folder: Path) -> Found | None:
     """On rank 0: read a checkpoint into the state."""
-    path = CheckpointFolder(folder).find_newest(_tell)
+    path = CheckpointFolder(folder).find_newest(tell)
     if path is None:
         return None
     try:
@@ -149,7 +154,7 @@ def _read(state: Keepable, folder: Path) -> Found | None:
             f"the checkpoint {path} does not fit this program: {_shorten(error)}; go on with the program that has "
             "written it, or begin anew with another folder"
         ) from error
-    _tell(f"going on from {path}")
+    tell(f"going on from {path}")
     return found
 
 
@@ -164,6 +169,7 @@ def _shorten(error: Exception) -> str:
     return " ".join(text.split())[:_LONGEST_CAUSE].rstrip(".")
 
 
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
+    """Say something to whoever has started the job."""
     sys.stderr.write(f"hvdrun: {sentence}\n")
     sys.stderr.flush()

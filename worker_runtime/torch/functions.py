@@ -115,7 +115,7 @@ def broadcast_optimizer_state(
         call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
         call.executor.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
     if not is_root:
-        _load(plain, outline["param_groups"], state)
+        load_optimizer_state(plain, outline["param_groups"], state)
 
 
 def _name_values(params: object) -> Iterator[tuple[str, Any]]:
@@ -190,7 +190,9 @@ def _allocate_state(state: dict[int, dict[str, Any]], optimizer: torch.optim.Opt
     }
 
 
-def _load(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[int, dict[str, Any]]) -> None:
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]], state: dict[int, dict[str, Any]]
+) -> None:
     """Load options and state, and keep the state's own dtypes, which torch would change to the parameter's."""
     own_groups = optimizer.state_dict()["param_groups"]
     theirs, ours = ([len(group["params"]) for group in some] for some in (groups, own_groups))

@@ -25,8 +25,10 @@ from torch.utils.data import DataLoader
 
 from tests.system.hosts.cluster import BuildCluster
 from tests.system.hosts.endurance import FAULTS, HOSTS, IS_SOAK, LEASE_SECONDS, LIMIT_SECONDS, WORKERS, Endurance, Step
+from tests.system.hosts.roles import find_agents
 from tests.system.recovery_scripts import endure
 from tests.system.telling import tell
+from tests.waiting import wait_until
 
 PERIOD_SECONDS = 30.0 if IS_SOAK else 0.0  # in the first half of each there is one fault, at a random moment
 QUIET_SECONDS = 60.0 if IS_SOAK else 3.0  # before and after
@@ -53,10 +55,11 @@ def cut(endurance: Endurance, chance: random.Random) -> None:
 
 
 def notify(endurance: Endurance, chance: random.Random) -> None:
-    """One host is to end soon."""
+    """One host is to end soon; its agent goes, though a long time is left."""
     host = endurance.cluster[chance.choice(endurance.list_workers())[0]]
-    for agent in list_agents(host):
-        os.kill(agent.pid, signal.SIGUSR2)
+    (agent,) = find_agents(host)
+    os.kill(agent.pid, signal.SIGUSR2)
+    wait_until(lambda: agent.pid not in {other.pid for other in find_agents(host)}, "the agent to be released")
 
 
 Fate = Callable[[Endurance, random.Random], None]

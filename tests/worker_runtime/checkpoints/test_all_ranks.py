@@ -220,7 +220,7 @@ def test_what_is_skipped_and_what_is_gone_on_from_is_said(tmp_path: Path, capsys
     assert state.epoch == 1
 
 
-def test_handlers_and_states_of_a_programs_own_are_kept_as_they_say(ranks: RankPool, tmp_path: Path) -> None:
+def test_handlers_and_optimizers_a_programs_own_are_kept_as_they_say(ranks: RankPool, tmp_path: Path) -> None:
     def body(folder: Path) -> object:
         class Handler(states.StateHandler):
             """Keeps a set as any object is kept that pickle takes."""
@@ -255,6 +255,21 @@ def test_handlers_and_states_of_a_programs_own_are_kept_as_they_say(ranks: RankP
         return state._handlers["seen"].value, plain.load(folder), plain.epoch
 
     assert ranks.run(body, tmp_path) == [({1, 2}, True, 4)] * 2
+
+
+def test_an_optimizer_s_state_keeps_its_dtype(ranks: RankPool, tmp_path: Path) -> None:
+    """Torch would change it to the parameter's."""
+
+    def body(folder: Path) -> object:
+        parameter = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+        optimizers = [torch.optim.SGD([parameter], momentum=0.9) for _ in range(2)]
+        exact = torch.tensor([1 / 3, 2 / 3])
+        optimizers[0].state[parameter]["momentum_buffer"] = exact
+        hvd.elastic.TorchState(optimizer=optimizers[0]).save(folder)
+        hvd.elastic.TorchState(optimizer=optimizers[1]).load(folder)
+        return torch.equal(optimizers[1].state[parameter]["momentum_buffer"], exact)
+
+    assert ranks.run(body, tmp_path) == [True] * 2
 
 
 def test_a_function_begins_with_the_newest_checkpoint_of_the_job_once(ranks: RankPool, tmp_path: Path) -> None:

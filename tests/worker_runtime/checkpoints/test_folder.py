@@ -1,7 +1,11 @@
 """The files of checkpoints: whole or not there, and a damaged one gives way to the one before."""
 
 import errno
+import random
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -10,6 +14,17 @@ import pytest
 
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.errors import CheckpointError
+
+WRITES_ON = """
+import sys
+from itertools import cycle
+from pathlib import Path
+from worker_runtime.checkpoints.folder import CheckpointFolder
+
+for number in cycle(range(256)):
+    CheckpointFolder(Path(sys.argv[1])).write(lambda file: [file.write(bytes([number]) * 10**5) for _ in range(10)])
+    print(number, flush=True)
+"""
 
 
 def write(folder: Path, *contents: bytes) -> list[str]:
@@ -95,6 +110,22 @@ def test_what_a_killed_worker_has_left_is_no_checkpoint_and_is_written_over(tmp_
     (tmp_path / ".checkpoint.unfinished").write_bytes(b"tw")
     assert find(tmp_path) == (b"one", [])
     assert write(tmp_path, b"two") == ["checkpoint-000001.pt", "checkpoint-000002.pt"]
+
+
+@pytest.mark.nightly
+def test_a_worker_that_is_killed_while_it_writes_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    chance = random.Random(5)  # noqa: S311 - no secret
+    for _ in range(30):
+        writer = subprocess.Popen([sys.executable, "-c", WRITES_ON, tmp_path], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        with writer.stdout:
+            writer.stdout.readline()  # the first one is there
+            time.sleep(chance.uniform(0, 0.05))
+            writer.kill()
+            writer.wait()
+        content, said = find(tmp_path)
+        assert (content is not None and content == content[:1] * 10**6, said) == (True, [])
+        assert len(list(tmp_path.glob("checkpoint-*"))) <= 3
 
 
 def test_a_file_in_the_place_of_the_folder_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ import torch
 
 from worker_runtime.torch.elastic.copies import copy_to_host
 from worker_runtime.torch.elastic.sampler import ElasticSampler
-from worker_runtime.torch.functions import broadcast_model, broadcast_object, broadcast_optimizer_state
+from worker_runtime.torch.functions import (
+    broadcast_model,
+    broadcast_object,
+    broadcast_optimizer_state,
+    load_optimizer_state,
+)
 from worker_runtime.torch.optimizer import find_reducer, unwrap
 
 
@@ -124,7 +129,7 @@ class OptimizerStateHandler(StatefulHandler):
 
     def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
         """Load it; a distributed one would ask the other ranks what to do with gradients."""
-        unwrap(self.value).load_state_dict(kept)
+        load_optimizer_state(unwrap(self.value), kept["param_groups"], kept["state"])
         return self.value
 
     def describe_course(self) -> Any:  # noqa: ANN401 - plain numbers
