@@ -27,9 +27,7 @@ def decode_agent_join(data: bytes) -> AgentJoin:
 def encode_agent_admitted(answer: AgentAdmitted) -> bytes:
     """One framed answer."""
     admission = pb.Admission.ValueType(answer.admission)
-    message = pb.AgentAdmitted(
-        admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code
-    )
+    message = pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code)
     return frame(message.SerializeToString())
 
 
