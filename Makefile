@@ -26,7 +26,8 @@ help:
 	@echo "make lint     the same without the tests (half a minute)"
 	@echo "make nightly  run the dear tests too (30 minutes; a third of them with SHARD=1/3)"
 	@echo "make soak     run chance for hours: 200 random kills, 200 trainings with random kills and all places and"
-	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour,"
+	@echo "              features of test_recovery.py, 100 random faults of hosts, 60 in one job of half an hour, 60"
+	@echo "              stop notices for hosts in another,"
 	@echo "              100,000 random histories of the core, 400 random programs of collectives, 10,000 random"
 	@echo "              trainings and a Gluon training on four ranks"
 	@echo "make gpu      run every test that needs a GPU, and print one page of what it found; without one it says 0 run"
@@ -71,6 +72,7 @@ bench: setup
 	$(BIN)/python benchmarks/collectives.py --json benchmarks/collectives.json
 	$(BIN)/python benchmarks/mxnet_step.py
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
+	$(BIN)/python benchmarks/scale.py
 
 protos: setup
 	$(BIN)/python tests/protos/generate.py

@@ -17,10 +17,11 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
 from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
+from rendezvous.core.records import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server
@@ -103,6 +104,28 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
 
 
 @in_clean_loop
+async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+        await join(b, B1, B0)
+        first, second, foreign = (pb.JoinRequest(worker=wire.encode_worker(worker)) for worker in (A0, A1, B0))
+        first.others.append(foreign)
+        with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
+            await a.join(first)
+        assert stage.server.state.count(Standing.WAITING) == 2
+        del first.others[:]
+        first.others.append(second)
+        await a.join(first)
+        assert await read(b, 1) == [ON_B]
+
+
+@pytest.mark.nightly
+@in_clean_loop
+async def test_a_burst_of_calls_is_answered() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        await asyncio.gather(*(a.report(number, [], [], LIMIT_SECONDS) for number in range(1, 3101)))
+
+
+@in_clean_loop
 async def test_a_report_that_was_repeated_or_overtaken_is_acknowledged_and_ignored() -> None:
     async with open_stage() as stage, stage.agent("a") as a:
         await a.report(2, [A0, A1], [], LIMIT_SECONDS)
@@ -113,6 +136,16 @@ async def test_a_report_that_was_repeated_or_overtaken_is_acknowledged_and_ignor
         await a.report(3, [A1], [Exited(A0, 1)], LIMIT_SECONDS)
         assert stage.server.state.ended == 1
         assert isinstance(stage.effects[-1], Terminate)
+
+
+@in_clean_loop
+async def test_a_notice_that_an_agent_reports_is_heeded_once() -> None:
+    async with open_stage() as stage, stage.agent("b") as b:
+        for number in (1, 2):
+            await b.report(number, [B0, B1], [], LIMIT_SECONDS, is_noticed=True)
+        (told,) = [effect for effect in stage.effects if isinstance(effect, Notify)]
+        assert told.host is None  # the job is static
+        assert "host b" in told.reason
 
 
 @in_clean_loop
