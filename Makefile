@@ -72,6 +72,7 @@ bench: setup
 	$(BIN)/python benchmarks/collectives.py --json benchmarks/collectives.json
 	$(BIN)/python benchmarks/mxnet_step.py
 	$(BIN)/python benchmarks/recovery.py --json benchmarks/recovery.json
+	$(BIN)/python benchmarks/scale.py
 
 protos: setup
 	$(BIN)/python tests/protos/generate.py

@@ -21,6 +21,7 @@ from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Ter
 from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
+from rendezvous.core.records import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server
@@ -100,6 +101,28 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
             await open_store(a, A0)
         await network.mend()
         assert [await anext(notices) for _ in range(2)] == [ON_B, StoreOpened(1, STORE)]
+
+
+@in_clean_loop
+async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> None:
+    async with open_stage() as stage, stage.agent("a") as a, stage.agent("b") as b:
+        await join(b, B1, B0)
+        first, second, foreign = (pb.JoinRequest(worker=wire.encode_worker(worker)) for worker in (A0, A1, B0))
+        first.others.append(foreign)
+        with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
+            await a.join(first)
+        assert stage.server.state.count(Standing.WAITING) == 2
+        del first.others[:]
+        first.others.append(second)
+        await a.join(first)
+        assert await read(b, 1) == [ON_B]
+
+
+@pytest.mark.nightly
+@in_clean_loop
+async def test_a_burst_of_calls_is_answered() -> None:
+    async with open_stage() as stage, stage.agent("a") as a:
+        await asyncio.gather(*(a.report(number, [], [], LIMIT_SECONDS) for number in range(1, 3101)))
 
 
 @in_clean_loop

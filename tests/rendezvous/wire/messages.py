@@ -157,7 +157,7 @@ tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
 )
-agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers)
+agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)
 
 

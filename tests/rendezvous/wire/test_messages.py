@@ -13,7 +13,7 @@ from rendezvous import wire
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.events import Exited
 from rendezvous.core.model import Assignment
-from rendezvous.core.reports import CompletedOperation, Decision, Report, Verdict, Wish
+from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError
 from rendezvous.notices import KEY_BYTES, Refused
 from rendezvous.orders import Hello, Remark
@@ -106,6 +106,14 @@ def test_the_set_of_all_ranks_is_short_and_one_tuple_for_all() -> None:
     assert len({id(operation.ranks) for operation in completed}) == 1
 
 
+def test_survivors_are_short_since_every_host_is_told_all() -> None:
+    ranks = (*range(8), *range(16, 8000), 5)
+    verdict = Verdict(Decision.RETRY, survivors=ranks, done=(Done(ranks, 1),))
+    message = wire.encode_verdict(verdict)
+    assert message.ByteSize() < 50
+    assert wire.decode_verdict(message) == verdict
+
+
 def begin(*command: bytes, master: pb.Endpoint | None = None) -> pb.Order:
     return pb.Order(begin=pb.Begin(job="j", host="a", server="s:1", command=command, master=master))
 
@@ -130,6 +138,8 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (REPORTS, pb.StateReport(pending=[pb.OperationState(name="x")]), "an operation 'x' of nobody"),
         (REPORTS, pb.StateReport(completed=[pb.OperationState(name="x", ranks=[0])]), "'x' without its place"),
         (VERDICTS, pb.Verdict(decision=pb.Decision.ValueType(77)), "a decision of kind 77"),
+        (VERDICTS, pb.Verdict(survivors=[0, 8, 16]), "3 numbers"),
+        (VERDICTS, pb.Verdict(survivors=[0, 4_000_000_000]), "2 numbers"),
         (ORDERS, pb.Order(), "no known kind"),
         (ORDERS, pb.Order(begin=pb.Begin()), "without job"),
         (ORDERS, begin(), "or command"),
