@@ -189,6 +189,11 @@ class JobSpec:
         return not self.remote.hosts or (self.joining is not None and self.joining.is_inside)
 
     @property
+    def inner_way(self) -> str:
+        """How a host reaches the rendezvous that reaches none of this machine's addresses."""
+        return "through its ssh connection" if self.joining is None else "through the port of --bind"
+
+    @property
     def leaves_paths(self) -> bool:
         """The hosts that are not this machine know by themselves where programs are."""
         return self.remote_prefix is not None or bool(self.agent_prefix) or self.joining is not None

@@ -30,6 +30,7 @@ _NO_MPI = "-mca has no effect: there is no MPI underneath, the workers talk thro
 _MCA_REMEDIES = {  # settings of Open MPI that have an option here
     "btl_tcp_if_include": "--network-interfaces",
     "oob_tcp_if_include": "--network-interfaces",
+    "plm_rsh_agent": "--rsh",
     "plm_rsh_args": "-p, -i and ~/.ssh/config",
 }
 

@@ -125,7 +125,7 @@ class RouteMap:
             )
         except LaunchError as error:
             return error
-        way = f"at {end}" if reached is not None else "through its ssh connection"
+        way = f"at {end}" if reached is not None else spec.inner_way
         self._tell(f"{host}: {chosen.reason}; it reaches the rendezvous {way}")
         self._settled[host] = chosen.address
         return Route(chosen.address, chosen.interface, end)

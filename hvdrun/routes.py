@@ -67,7 +67,7 @@ async def find_routes(spec: JobSpec, fleet: Fleet, server: Doors, tell: Callable
     reached = {host: choice.launcher[host] for host in fleet.hosts if spec.is_remote(host)}
     ends = await _open_ways(fleet, server, inside, reached)
     for host, end in ends.items():
-        way = "through its ssh connection" if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
+        way = spec.inner_way if spec.is_remote(host) and end.address == LOOPBACK else f"at {end}"
         tell(f"{host}: {choice.hosts[host].reason}; it reaches the rendezvous {way}")
     return {host: Route(choice.hosts[host].address, choice.hosts[host].interface, end) for host, end in ends.items()}
 

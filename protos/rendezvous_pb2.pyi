@@ -1065,6 +1065,7 @@ class AgentJoin(_message.Message):
     SECRET_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
+    TUNNEL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """of hvdrun"""
     secret: _builtins.bytes
@@ -1072,6 +1073,9 @@ class AgentJoin(_message.Message):
     host: _builtins.str
     """this host's name in the job"""
     slots: _builtins.int
+    """0: no agent, but a connection of this host's agent to the rendezvous"""
+    tunnel: _builtins.int
+    """the port of this host's loopback address where such connections begin"""
     def __init__(
         self,
         *,
@@ -1079,10 +1083,11 @@ class AgentJoin(_message.Message):
         secret: _builtins.bytes = ...,
         host: _builtins.str = ...,
         slots: _builtins.int = ...,
+        tunnel: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "secret", b"secret", "slots", b"slots", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host", b"host", "secret", b"secret", "slots", b"slots", "tunnel", b"tunnel", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -11,12 +11,15 @@ class AgentJoin:
     version: of hvdrun there.
     secret: of the token.
     host: the name that its host is to have in the job.
+    slots: 0 for a connection of this host's agent to the rendezvous, by the same door.
+    tunnel: the port of that host's loopback address where such connections begin.
     """
 
     version: str
     secret: bytes = field(repr=False)
     host: str
     slots: int
+    tunnel: int = 0
 
 
 class Admission(IntEnum):

@@ -38,7 +38,7 @@ ResultT = TypeVar("ResultT")
 _REMEMBERED = 256
 _TOLD = 32  # so many of them are told with the sequencer's answer, so that others, who have not got it, can go on
 _TOLD_BYTES = 1024  # if the answer is no longer than that, as that of a loss or an accuracy
-_STOPPING = b"s"  # what is told as the answer to a commit round before which a stop notice had come
+STOPPING = b"s"  # what is told as the answer to a commit round before which a stop notice had come
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone
 _ENDING_SECONDS = 10.0  # for the recovery to suspend, which may have to wait for a GPU
 _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; it is woken, so this is a second chance
@@ -319,7 +319,7 @@ class ElasticExecutor(Executor):
         name, payload = terms.question.name, handle.payload
         answer = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
         if number and terms.index >= self._attempt.stops_from:
-            answer = _STOPPING
+            answer = STOPPING
         self._completed.append(CompletedOperation(terms.members, name, terms.index, number, answer))
         if len(self._completed) > _REMEMBERED:
             self._floor = max(self._floor, self._completed.popleft().index + 1)
@@ -412,7 +412,7 @@ class ElasticExecutor(Executor):
                 self._commits[question.process_set] = number
                 self._note_step(question.process_set, former)
                 self.has_stepped |= question.process_set == GLOBAL_SET
-                self.is_stopping |= question.process_set == GLOBAL_SET and answer == _STOPPING
+                self.is_stopping |= question.process_set == GLOBAL_SET and answer == STOPPING
             self.forget(handle)
             return
         try:

@@ -1,6 +1,8 @@
 """The one object that a training process has of this package: who it is in the job, and through what it communicates.
 
 `init()` joins the job and forms the group; `shutdown()` leaves it; both may be repeated any number of times.
+
+Long because the ways into a job, and out of it, share one state under one lock.
 """
 
 import atexit

@@ -195,9 +195,12 @@ class Agent:
 
     async def _await_signal(self) -> Ending:
         signalled = asyncio.Event()
+        is_patient = self._sigterm_is_notice
 
         def heed_sigterm() -> None:
-            if self._sigterm_is_notice and self._watch.running() and not self._watch.is_noticed:
+            nonlocal is_patient
+            if is_patient and self._watch.running():
+                is_patient = False
                 self._watch.note_notice()
             else:
                 signalled.set()

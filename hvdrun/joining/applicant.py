@@ -19,6 +19,7 @@ from hvdrun.agent.output import OutputForwarder
 from hvdrun.errors import LaunchError
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
+from hvdrun.joining.tunnel import TunnelEnd
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint
@@ -79,6 +80,7 @@ class Applicant:
         self._said = ""
         self._said_at = 0.0
         self._has_begun = False
+        self._tunnel = TunnelEnd(lambda: self._knock(slots=0))
 
     async def run(self) -> int:
         """Join and serve; the exit code.
@@ -89,6 +91,7 @@ class Applicant:
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answer_signals(stopped)
+        await self._tunnel.open()
         working = asyncio.create_task(self._work())
         try:
             await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,6 +99,7 @@ class Applicant:
             if not working.done():
                 working.cancel()
                 await asyncio.wait({working})
+            await self._tunnel.close()
         return stopped.result() if working.cancelled() else working.result()
 
     def _answer_signals(self, stopped: asyncio.Future[int]) -> None:
@@ -135,7 +139,19 @@ class Applicant:
             self._pause_seconds = min(LONGEST_PAUSE_SECONDS, self._pause_seconds * _PAUSE_GROWTH)
 
     async def _join(self) -> Channel | int:
-        """The way to a launcher that has taken this agent; from one that needs no more, the exit code.
+        """The way to a launcher that has taken this agent; from one that needs no more, the exit code; see `_knock`."""
+        wish = self._application
+        channel = await self._knock(wish.slots)
+        if isinstance(channel, Channel):
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+            slots = f"{wish.slots} slot{'' if wish.slots == 1 else 's'}"
+            self._tell(f"joined the job at {wish.place} as {wish.host} with {slots}.")
+        return channel
+
+    async def _knock(self, slots: int) -> Channel | int:
+        """The way to a launcher that has let this in, be it the agent or a connection to the rendezvous (0 slots).
+
+        The exit code where no more agents are needed.
 
         Raises:
             LaunchError: it refuses this agent, or is another launcher.
@@ -150,12 +166,12 @@ class Applicant:
         taken = False
         try:
             channel.keep_alive(WAITING_SECONDS)
-            channel.transport.write(wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, wish.slots)))
+            channel.transport.write(
+                wire.encode_agent_join(AgentJoin(__version__, token.secret, wish.host, slots, self._tunnel.port))
+            )
             match wire.decode_agent_admitted(await channel.read_frame()):
                 case AgentAdmitted(Admission.ACCEPTED):
                     taken = True
-                    self._pause_seconds = FIRST_PAUSE_SECONDS
-                    self._tell(f"joined the job at {wish.place} as {wish.host} with {wish.slots} slots.")
                     return channel
                 case AgentAdmitted(Admission.NOT_NEEDED, reason, exit_code):
                     self._say(reason)

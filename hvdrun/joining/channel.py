@@ -85,6 +85,10 @@ class Channel(asyncio.StreamReaderProtocol):
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, pause_seconds)
         plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, min(_MOST_PROBES, max(1, int(seconds / pause_seconds))))
 
+    def open_writer(self) -> asyncio.StreamWriter:
+        """To write to it as to a stream."""
+        return asyncio.StreamWriter(self.transport, self, None, asyncio.get_running_loop())
+
     async def read_frame(self) -> bytes:
         """The one message that comes before the orders.
 

@@ -131,7 +131,7 @@ class Door:
                 f"it is hvdrun {join.version}, and the job runs with hvdrun {__version__}: install the same on all "
                 "hosts."
             )
-        if self._token.has_expired():
+        if join.slots and self._token.has_expired():  # an agent that has joined stays
             return _refuse(
                 f"its token ran out at {self._token.expires.astimezone():%Y-%m-%d %H:%M %Z}: start the job with a new "
                 "one (`hvdrun token FILE`)."

@@ -61,7 +61,7 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
             port = door.open(place.address, place.port)
         except OSError as error:
             raise CannotListenError(place, error.strerror or str(error)) from error
-        stack.push_async_callback(roster.release)
+        stack.push_async_callback(roster.close)
         stack.callback(lambda: roster.shut(_OVER, ended_with))
         at = Endpoint(find_reachable(place.address), port)
         console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")

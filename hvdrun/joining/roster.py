@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from hvdrun.hosts import MAX_SLOTS_PER_HOST, is_host_name
 from hvdrun.joining.channel import WAITING_SECONDS, Channel
+from hvdrun.joining.tunnel import lead_inside
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
@@ -24,11 +25,13 @@ _MARGIN_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Arrival:
-    """One agent; in use once the job has taken it."""
+    """One agent; in use once the job has taken it. For `tunnel` see `AgentJoin`."""
 
     host: Host
     channel: Channel
+    tunnel: int
     is_used: bool = False
+    led_to: int | None = None  # the port of this machine's loopback address, for connections through the door
 
 
 class Roster:
@@ -50,6 +53,7 @@ class Roster:
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
+        self._tunnels: set[asyncio.Task[None]] = set()
         self._full = ""  # why no more agents are needed
         self._exit_code: int | None = None  # the job's; None while it runs
         self._changed = asyncio.Event()
@@ -67,6 +71,8 @@ class Roster:
 
     async def receive(self, join: AgentJoin, channel: Channel) -> AgentAdmitted:
         """Answer an agent that knows the secret; one whose name is taken waits for the answer (see `Door`)."""
+        if not join.slots:
+            return self._lead(join.host, channel)
         if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
             return AgentAdmitted(
                 Admission.REFUSED,
@@ -89,7 +95,7 @@ class Roster:
         if self._full:
             return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._find_exit_code(join.host))
         channel.keep_alive(self._proof_seconds)
-        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel)
+        self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel, join.tunnel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
         self._note_change()
         return AgentAdmitted(Admission.ACCEPTED)
@@ -105,6 +111,21 @@ class Roster:
         arrival.is_used = True
         arrival.channel.keep_alive(max(patience_seconds, self._proof_seconds))
         return arrival.channel
+
+    def open_tunnel(self, host: str, port: int) -> int | None:
+        """The port of a host's loopback address that leads to this machine's `port` from now on; None without agent."""
+        arrival = self._arrivals.get(host)
+        if arrival is None:
+            return None
+        arrival.led_to = port
+        return arrival.tunnel
+
+    async def close(self) -> None:
+        """The job has ended: let go all who are left."""
+        for task in self._tunnels:
+            task.cancel()
+        await asyncio.gather(*self._tunnels, return_exceptions=True)
+        await self.release()
 
     def shut(self, reason: str, exit_code: int | None = None) -> None:
         """No more agents are needed than those that are in use, or about to be: let the others go.
@@ -126,6 +147,16 @@ class Roster:
             await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
         for channel in leaving:
             channel.transport.abort()
+
+    def _lead(self, host: str, channel: Channel) -> AgentAdmitted:
+        """Answer a connection to the rendezvous; what it says after the answer is led there."""
+        arrival = self._arrivals.get(host)
+        if arrival is None or arrival.led_to is None:
+            return AgentAdmitted(Admission.REFUSED, "the rendezvous is not reached through this door.")
+        tunnel = asyncio.create_task(lead_inside(channel, arrival.led_to))
+        self._tunnels.add(tunnel)
+        tunnel.add_done_callback(self._tunnels.discard)
+        return AgentAdmitted(Admission.ACCEPTED)
 
     def _find_exit_code(self, host: str) -> int:
         """What an agent ends with that is not needed.

@@ -48,12 +48,12 @@ class JoinedTransport:
         await asyncio.wait({self._channel.closed})
         return "the connection of its agent ended"
 
-    async def tunnel(self, port: int) -> int:  # noqa: ARG002 - see `Transport`
-        """There is none; see `Transport`."""
-        raise LaunchError(
-            f"the host {self.host!r} reaches this machine at no address but that of --bind: let the firewall between "
-            "them pass TCP on all ports."
-        )
+    async def tunnel(self, port: int) -> int:
+        """It begins where the agent listens, and leads through the launcher's door; see `Transport`."""
+        found = self._roster.open_tunnel(self.host, port)
+        if found is None:
+            raise LaunchError(f"the agent of the host {self.host!r} has gone: start it again there.")
+        return found
 
     async def abandon(self) -> None:
         """Close the connection; see `Transport`."""

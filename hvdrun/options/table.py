@@ -163,8 +163,8 @@ _TIME = (
         flags=("--grace",),
         dest="grace_seconds",
         group=Group.TIME,
-        help="How long a worker has to end when it has failed, and between SIGTERM (after a Ctrl-C SIGINT) and SIGKILL "
-        "when the job ends early.",
+        help="How long a worker has to end when it has failed, or after a stop notice (SIGUSR2), and between SIGTERM "
+        "(after a Ctrl-C SIGINT) and SIGKILL when the job ends early.",
         parse=parse_duration,
         metavar="TIME",
         wanted="a time, as in --grace 5s",

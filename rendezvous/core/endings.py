@@ -14,7 +14,7 @@ from rendezvous.core.intent import reconcile
 from rendezvous.core.leases import find_late, find_overdue, silent_hosts, unheard_hosts
 from rendezvous.core.losses import lose_host, lose_late, lose_worker
 from rendezvous.core.model import Host, Worker
-from rendezvous.core.outcome import SIGKILL, TEMPORARY_FAILURE, blame_worker, end_as_noticed, stop, succeed
+from rendezvous.core.outcome import SIGKILL, blame_worker, conclude, stop
 from rendezvous.core.publication import chain, move_on
 from rendezvous.core.staffing import find_newcomers, retire
 from rendezvous.core.state import Phase, Standing, State, WorkerRecord
@@ -115,10 +115,8 @@ def _settle(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 def _finish(state: State) -> tuple[State, tuple[Effect, ...]]:
     """All have ended; one's success does not hide another's failure, where the others have not made it good."""
-    if state.cause is not None and state.number:
-        return draining.finish(state, state.cause)
-    has_stopped = any(record.is_done and record.returncode == TEMPORARY_FAILURE for record in state.workers.values())
-    return draining.finish(state, end_as_noticed() if has_stopped else succeed())
+    first = state.cause if state.number else None
+    return draining.finish(state, conclude(first, has_stopped=state.has_stopped))
 
 
 def _tell_departure(state: State, worker: Worker) -> tuple[Effect, ...]:

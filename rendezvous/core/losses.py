@@ -11,7 +11,7 @@ from rendezvous.core import draining
 from rendezvous.core.abandonment import abandon, blame_slot, blame_worker_lost
 from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, fail_to_join, fail_to_report, lose_state
+from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, conclude, fail_to_join, fail_to_report, lose_state
 from rendezvous.core.publication import chain, move_on, publish_when_complete
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.staffing import staff
@@ -103,7 +103,7 @@ def _end(state: State, outcome: Outcome) -> tuple[State, tuple[Effect, ...]]:
     if state.refusal is None or not state.number or not state.policy.is_elastic:
         return draining.enter(state, outcome)
     if not state.alive():
-        return draining.enter(state, state.cause or outcome)
+        return draining.enter(state, conclude(state.cause or outcome, has_stopped=state.has_stopped))
     if state.cause is not None:
         return state, ()  # they know already
     state, effects = interrupt(state, outcome.reason)

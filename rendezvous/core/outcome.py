@@ -54,6 +54,17 @@ class Outcome:
         return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
 
 
+def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
+    """How a job has ended whose workers have ended by themselves.
+
+    first: the failure that was not made good, if there is one. It may be that of a machine that goes away.
+    has_stopped: after a stop notice, workers have ended as they should.
+    """
+    if first is not None and not (has_stopped and first.exit_code in _ENDED_FROM_OUTSIDE):
+        return first
+    return end_as_noticed() if has_stopped else succeed()
+
+
 def exit_code(returncode: int) -> int:
     """A process' exit code as a shell tells it: 128 + n for signal n."""
     return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode

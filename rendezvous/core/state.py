@@ -135,6 +135,11 @@ class State:
         """How many slots the hosts have that the job may use now."""
         return sum(self.slots.values())
 
+    @property
+    def has_stopped(self) -> bool:
+        """Somebody has ended as one does after a stop notice."""
+        return any(record.is_done and record.returncode == TEMPORARY_FAILURE for record in self.workers.values())
+
     def offers(self, slot: Slot) -> bool:
         """The slot is one of them."""
         return slot.index < self.slots.get(slot.host, 0)

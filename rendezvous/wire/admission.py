@@ -11,7 +11,9 @@ from rendezvous.wire.text import encode_text
 
 def encode_agent_join(join: AgentJoin) -> bytes:
     """One framed wish to join."""
-    message = pb.AgentJoin(version=join.version, secret=join.secret, host=encode_text(join.host), slots=join.slots)
+    message = pb.AgentJoin(
+        version=join.version, secret=join.secret, host=encode_text(join.host), slots=join.slots, tunnel=join.tunnel
+    )
     return frame(message.SerializeToString())
 
 
@@ -21,15 +23,13 @@ def decode_agent_join(data: bytes) -> AgentJoin:
         message = pb.AgentJoin.FromString(data)
     except DecodeError as error:
         raise WireError(f"{len(data)} bytes that are no wish to join") from error
-    return AgentJoin(message.version, message.secret, message.host, message.slots)
+    return AgentJoin(message.version, message.secret, message.host, message.slots, message.tunnel)
 
 
 def encode_agent_admitted(answer: AgentAdmitted) -> bytes:
     """One framed answer."""
     admission = pb.Admission.ValueType(answer.admission)
-    message = pb.AgentAdmitted(
-        admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code
-    )
+    message = pb.AgentAdmitted(admission=admission, reason=encode_text(answer.reason), exit_code=answer.exit_code)
     return frame(message.SerializeToString())
 
 

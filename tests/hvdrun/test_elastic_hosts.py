@@ -20,6 +20,7 @@ from hvdrun.jobspec import JobSpec, RemoteSide
 from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.authority import Authority
+from rendezvous.core.effects import Dismiss
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Event, HostsChanged, Lost
 from rendezvous.core.model import Host
@@ -140,11 +141,20 @@ async def test_a_lost_host_may_get_another_agent_with_an_identity_of_its_own(spe
 
 
 @in_loop
+async def test_a_drained_host_is_released_though_it_is_offered(spec: JobSpec) -> None:
+    async with opened(spec) as office:
+        await office.bring_in("localhost")
+        office.hosts.dismiss(Dismiss("localhost", "it got a stop notice", is_drained=True))
+        assert isinstance(office.agents["localhost"][0].orders[-1], Release)
+        assert not office.agents["localhost"][0].is_abandoned
+
+
+@in_loop
 async def test_a_host_that_is_dismissed_while_it_is_offered_is_given_up(spec: JobSpec) -> None:
     async with opened(spec) as office:
-        office.hosts.dismiss("localhost")  # it has none
+        office.hosts.dismiss(Dismiss("localhost", "it was lost"))  # it has none
         await office.bring_in("localhost")
-        office.hosts.dismiss("localhost")
+        office.hosts.dismiss(Dismiss("localhost", "it was lost"))
         assert office.fleet.hosts == ()
         await office.until(lambda: office.agents["localhost"][0].is_abandoned)
         assert office.events == [HostsChanged(spec.hosts)]
@@ -204,7 +214,7 @@ async def test_a_dismissed_host_named_no_more_is_released(spec: JobSpec, name_ho
         await office.bring_in("127.0.0.1")
         name_hosts("localhost\n")
         await office.until(lambda: len(office.events) == 3)
-        office.hosts.dismiss("127.0.0.1")
+        office.hosts.dismiss(Dismiss("127.0.0.1", "it was lost"))
         assert isinstance(office.agents["127.0.0.1"][0].orders[-1], Release)
         assert office.fleet.hosts == ()
 

@@ -11,12 +11,13 @@ from hvdrun.signals import answer_signals
 from tests.waiting import LIMIT_SECONDS
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+OTHERS = (signal.SIGTSTP, signal.SIGUSR2)
 
 
 @pytest.fixture(autouse=True)
 def _guarded() -> Iterator[None]:
     """A signal that is not answered is dropped: it must not end the process of the tests."""
-    former = {number: signal.signal(number, lambda *_: None) for number in (*STOPPING, signal.SIGTSTP)}
+    former = {number: signal.signal(number, lambda *_: None) for number in (*STOPPING, *OTHERS)}
     yield
     for number, handler in former.items():
         signal.signal(number, handler)
@@ -40,7 +41,11 @@ def answer(*numbers: signal.Signals, ignored: signal.Signals | None = None) -> l
             calls.append("suspend")
             arrived.set()
 
-        with answer_signals(stop, suspend):
+        def notice() -> None:
+            calls.append("notice")
+            arrived.set()
+
+        with answer_signals(stop, suspend, notice):
             if ignored is not None:
                 os.kill(os.getpid(), ignored)
             for number in numbers:
@@ -57,8 +62,9 @@ def test_a_signal_stops_the_job_with_a_shell_s_code_for_it(number: signal.Signal
     assert answer(number) == [(128 + number, f"{number.name} came to hvdrun")]
 
 
-def test_ctrl_z_suspends_it() -> None:
-    assert answer(signal.SIGTSTP, signal.SIGINT) == ["suspend", (130, "SIGINT came to hvdrun")]
+def test_ctrl_z_suspends_it_and_sigusr2_is_a_stop_notice() -> None:
+    said = answer(signal.SIGTSTP, signal.SIGUSR2, signal.SIGINT)
+    assert said == ["suspend", "notice", (130, "SIGINT came to hvdrun")]
 
 
 @numbers
@@ -70,7 +76,7 @@ def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
 
 
 def test_afterwards_signals_mean_what_they_meant() -> None:
-    numbers = (*STOPPING, signal.SIGTSTP)
+    numbers = (*STOPPING, *OTHERS)
     former = [signal.getsignal(number) for number in numbers]
     answer(signal.SIGINT)
     assert [signal.getsignal(number) for number in numbers] == former

@@ -92,11 +92,15 @@ class Network:
                 runner(["tc", "qdisc", "delete", "dev", device, "root"], "")
         self._set_ports("up", None)
 
-    def close_door(self, *others: "Network") -> None:
-        """Refuse, by silence, every connection that another host, or one of these, opens; those that are open stay."""
+    def close_door(self, *others: "Network", but: int | None = None) -> None:
+        """Refuse, by silence, every connection that another host, or one of these, opens; those that are open stay.
+
+        but: the one port to which they may be opened.
+        """
+        port = "" if but is None else f"tcp dport != {but} "
         senders = [f"ether saddr {one.hardware}" for other in others for one in other.joined()] or ['iifname != "lo"']
         rules = "".join(
-            f"add rule inet {_DOOR} input {sender} tcp flags & (syn|ack) == syn drop\n" for sender in senders
+            f"add rule inet {_DOOR} input {sender} {port}tcp flags & (syn|ack) == syn drop\n" for sender in senders
         )
         self._on_host(["nft", "-f", "-"], _remove(_DOOR, "inet") + _DOORWAY + rules)
 

@@ -17,7 +17,7 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Terminate
+from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
 from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
@@ -136,6 +136,16 @@ async def test_a_report_that_was_repeated_or_overtaken_is_acknowledged_and_ignor
         await a.report(3, [A1], [Exited(A0, 1)], LIMIT_SECONDS)
         assert stage.server.state.ended == 1
         assert isinstance(stage.effects[-1], Terminate)
+
+
+@in_clean_loop
+async def test_a_notice_that_an_agent_reports_is_heeded_once() -> None:
+    async with open_stage() as stage, stage.agent("b") as b:
+        for number in (1, 2):
+            await b.report(number, [B0, B1], [], LIMIT_SECONDS, is_noticed=True)
+        (told,) = [effect for effect in stage.effects if isinstance(effect, Notify)]
+        assert told.host is None  # the job is static
+        assert "host b" in told.reason
 
 
 @in_clean_loop

@@ -19,7 +19,7 @@ from tests.worker_runtime.generation import LARGE, Generation, make_executor, re
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.core.questions import GLOBAL_SET, Reduction
-from worker_runtime.elastic_executor import ElasticExecutor
+from worker_runtime.elastic_executor import STOPPING, ElasticExecutor
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.handles import Handle
 from worker_runtime.membership import CompletedOperation, PendingOperation, Wish
@@ -110,6 +110,28 @@ def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scen
     handle.wait()
     assert executor.committed == (1, THREE)
     assert (executor.rank, executor.size, executor.generation, executor.lineage) == (0, 2, 2, (0, 2))
+
+
+def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
+    executor = scene.executor
+    executor._attempt.note_stopping(8)
+    for number, index in ((1, 7), (2, 8)):
+        handle = scene.ask(Commit(scene.all_ranks, number))
+        scene.before.release(number - 1, index=index)
+        handle.wait()
+        assert (executor.has_stepped, executor.is_stopping) == (True, number == 2)
+    assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
+
+
+@pytest.mark.parametrize("answer", [b"", STOPPING])
+def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_there(
+    scene: Scene, answer: bytes
+) -> None:
+    handle = scene.ask(Commit(scene.all_ranks, 1))
+    scene.interrupt()
+    scene.go_on(Done(THREE, 1, answer=answer))
+    handle.wait()
+    assert (scene.executor.has_stepped, scene.executor.is_stopping) == (True, answer == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:

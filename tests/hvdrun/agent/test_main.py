@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from rendezvous.orders import (
     Hello,
     Look,
     Order,
+    Output,
     Probe,
     Probed,
     ProbeTarget,
@@ -45,10 +47,10 @@ def read_tellings(data: bytes) -> list[Telling]:
     return [wire.decode_telling(message) for message in wire.FrameReader().feed(data)]
 
 
-def start_agent(tmp_path: Path) -> subprocess.Popen[bytes]:
+def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     """A real agent that is spoken to; the end of its orders, when this is left, ends it."""
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "hvdrun.agent"],
+        [sys.executable, "-P", *(words or ("-m", "hvdrun.agent"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -238,3 +240,20 @@ def test_a_last_order_that_is_not_complete_is_none() -> None:
 def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
     with pytest.raises(WireError):
         read_orders(data)
+
+
+def test_of_an_agent_that_has_joined_sigterm_is_a_stop_notice_and_the_second_one_ends_it(tmp_path: Path) -> None:
+    serve = "import asyncio, hvdrun.agent.agent as agent; asyncio.run(agent.serve(0, 1, sigterm_is_notice=True))"
+    with start_agent(tmp_path, "-c", serve) as agent:
+        conversation = Conversation(agent)
+        conversation.begin(tmp_path)
+        conversation.send(LAUNCH)
+        while not isinstance(conversation.receive(), Output):
+            pass
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            agent.send_signal(number)
+            for _ in range(3):  # one that is about to end may answer once
+                conversation.find(b"it goes on")
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=LIMIT_SECONDS)
+    assert list(tmp_path.iterdir()) == []

@@ -148,6 +148,16 @@ async def test_one_process_serves_all_generations_of_a_job() -> None:
 
 
 @alone
+async def test_a_stop_notice_is_told_now_and_with_each_later_generation() -> None:
+    async with owning(SERVES) as room:
+        await room.open()
+        room.sequencing.stop()
+        room.publish(2)
+        heard = await room.heard(4)
+        assert [line for line in heard if line == "stop"] == [heard[1], heard[2]]
+
+
+@alone
 async def test_without_rank_0_of_several_there_is_none() -> None:
     async with owning(SERVES) as room:
         room.sequencing.prepare(sys.executable)  # nothing is expected here

@@ -198,6 +198,31 @@ async def test_an_agent_waits_for_the_token_the_launcher_and_the_job(tmp_path: P
 
 
 @in_loop
+async def test_an_agent_reaches_the_rendezvous_through_the_door(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(5) + b" heard")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, LOOPBACK, 0) as inside, opened(path) as launcher:
+        async with started(launcher.place, path):
+            await launcher.roster.other_than(())
+            transport = take(launcher)
+            await transport.open()
+            port = await transport.tunnel(inside.sockets[0].getsockname()[1])
+            reader, writer = await asyncio.open_connection(LOOPBACK, port)
+            writer.write(b"hello")
+            assert await reader.readexactly(11) == b"hello heard"
+            writer.close()
+            await happen(lambda: not launcher.roster._tunnels)
+        await happen(lambda: not launcher.roster.hosts)
+        with pytest.raises(LaunchError, match="the agent of the host 'a' has gone"):
+            await transport.tunnel(1)
+
+
+@in_loop
 async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     async with opened(path) as launcher, started(launcher.place, path) as early:

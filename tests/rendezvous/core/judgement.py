@@ -91,11 +91,8 @@ def is_done(operation: PendingOperation, seen: int, known: Report) -> bool:
     )
 
 
-def explains(outcome: Outcome, event: Event, before: State) -> bool:
+def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
     """The outcome that an event has brought about tells of that event."""
-    is_elastic = before.policy.is_elastic
-    if outcome.cause is Cause.STOPPED and not isinstance(event, Stopped):
-        return explains_notice(outcome, event, before)
     if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
         return True
     if is_elastic and outcome.cause is Cause.STATE_LOST:

@@ -20,12 +20,12 @@ from rendezvous.core.effects import (
     Terminate,
 )
 from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Ticked
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause
+from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Decision, Report, Wish
 from rendezvous.core.state import Phase, Standing, State
-from tests.rendezvous.core.judgement import check_counts, check_retry, explains, number_members
+from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
 
 
 class Witness:
@@ -267,4 +267,9 @@ class Witness:
             assert outcome == before.outcome, "the first cause decides"
         elif outcome is not None:
             is_known = outcome == before.cause
-            assert is_known or explains(outcome, event, before), f"{event}: {outcome}"
+            is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
+            explained = explains_notice(outcome, event, before) if is_notice else self._explains(outcome, event)
+            assert is_known or explained, f"{event}: {outcome}"
+
+    def _explains(self, outcome: Outcome, event: Event) -> bool:
+        return explains(outcome, event, is_elastic=self.policy.is_elastic)

@@ -42,6 +42,7 @@ from rendezvous.orders import (
     Release,
     Remark,
     Reserved,
+    Stop,
     Taken,
     Telling,
     Wait,
@@ -137,6 +138,7 @@ orders: st.SearchStrategy[Order] = st.one_of(
     st.builds(Terminate, workers, seconds, texts),
     st.builds(Release),
     st.builds(Hold, st.booleans()),
+    st.just(Stop()),
     st.builds(Input, st.binary()),
     st.builds(Wait, st.none() | seconds),
     st.builds(Look, st.binary(min_size=1), names),
@@ -155,7 +157,7 @@ tellings: st.SearchStrategy[Telling] = st.one_of(
     st.builds(Probed, st.lists(proofs, max_size=3).map(tuple), st.binary(max_size=32)),
     st.builds(Written, workers, generations),
 )
-agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers)
+agent_joins = st.builds(AgentJoin, texts, st.binary(), texts, numbers, numbers)
 agents_admitted = st.builds(AgentAdmitted, st.sampled_from(Admission), texts)
 
 

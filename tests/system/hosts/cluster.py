@@ -7,11 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+import pytest
+
 from tests.lab.fixtures import Build
 from tests.lab.host import Host, Stream
 from tests.lab.lab import Lab
 from tests.system.launcher import Finished, Running
 
+# By hvdrun's own SSH, and by OpenSSH's program.
+WAYS = pytest.mark.parametrize(
+    "way", [(), pytest.param(("--rsh", "ssh"), marks=pytest.mark.nightly)], ids=["paramiko", "openssh"]
+)
 LEFT_SECONDS = 20.0  # what is left then does not end by itself
 _PAUSE_SECONDS = 0.02
 _CLEAN_LOOKS = 2  # a process may be between fork and exec while one looks

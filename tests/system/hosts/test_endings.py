@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.system.hosts.cluster import Cluster
+from tests.system.hosts.cluster import WAYS, Cluster
 from tests.system.launcher import Running
 
 JOB = ("-np", "3", "-H", "host1:2,host2:1", "--lease", "600s")
@@ -29,9 +29,10 @@ def await_all(running: Running) -> None:
         running.stdout.wait_for(rf"^\[{mark}\] alive$", 30)
 
 
-def test_the_first_failure_on_a_remote_host_decides_and_is_explained(pair: Cluster) -> None:
+@WAYS
+def test_the_first_failure_on_a_remote_host_decides_and_is_explained(pair: Cluster, way: tuple[str, ...]) -> None:
     script = 'if [ "$HOROVOD_RANK" = 2 ]; then echo out of data >&2; exit 7; fi; sleep 600; true'
-    finished = pair(*JOB, "sh", "-c", script)
+    finished = pair(*JOB, *way, "sh", "-c", script)
     assert finished.returncode == 7
     page = finished.stderr.splitlines()
     assert "[2@host2] out of data" in page
@@ -41,8 +42,11 @@ def test_the_first_failure_on_a_remote_host_decides_and_is_explained(pair: Clust
 
 
 @STOPPED
-def test_a_signal_ends_all_workers(pair: Cluster, number: signal.Signals, code: int, said: str) -> None:
-    running = pair.start(*JOB, *WAITS)
+@WAYS
+def test_a_signal_ends_all_workers(
+    pair: Cluster, number: signal.Signals, code: int, said: str, way: tuple[str, ...]
+) -> None:
+    running = pair.start(*JOB, *way, *WAITS)
     await_all(running)
     running.send_to_terminal(number)
     finished = running.wait()

@@ -8,6 +8,13 @@ from tests.system.launcher import Running
 
 LINE = r"on each host run: hvdrun (agent --join \S+ --token-file \S+)$"
 ELASTIC = ("-np", "2", "--min-np", "1", "--lease", "2s", "--launcher-timeout", "30s", "--blacklist-cooldown-range")
+JOINS = """
+import os
+from rendezvous.bootstrap import Bootstrap
+from rendezvous.client import WorkerClient
+WorkerClient(Bootstrap.read(os.environ)).join(0)
+print("joined", flush=True)
+"""
 STAY = "echo at $HVD_ADDRESS; while [ ! -e go ]; do sleep 0.05; done"
 SECONDS = 60.0
 
@@ -34,6 +41,21 @@ def test_hosts_that_nobody_can_connect_to_from_outside_train(pair: Cluster) -> N
 
 
 @pytest.mark.nightly
+def test_one_open_port_of_the_launcher_is_enough(pair: Cluster) -> None:
+    pair.lab.launcher.network.close_door(but=29400)
+    pair.write("join.py", JOINS)
+    place = ("--bind", f"{pair.lab.launcher.network.address()}:29400")
+    running = pair.start("-v", "-np", "2", "--wait-for-agents", *place, "python", "join.py")
+    line = running.stderr.wait_for(LINE, SECONDS)[1]
+    agents = [join(pair, name, line) for name in ("host1", "host2")]
+    finished = running.wait()
+    assert finished.returncode == 0, finished.stderr
+    assert sorted(finished.stdout.splitlines()) == ["[0@host1] joined", "[1@host2] joined"]
+    assert finished.stderr.count("; it reaches the rendezvous through the port of --bind\n") == 2
+    assert [agent.wait().returncode for agent in agents] == [0, 0]
+
+
+@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_is_back(build: BuildCluster) -> None:
     cluster = build(3)
     running = cluster.start(*ELASTIC, "1", "1", "--wait-for-agents", "sh", "-c", STAY)
@@ -43,7 +65,7 @@ def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_i
     cluster["host2"].network.cut()
     comes = join(cluster, "host3", line, "host2")
     running.stderr.wait_for(r"^hvdrun: the worker in the slot host2:0 is started again\.$", SECONDS)
-    comes.stderr.wait_for(r"^hvdrun: joined the job at \S+ as host2 with 1 slots\.$", SECONDS)
+    comes.stderr.wait_for(r"^hvdrun: joined the job at \S+ as host2 with 1 slot\.$", SECONDS)
     running.stdout.wait_for(rf"@host2\] at {cluster['host3'].network.address()}$", SECONDS)
     assert goes.is_running
     cluster["host2"].network.mend()

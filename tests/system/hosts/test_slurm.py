@@ -36,6 +36,7 @@ state = hvd.elastic.TorchState(steps=0)
 
 @hvd.elastic.run
 def train(state):
+    print("began with", state.steps, flush=True)
     while not hvd.allreduce(torch.tensor(float(Path("stop").exists())), op=hvd.Max, name="stop").item():
         state.steps += 1
         state.commit()
@@ -129,13 +130,29 @@ def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm) -> None:
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
 
 
-def test_a_job_that_ends_with_75_is_queued_again(slurm: Slurm) -> None:
-    program = "import os, sys; print('restart', os.environ.get('SLURM_RESTART_COUNT', 0)); sys.exit(75 if {} else 0)"
-    (slurm.folder / "stops.py").write_text(program.format("'SLURM_RESTART_COUNT' not in os.environ"), encoding="utf-8")
-    job = slurm.submit("elastic.sbatch", "stops.py")
+def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> None:
+    """Slurm sends the signal before the time is over; the batch script hands it on, and has the job queued again."""
+    (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
+    job = slurm.submit("elastic.sbatch", "train.py")
+    slurm.wait_for(job, "size 6$")
+    slurm.run("scancel", "--batch", "--signal=USR2", job)
     slurm.wait_for(job, "^start 1 of job")
+    slurm.wait_for(job, f"going on from .*/checkpoints-{job}/")
+    (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
-    assert slurm.output(job).count("restart 0") == slurm.output(job).count("restart 1") == 6
+    assert "start 2" not in slurm.output(job)
+    assert len(set(re.findall(r"began with (\d+)", slurm.output(job)))) == 2
+
+
+def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm) -> None:
+    (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
+    job = slurm.submit("--nodelist=host1", "growing.sbatch", "train.py")
+    slurm.wait_for(job, "size 2$")
+    agents = slurm.submit("agents.sbatch", "host1:29600")
+    slurm.wait_for(job, "size 4$")
+    (slurm.folder / "stop").touch()
+    assert slurm.wait(job) == "COMPLETED", slurm.output(job)
+    assert slurm.wait(agents) == "COMPLETED", slurm.output(agents)
 
 
 def test_a_cancelled_job_leaves_nothing(slurm: Slurm) -> None:

@@ -60,6 +60,21 @@ def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None
         assert orders[0] == orders[1] == orders[2]
 
 
+def test_a_stop_notice_comes_before_the_same_release_to_all_and_before_the_first_of_the_next_generation() -> None:
+    with Process() as process:  # none that later tests share: it never forgets
+        with gathering(process, 2) as clients:
+            for client in clients:
+                client.ask("allreduce.a", PLAIN)
+            assert [client.released().index for client in clients] == [0, 0]
+            process.order(b"stop")
+            for client in clients:
+                assert client.told(Frame.STOPPING).encode() == wire.encode_index(1)
+                client.ask("allreduce.b", PLAIN)
+            assert [client.released().index for client in clients] == [1, 1]
+        with gathering(process, 2) as clients:
+            assert {client.told(Frame.STOPPING).encode() for client in clients} == {wire.encode_index(0)}
+
+
 def test_those_who_have_joined_are_told_to_contribute_nothing_of_value(process: Process) -> None:
     with gathering(process, 3) as clients:
         assert clients[2].ask("join", JOIN) == 0

@@ -39,6 +39,14 @@ def test_the_newest_of_several(pipe: tuple[Orders, int]) -> None:
     assert orders.read() == Activation(3, 2, KEY)
 
 
+def test_a_stop_notice_stays_and_is_no_activation(pipe: tuple[Orders, int]) -> None:
+    orders, write = pipe
+    os.write(write, make_line(1) + b"stop\n")
+    assert (orders.read(), orders.is_stopping) == (Activation(1, 2, KEY), True)
+    os.write(write, make_line(2))
+    assert (orders.read(), orders.is_stopping) == (Activation(2, 2, KEY), True)
+
+
 def test_the_end_of_the_owner() -> None:
     read, write = os.pipe()
     os.close(write)

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.worker_runtime.sequencer.ends import Ends
-from worker_runtime.core.questions import Answer, Failure, Refusal, Restart, Wanted
+from worker_runtime.core.questions import Answer, Failure, Refusal, Restart, Stopping, Wanted
 from worker_runtime.mentions import Mention
 from worker_runtime.sequencer.member import Member
 from worker_runtime.sequencer.tellings import tell
-from worker_runtime.wire import Frame, encode_numbered
+from worker_runtime.wire import Frame, encode_index, encode_numbered
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,7 @@ from worker_runtime.wire import Frame, encode_numbered
         ),
         (Wanted(2, 1, "x", "note"), [(2, Frame.WANTED, Mention(1, "x", "note").encode())]),
         (Restart(), [(0, Frame.RESTART, b""), (2, Frame.RESTART, b"")]),
+        (Stopping(3), [(0, Frame.STOPPING, encode_index(3)), (2, Frame.STOPPING, encode_index(3))]),
         (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
     ],
 )
