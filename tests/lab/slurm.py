@@ -144,7 +144,10 @@ class Slurm:
     def wait_for(self, job: str, pattern: str) -> None:
         """Wait until a regular expression matches in what the job prints."""
         compiled = re.compile(pattern, re.MULTILINE)
-        wait_slowly(lambda: compiled.search(self.output(job)) is not None, f"{pattern} in job {job}")
+        try:
+            wait_slowly(lambda: compiled.search(self.output(job)) is not None, f"{pattern} in job {job}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output(job)}") from None
 
     def find_left(self) -> tuple[str, ...]:
         """What jobs have left on the hosts: processes, and files in /tmp and /dev/shm."""

@@ -32,12 +32,17 @@ from pathlib import Path
 import torch
 import worker_runtime.torch as hvd
 hvd.init()
-state = hvd.elastic.TorchState(steps=0)
+model = torch.nn.Linear(2, 1)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01))
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, steps=0)
 
 @hvd.elastic.run
 def train(state):
     print("began with", state.steps, flush=True)
     while not hvd.allreduce(torch.tensor(float(Path("stop").exists())), op=hvd.Max, name="stop").item():
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
         state.steps += 1
         state.commit()
         if hvd.rank() == 0 and state.steps % 10 == 0:
@@ -163,7 +168,7 @@ def test_a_cancelled_job_leaves_nothing(slurm: Slurm) -> None:
 
 
 def test_a_killed_hvdrun_leaves_no_step(slurm: Slurm) -> None:
-    batch = "echo start; hvdrun sh -c 'echo up; sleep 600'; echo ended with $?; sleep 600"
+    batch = "echo start; hvdrun sh -c 'echo up; sleep 600'; echo ended with $?; sleep 700"
     job = slurm.submit("--nodes=3", write_batch(slurm, batch))
     wait_slowly(lambda: slurm.output(job).count("] up") == 3, "three workers")
     launchers = [
@@ -171,7 +176,7 @@ def test_a_killed_hvdrun_leaves_no_step(slurm: Slurm) -> None:
     ]
     end(launchers, signal.SIGKILL)
     slurm.wait_for(job, "ended with 137")
-    wait_slowly(lambda: not any("sleep 600" in trace for trace in slurm.find_left()[1:]), "the end of all workers")
+    wait_slowly(lambda: not any("sleep 600" in trace for trace in slurm.find_left()), "the end of all workers")
     assert slurm.run("squeue", "--steps", "--noheader", "--format=%i").stdout.split() == [f"{job}.batch"]
     slurm.run("scancel", job)
 
