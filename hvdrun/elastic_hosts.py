@@ -171,6 +171,7 @@ class ElasticHosts:
             remote = replace(self._spec.remote, hosts=self._spec.remote.hosts | {host.name for host in hosts})
             self._spec = replace(self._spec, hosts=hosts, remote=remote)
             self._briefing.update(self._spec)
+            self._narrator.note_agents(hosts)
             self._server.tell(HostsChanged(hosts))
             hosts = await roster.other_than(hosts)
 

@@ -160,6 +160,10 @@ class Narrator:
                 self._console.notice(f"{change}.")
         self._hosts = tuple(hosts)
 
+    def note_agents(self, hosts: Sequence[Host]) -> None:
+        """These hosts have agents that have come by themselves, which is told elsewhere."""
+        self._hosts = tuple(hosts)
+
     def explain(self, outcome: Outcome, hosts: int) -> None:
         """Say why the job did not end well; `hosts` have workers."""
         if outcome.cause is Cause.WORKER_FAILED and outcome.worker is not None and outcome.rank is not None:

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from worker_runtime.accord import Accord
 from worker_runtime.handles import Handle
+from worker_runtime.stop_notice import asks_for_nothing
 from worker_runtime.wire import Frame, encode_blocked, encode_number, encode_numbered
 
 PATIENCE_SECONDS = 0.02  # until something is told at all
@@ -102,7 +103,8 @@ class Wait:
 def may_signal_ask() -> bool:
     """Whether a handler of the program's may run though its threads wait: of a timer, or of somebody else's signal."""
     is_timed = signal.getitimer(signal.ITIMER_REAL)[0] > 0
-    return any(callable(signal.getsignal(number)) for number in ((signal.SIGALRM, *_CALLS) if is_timed else _CALLS))
+    handlers = map(signal.getsignal, (signal.SIGALRM, *_CALLS) if is_timed else _CALLS)
+    return any(callable(handler) and not asks_for_nothing(handler) for handler in handlers)
 
 
 def encode_wait(kind: Frame, number: int, *, is_blocked: bool, reason: str = "") -> bytes:

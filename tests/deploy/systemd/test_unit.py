@@ -15,8 +15,9 @@ UNIT = ROOT / "deploy" / "systemd" / "hvdrun-agent.service"
 
 
 def start_line(text: str) -> list[str]:
+    """The words of what the unit starts."""
     (line,) = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
-    return line.split()
+    return str(line).split()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze: apt install systemd")

@@ -43,6 +43,15 @@ from tests.waiting import LIMIT_SECONDS
 HELLO = Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3])))
 
 
+AS_JOINED = """
+import asyncio, functools
+from hvdrun.agent import agent
+
+agent.serve = functools.partial(agent.serve, sigterm_is_notice=True)
+asyncio.run(agent.serve_pipes(0, 1))
+"""
+
+
 def read_tellings(data: bytes) -> list[Telling]:
     return [wire.decode_telling(message) for message in wire.FrameReader().feed(data)]
 
@@ -243,8 +252,7 @@ def test_bytes_that_are_no_orders_are_an_error(data: bytes) -> None:
 
 
 def test_of_an_agent_that_has_joined_sigterm_is_a_stop_notice_and_the_second_one_ends_it(tmp_path: Path) -> None:
-    serve = "import asyncio, hvdrun.agent.agent as agent; asyncio.run(agent.serve(0, 1, sigterm_is_notice=True))"
-    with start_agent(tmp_path, "-c", serve) as agent:
+    with start_agent(tmp_path, "-c", AS_JOINED) as agent:
         conversation = Conversation(agent)
         conversation.begin(tmp_path)
         conversation.send(LAUNCH)

@@ -81,8 +81,8 @@ def test_pods_that_are_killed_and_come_back_under_their_name_cost_no_step(build:
         training.come_back(name, seconds)
     before = training.running.stderr.text()
     evict(training.agents[fourth])
-    training.await_members(first, second, third)
     assert training.agents[fourth].wait(LIMIT_SECONDS).returncode == 75
+    training.await_members(first, second, third)
     assert "was lost" not in training.running.stderr.text()[len(before) :]
     training.come_back(fourth, 0.0)
     assert len(training.end(*training.names)[-1].members[0]) == len(training.names)
