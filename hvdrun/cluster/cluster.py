@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -189,7 +190,8 @@ class Cluster:
             return
         if in_peace:
             job.finish()
-            for message in job.messages():
+            # what a function has left running in a worker, a thread perhaps, does not keep it
+            for message in job.messages(time.monotonic() + self._request.grace_seconds):
                 if isinstance(message, Delivered):
                     message.body.close()
         job.close()

@@ -131,6 +131,16 @@ def test_a_worker_that_dies_ends_the_job_with_its_last_words_and_is_replaced_for
     assert set(get_pids(cluster)).isdisjoint(others)
 
 
+def test_a_cluster_ends_though_a_function_has_left_a_thread() -> None:
+    def leave_a_thread() -> None:
+        threading.Thread(target=time.sleep, args=(600,)).start()
+
+    before = find_descendants()
+    with hvdrun.Cluster(num_proc=1, no_prefork=True, grace=1) as cluster:
+        cluster.run(leave_a_thread)
+    wait_until(lambda: find_descendants() <= before)
+
+
 def test_ctrl_c_ends_the_job_and_the_program_lives_on(tmp_path: Path) -> None:
     def wait() -> None:
         (tmp_path / os.environ["HOROVOD_RANK"]).touch()
