@@ -37,6 +37,7 @@ PROGRAMS = {
 _DAEMONS = frozenset({"slurmctld", "slurmd", "munged", "slurmctld-wlm", "slurmd-wlm"})
 _STUBS = ("/dev/null", "/dev/zero")
 _PAUSE_SECONDS = 0.2
+_CREDENTIAL_SECONDS = 20
 _STATE = re.compile(r"JobState=(\w+)")
 _LIVE = frozenset({"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "SUSPENDED"})
 
@@ -179,7 +180,8 @@ class Slurm:
                 "SlurmdUser=root",
                 "AuthType=auth/munge",
                 "CredType=cred/munge",
-                f"AuthInfo=socket={folder / 'munge.socket'}",
+                # A job that is queued again waits until its credentials have run out.
+                f"AuthInfo=socket={folder / 'munge.socket'},cred_expire={_CREDENTIAL_SECONDS}",
                 f"StateSaveLocation={folder / 'state'}",
                 f"SlurmdSpoolDir={folder / 'spool-%n'}",
                 f"SlurmctldPidFile={folder / 'slurmctld.pid'}",

@@ -135,20 +135,13 @@ def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm) -> None:
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
 
 
-def is_again_begun(slurm: Slurm, job: str) -> bool:
-    """The job has been started again; Slurm would let it wait for two minutes."""
-    if slurm.state(job) == "PENDING":
-        slurm.run("scontrol", "update", f"jobid={job}", "starttime=now")
-    return "start 1 of job" in slurm.output(job)
-
-
 def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> None:
     """Slurm sends the signal before the time is over; the batch script hands it on, and has the job queued again."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("elastic.sbatch", "train.py")
     slurm.wait_for(job, "size 6$")
     slurm.run("scancel", "--batch", "--signal=USR2", job)
-    wait_slowly(lambda: is_again_begun(slurm, job), "its next start")
+    slurm.wait_for(job, "start 1 of job")
     slurm.wait_for(job, f"going on from .*/checkpoints-{job}/")
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
