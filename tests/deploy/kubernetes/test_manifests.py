@@ -123,17 +123,22 @@ def list_launchers() -> Iterator[tuple[Pod, Document]]:
 
 
 def list_commands() -> list[list[str]]:
-    """The command lines of hvdrun in the manifests, and in what the README says of them; without `hvdrun`."""
+    """The command lines of hvdrun in the manifests, and on the whole page that explains deploy/; without `hvdrun`."""
     fields = {
         "status.podIP": "10.0.0.1",
         "metadata.labels['batch.kubernetes.io/job-name']": "train",
         "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train",
     }
     containers = (fill_words(container, fields) for pod in PODS for container in pod.containers)
-    _, _, section = README.read_text(encoding="utf-8").partition("\n## Kubernetes\n")
-    typed = re.findall(r"^\$ (hvdrun [^#\n]+)", section.partition("\n## ")[0], re.MULTILINE)
-    lines = [*containers, *map(shlex.split, typed)]
+    typed = (shlex.split(line, comments=True) for line in find_lines(README.read_text(encoding="utf-8")))
+    lines = [*containers, *typed]
     return [line[line.index("hvdrun") + 1 :] for line in lines if "hvdrun" in line]
+
+
+def find_lines(page: str) -> list[str]:
+    """What a page tells its reader to type: after a prompt, in a sentence, or in a script of PBS."""
+    lines = re.findall(r"(?:^ *\$ |`|job\.pbs: )((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
+    return [line for line in lines if not line.endswith("...")]
 
 
 def read_command(words: list[str]) -> object:
@@ -150,7 +155,7 @@ def read_command(words: list[str]) -> object:
 @pytest.fixture
 def mpijob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the MPI Operator has told the launcher of its job."""
-    (tmp_path / "hostfile").write_text("train-worker-0.train-worker.default.svc slots=1\n", encoding="utf-8")
+    (tmp_path / "hostfile").write_text("train-worker-0.train-worker.default.svc slots=8\n", encoding="utf-8")
     monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
     monkeypatch.setattr(hostfiles, "find_mpijob", functools.partial(hostfiles.find_mpijob, folder=tmp_path))
 
@@ -158,7 +163,8 @@ def mpijob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("mpijob")
 def test_hvdrun_understands_every_command() -> None:
     commands = list_commands()
-    assert sorted({words[0] for words in commands}) == ["--grace", "-np", "agent", "token"]
+    starts = ["--agent-prefix", "--grace", "--rsh", "-np", "agent", "python", "token"]
+    assert sorted({words[0] for words in commands}) == starts
     for words in commands:
         read_command(words)
         option = next((place for place, word in enumerate(words) if word.startswith("--")), None)
