@@ -25,8 +25,8 @@ pytestmark = needs_sshd
 
 
 @contextmanager
-def listening(answer: bytes | None) -> Iterator[int]:
-    """A server that is no ssh server: answers and closes, or, with None, says nothing; its port."""
+def listening(answer: bytes | None, *, times: int | None = None) -> Iterator[int]:
+    """A server that is no ssh server: answers and closes, or, with None or after so many times, says nothing; its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept: list[socket.socket] = []
 
@@ -37,7 +37,7 @@ def listening(answer: bytes | None) -> Iterator[int]:
                 except OSError:
                     return
                 kept.append(connection)
-                if answer is not None:
+                if answer is not None and (times is None or len(kept) <= times):
                     connection.sendall(answer)
                     connection.close()
 
@@ -59,8 +59,9 @@ def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(
         reach(*[home.target(server)] * 10)
 
 
-def test_a_server_that_always_hangs_up_is_told_when_the_limit_is_over(home: Home) -> None:
-    with listening(b"") as port, pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught:
+@pytest.mark.parametrize("times", [None, 1], ids=["at a pause", "in the midst of an attempt"])
+def test_a_server_that_hangs_up_is_told_when_the_limit_is_over(home: Home, times: int | None) -> None:
+    with listening(b"", times=times) as port, pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught:
         reach(replace(home.target(), port=port), limit_seconds=2.0)
     assert caught.value.attempts > 1
 
