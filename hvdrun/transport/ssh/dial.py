@@ -75,22 +75,21 @@ async def dial(target: Target, limit_seconds: float) -> Connection:
             attempts += 1
             try:
                 return await _try(target, via, deadline, limit_seconds)
-            except DroppedError as error:
-                dropped = error
-                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; nothing to guess
-            except TimedOutError:
-                if dropped is None:
+            except (DroppedError, TimedOutError) as error:
+                if isinstance(error, DroppedError):
+                    dropped = error
+                elif dropped is None:
                     raise
-                wait = 0.0  # the limit was over in the midst of an attempt
-            if loop.time() + wait >= deadline:
-                raise ConnectionDroppedError(
-                    target.host,
-                    target.address,
-                    target.port,
-                    attempts=attempts,
-                    seconds=loop.time() - started,
-                    reason=str(dropped),
-                ) from dropped
+                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 - spreads attempts; nothing to guess
+                if loop.time() + wait >= deadline:
+                    raise ConnectionDroppedError(
+                        target.host,
+                        target.address,
+                        target.port,
+                        attempts=attempts,
+                        seconds=loop.time() - started,
+                        reason=str(dropped),
+                    ) from error
             await asyncio.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
     except BaseException:

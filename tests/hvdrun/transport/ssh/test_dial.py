@@ -26,7 +26,7 @@ pytestmark = needs_sshd
 
 @contextmanager
 def listening(answer: bytes | None, *, times: int | None = None) -> Iterator[int]:
-    """A server that is no ssh server: answers and closes, or, with None or after so many times, says nothing; its port."""
+    """A server that is no ssh server: answers and closes, or, with None or after so many times, is silent; its port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         kept: list[socket.socket] = []
 
@@ -61,7 +61,10 @@ def test_many_that_come_at_once_all_get_in_where_the_server_takes_two_at_a_time(
 
 @pytest.mark.parametrize("times", [None, 1], ids=["at a pause", "in the midst of an attempt"])
 def test_a_server_that_hangs_up_is_told_when_the_limit_is_over(home: Home, times: int | None) -> None:
-    with listening(b"", times=times) as port, pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught:
+    with (
+        listening(b"", times=times) as port,
+        pytest.raises(ConnectionDroppedError, match=r"times in \d s .*MaxStartups") as caught,
+    ):
         reach(replace(home.target(), port=port), limit_seconds=2.0)
     assert caught.value.attempts > 1
 
