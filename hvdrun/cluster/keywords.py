@@ -1,13 +1,12 @@
 """The keywords of `hvdrun.run()`: the options of the command line under the names that they have there."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 
 from hvdrun import cli
+from hvdrun.accelerators import count_accelerators
 from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.discovery import discover_hosts
 from hvdrun.jobspec import JobSpec
@@ -16,8 +15,6 @@ from hvdrun.request import make_job, settle_request
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
-_DEVICES = Path("/dev")
-_DEVICE = re.compile(r"nvidia\d+")
 _HIDDEN = frozenset({"dry_run", "stdin_rank", "write_config"})  # a function has nothing to do with these
 _WANTED_ENV = "env takes names and texts, as in env={'NCCL_DEBUG': 'INFO'}"
 
@@ -102,16 +99,6 @@ def complete(words: list[str], interpreter: str | None = None) -> list[str]:
     if values["size"] is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]
-
-
-def count_accelerators(environment: Mapping[str, str] = os.environ, devices: Path = _DEVICES) -> int:
-    """How many GPUs this machine has for its programs; torch, which knows more, is not imported for that."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        named = [name.strip() for name in visible.split(",")]
-        usable = named[: named.index("-1")] if "-1" in named else named
-        return len([name for name in usable if name])
-    return sum(_DEVICE.fullmatch(path.name) is not None for path in devices.glob("nvidia*"))
 
 
 def _choose_size(values: Mapping[str, object]) -> int:

@@ -19,7 +19,7 @@ def run_agent(values: Mapping[str, Any], say: Say) -> int:
     """
     if not is_host_name(values["name"]):
         raise UsageError(f"a host cannot be called {values['name']!r}: give another name, as in --name node1.")
-    from hvdrun.joining.accelerators import count_accelerators  # noqa: PLC0415 - a wrong command line answers at once
+    from hvdrun.accelerators import count_accelerators  # noqa: PLC0415 - a wrong command line answers at once
     from hvdrun.joining.applicant import Applicant, Application  # noqa: PLC0415 - the same
 
     slots = values["slots"] or max(1, count_accelerators())

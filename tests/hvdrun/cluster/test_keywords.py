@@ -8,7 +8,7 @@ import pytest
 
 from hvdrun.cluster import keywords
 from hvdrun.cluster.errors import UnknownKeywordError
-from hvdrun.cluster.keywords import complete, count_accelerators, make_words, read_job
+from hvdrun.cluster.keywords import complete, make_words, read_job
 from hvdrun.errors import HvdrunError
 
 COMMAND = [sys.executable, "-m", "worker_runtime.tasks"]
@@ -100,19 +100,3 @@ def test_without_a_number_all_slots_or_this_machines_accelerators_or_two_workers
     completed = complete(words)
     assert read_job(completed, {}).size == size
     assert completed[-len(COMMAND) :] == COMMAND
-
-
-@pytest.mark.parametrize(
-    ("environment", "count"),
-    [
-        ({}, 2),
-        ({"CUDA_VISIBLE_DEVICES": ""}, 0),
-        ({"CUDA_VISIBLE_DEVICES": "0,3,1"}, 3),
-        ({"CUDA_VISIBLE_DEVICES": "1,-1,0"}, 1),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-7f, GPU-8a"}, 2),
-    ],
-)
-def test_accelerators_are_counted_without_torch(environment: dict[str, str], count: int, tmp_path: Path) -> None:
-    for name in ("nvidia0", "nvidia12", "nvidiactl", "nvidia-uvm", "null"):
-        (tmp_path / name).touch()
-    assert count_accelerators(environment, tmp_path) == count

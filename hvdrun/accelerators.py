@@ -19,8 +19,8 @@ def count_accelerators(environment: Mapping[str, str] = os.environ, root: Path =
     """
     for name in _CHOICES:
         if name in environment:
-            chosen = environment[name].strip()
-            return 0 if chosen in _NONE else len(chosen.split(","))
+            named = [choice.strip() for choice in environment[name].split(",")]
+            return next((at for at, choice in enumerate(named) if choice in _NONE), len(named))  # it hides what follows
     nvidia = sum(bool(_NVIDIA.fullmatch(entry.name)) for entry in _list(root / "dev"))
     return nvidia or sum(map(_is_amd, _list(root / "sys/class/kfd/kfd/topology/nodes")))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.joining.accelerators import count_accelerators
+from hvdrun.accelerators import count_accelerators
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ from hvdrun.joining.accelerators import count_accelerators
         ({"CUDA_VISIBLE_DEVICES": "0,2"}, 2),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, 1),
         ({"CUDA_VISIBLE_DEVICES": ""}, 0),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, 0),
+        ({"CUDA_VISIBLE_DEVICES": "1, -1,0"}, 1),
         ({"ROCR_VISIBLE_DEVICES": "0"}, 1),
         ({}, 3),
     ],
