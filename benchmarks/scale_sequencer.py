@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from sequencer import CHUNK_BYTES, KEY, LIMIT_SECONDS, LOOPBACK, read_cpu_seconds, receive, sequencer
 
-from worker_runtime import wire
-from worker_runtime.core.questions import Kind, Reduction, Signature
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
 
 WARM_UP = 3
 

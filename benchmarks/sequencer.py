@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from worker_runtime import wire
-from worker_runtime.core.questions import Kind, Reduction, Signature
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
 
 LOOPBACK = "127.0.0.1"
 KEY = bytes(wire.KEY_BYTES)
@@ -102,7 +102,7 @@ def count(connection: socket.socket, questions: int) -> None:
 @contextmanager
 def sequencer(size: int) -> Iterator[tuple[int, int]]:
     """A sequencer that serves a generation of this size; its port and process number."""
-    command = [sys.executable, "-m", "worker_runtime.sequencer", LOOPBACK]
+    command = [sys.executable, "-m", "worker_runtime.coordination.sequencer", LOOPBACK]
     root = Path(__file__).parent.parent
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         if process.stdin is None or process.stdout is None:

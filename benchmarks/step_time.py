@@ -24,8 +24,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import worker_runtime.torch as hvd
+from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction.replicas import CHECK_REPLICAS
-from worker_runtime.runtime import RUNTIME
 
 ALONE = "no communication"
 DDP = "DDP"

@@ -12,7 +12,7 @@ from enum import StrEnum
 from rendezvous.bootstrap import BACKEND
 from rendezvous.errors import UnknownBackendError
 
-MODULE = "worker_runtime.backends"
+MODULE = "worker_runtime.groups.backends"
 # What imports have printed may stand before it, with or without the end of a line.
 _ANSWER = re.compile(rb'(\{"objection": .*\})\s*$')
 

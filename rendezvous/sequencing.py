@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 
-MODULE = "worker_runtime.sequencer"
+MODULE = "worker_runtime.coordination.sequencer"
 STOP = b"stop\n"  # the line that says that a stop notice has come for the job
 # What imports have printed may stand before it, with or without the end of a line.
 _PORT = re.compile(rb'\{"port": ?(\d{1,5})\}\s*$')

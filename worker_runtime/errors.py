@@ -6,7 +6,7 @@ Long because all of them are found in one place.
 from collections.abc import Sequence
 from datetime import timedelta
 
-from worker_runtime.membership import Assignment, Endpoint, Membership
+from worker_runtime.rendezvous import Assignment, Endpoint, Membership
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 

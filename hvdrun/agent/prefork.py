@@ -21,6 +21,7 @@ from rendezvous.forking import LENGTH, Forked, ForkRequest, Message, Ready, deco
 
 _SEARCH = b"PYTHONPATH"
 _ENTRANCE = os.fsencode(Path(__file__).resolve().parent / "entrance")  # see sitecustomize.py there
+_FORKSERVER = "worker_runtime.startup.forkserver"
 _WORDS = 2  # of the command, which say what program it is: the script, or -m and the module
 _ONE_THREAD = {b"OMP_NUM_THREADS": b"1"}  # in the forkserver, whatever the job has
 
@@ -31,7 +32,7 @@ def make_command(command: tuple[str, ...], descriptor: int, modules: tuple[str, 
     descriptor: of its socket. modules: what it imports.
     """
     interpreter, *words = command[: 1 + _WORDS]
-    return [interpreter, "-m", "worker_runtime.forkserver", str(descriptor), json.dumps(words), json.dumps(modules)]
+    return [interpreter, "-m", _FORKSERVER, str(descriptor), json.dumps(words), json.dumps(modules)]
 
 
 def make_environment(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

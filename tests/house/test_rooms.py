@@ -9,16 +9,21 @@ from tests.house.sources import ROOT, name_module, read_sources
 
 PACKAGES = ("hvdrun", "rendezvous", "worker_runtime")
 
-# Modules that no test imports, and a test that runs them.
+# Modules that no test of their room imports, and a test that runs them.
 RUN_BY = {
     "hvdrun/__main__.py": "tests/system/test_exit.py",
     "hvdrun/agent/__main__.py": "tests/hvdrun/agent/test_main.py",
-    "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/test_forkserver.py",
+    "hvdrun/agent/entrance/sitecustomize.py": "tests/worker_runtime/startup/test_forkserver.py",
     "hvdrun/cluster/__main__.py": "tests/system/test_run.py",
     "hvdrun/shim/horovod/__init__.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_offering.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/common/util.py": "tests/hvdrun/shim/horovod/test_horovod.py",
+    "worker_runtime/api/async_handles.py": "tests/worker_runtime/torch/ops/test_forms.py",
+    "worker_runtime/api/object_calls.py": "tests/worker_runtime/torch/test_functions.py",
+    "worker_runtime/api/reductions.py": "tests/worker_runtime/torch/ops/test_forms.py",
+    "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
+    "worker_runtime/startup/environment.py": "tests/worker_runtime/membership/test_runtime.py",
 }
 
 

@@ -49,7 +49,7 @@ def read_state(pid: int) -> str:
 
 def find_sequencers(hvdrun: Launcher) -> list[int]:
     """The pids of all its sequencers; there should be one at most."""
-    return [process.pid for process in hvdrun.processes(" -m worker_runtime.sequencer ")]
+    return [process.pid for process in hvdrun.processes(" -m worker_runtime.coordination.sequencer ")]
 
 
 def kill(pid: int | None, number: signal.Signals = signal.SIGKILL) -> int:

@@ -1,6 +1,6 @@
 """A forked worker of a real job cannot be told from an executed one, and jobs outlive their forkserver.
 
-What a program finds, and how it ends, is compared in `tests/worker_runtime/test_program.py`, without a job.
+What a program finds, and how it ends, is compared in `tests/worker_runtime/startup/test_program.py`, without a job.
 """
 
 import json
@@ -110,7 +110,7 @@ def test_torch_trains_alike(hvdrun: Launcher, size: int, threads: str | None) ->
 # The forkserver is killed by its own preload: at its start, or right after it has forked so many workers but one.
 KILLED = """
 import os, sys
-if "worker_runtime.forkserver" in sys.orig_argv:
+if "worker_runtime.startup.forkserver" in sys.orig_argv:
     forks, own = [], os.getpid()
     def count():
         forks.append(None)

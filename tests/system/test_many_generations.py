@@ -27,7 +27,7 @@ TRAIN = """
 import json, os, sys
 import torch
 import worker_runtime.torch as hvd
-from worker_runtime.runtime import RUNTIME
+from worker_runtime.membership.runtime import RUNTIME
 
 hvd.init()
 torch.set_num_threads(1)

@@ -43,7 +43,7 @@ PARTS: dict[str, Callable[[Launcher, random.Random], int | None]] = {
     "hvdrun": lambda hvdrun, chance: find_one(hvdrun, " -np 2 --grace", chance),
     "agent": lambda hvdrun, _: find_agent(hvdrun),
     "guardian": lambda hvdrun, _: find_guardian(hvdrun),
-    "forkserver": lambda hvdrun, chance: find_one(hvdrun, "worker_runtime.forkserver", chance),
+    "forkserver": lambda hvdrun, chance: find_one(hvdrun, "worker_runtime.startup.forkserver", chance),
     "worker": lambda hvdrun, chance: find_one(hvdrun, "python job.py", chance),
     "child": lambda hvdrun, chance: find_one(hvdrun, "sleep 60", chance),
 }

@@ -157,7 +157,7 @@ def test_a_worker_is_replaced_and_taken_in_with_the_state_of_the_others(
     running = hvdrun.start("-np", "2", "--min-np", "1", *command, *death)
     if kills_forkserver:
         wait_until(lambda: len([note for note in read_notes(folder) if note["what"] == "ready"]) == 2)
-        (forkserver,) = hvdrun.processes("-m worker_runtime.forkserver")
+        (forkserver,) = hvdrun.processes("-m worker_runtime.startup.forkserver")
         kill(forkserver.pid)
     finished = running.wait(LIMIT_SECONDS)
     steps = check(folder, "clip", finished)

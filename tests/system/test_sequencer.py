@@ -34,7 +34,7 @@ def test_a_job_has_one_that_listens_where_rank_0_is_told_and_its_death_is_report
     for rank in range(2):
         running.stdout.wait_for(rf"^\[{rank}\] joined", 60)
     address = running.stdout.wait_for(r"^\[0\] at (\S+)$", 60)[1]
-    (sequencer,) = hvdrun.processes("worker_runtime.sequencer")
+    (sequencer,) = hvdrun.processes("worker_runtime.coordination.sequencer")
     assert (sequencer.parent, sequencer.listens) == (find_agent(hvdrun), (address,))
     kill(sequencer.pid)
     sentence = "the sequencer on localhost, which orders the workers' collectives, is gone: it ended with signal 9"

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from worker_runtime import wire
-from worker_runtime.accord import Accord
-from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.driver import Driver
-from worker_runtime.handles import Handle
-from worker_runtime.link import Link
-from worker_runtime.operation import Operation
-from worker_runtime.waiting import USUAL, Patience
-from worker_runtime.wire import Frame
+from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.accord import Accord
+from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.waiting import USUAL, Patience
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.engine.handles import Handle
 
 LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")

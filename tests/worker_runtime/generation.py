@@ -10,13 +10,13 @@ from typing import Any, Self, cast
 
 from rendezvous.core.reports import Done
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
-from worker_runtime.core.questions import Kind, Question, Release, Signature
-from worker_runtime.elastic_executor import ElasticExecutor
-from worker_runtime.group import Group
-from worker_runtime.link import Link
-from worker_runtime.membership import Decision, Endpoint, Membership, Verdict
-from worker_runtime.torch_groups import TorchGroup, TorchGroups
-from worker_runtime.wire import Frame, decode_head, decode_questions, encode_releases
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
+from worker_runtime.coordination.wire import Frame, decode_head, decode_questions, encode_releases
+from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.groups.group import Group
+from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
+from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
 
 LARGE = 300_000  # elements of float32: more than travel inside a question
 _ANY = Question(0, "", Signature(Kind.BARRIER))  # of an answer only the numbers travel

@@ -14,9 +14,9 @@ import torch
 
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, Worker
-from worker_runtime.runtime import RUNTIME
-from worker_runtime.sequencer_process import SequencerProcess
-from worker_runtime.wire import KEY_BYTES
+from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination.wire import KEY_BYTES
+from worker_runtime.membership.runtime import RUNTIME
 
 LIMIT_SECONDS = 20.0
 KEY = bytes(range(KEY_BYTES))

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from worker_runtime.sampler import ElasticSampler
+from worker_runtime.elastic.sampler import ElasticSampler
 
 
 @dataclass

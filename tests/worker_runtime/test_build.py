@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests.house.sources import ROOT
+from worker_runtime.api.capabilities import nccl_built
 from worker_runtime.build import MODULES, look
-from worker_runtime.capabilities import nccl_built
 
 
 def test_what_is_found_agrees_with_what_scripts_are_told() -> None:

@@ -5,8 +5,9 @@ from datetime import timedelta
 import pytest
 
 from rendezvous.core.model import Assignment, Membership
-from worker_runtime import errors, reductions
-from worker_runtime.reductions import choose_reduction, handle_average_backwards_compatibility
+from worker_runtime import errors
+from worker_runtime.api import reductions
+from worker_runtime.api.reductions import choose_reduction, handle_average_backwards_compatibility
 
 EVERY_ERROR = [
     errors.NotInitializedError(),

@@ -11,17 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from tests.worker_runtime.backends.stubs import LIMIT, run_members
-from worker_runtime.accord import Accord
+from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
 from worker_runtime.collectives import Commit, Join, make_neutral
-from worker_runtime.core import questions
-from worker_runtime.core.ordering import Ordering
-from worker_runtime.core.questions import Kind, Question, Reduction, Refusal, Release, Restart, Signature, Wanted
+from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.accord import Accord
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering import questions
+from worker_runtime.coordination.ordering.ordering import Ordering
+from worker_runtime.coordination.ordering.questions import (
+    Kind,
+    Question,
+    Reduction,
+    Refusal,
+    Release,
+    Restart,
+    Signature,
+    Wanted,
+)
+from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.errors import HorovodInternalError, OperationRefusedError
-from worker_runtime.mentions import Mention
-from worker_runtime.operation import Members, Operation
-from worker_runtime.process_sets import ProcessSets
-from worker_runtime.torch_groups import TorchGroup
+from worker_runtime.groups.torch_groups import TorchGroup
 
 LIMIT_SECONDS = LIMIT.total_seconds()
 _TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
+from worker_runtime.api.object_calls import allgather_object
 from worker_runtime.checkpoints import random_states
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.errors import CheckpointError
-from worker_runtime.object_calls import allgather_object
-from worker_runtime.runtime import RUNTIME
+from worker_runtime.membership.runtime import RUNTIME
 
 _LONGEST_CAUSE = 400  # so much is told of an error's text
 

@@ -19,7 +19,7 @@ from worker_runtime.collectives.combination import AVERAGE, SUM, Combination
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.collectives.reducescatter import Reducescatter
 from worker_runtime.collectives.sparse_allreduce import SparseAllreduce
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 
 __all__ = [
     "AVERAGE",

@@ -10,9 +10,9 @@ from typing import Self
 import torch
 
 from worker_runtime.collectives.checks import make_title
-from worker_runtime.core.questions import Kind, Question, Release, Signature
-from worker_runtime.operation import Members, Operation, ResultT_co
-from worker_runtime.torch_groups import TorchGroup, Work
+from worker_runtime.collectives.operation import Members, Operation, ResultT_co
+from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
+from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class _Agreement(Operation[ResultT_co]):

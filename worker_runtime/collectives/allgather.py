@@ -10,11 +10,11 @@ import torch
 from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
 from worker_runtime.collectives.dtypes import name_dtype
 from worker_runtime.collectives.layout import copy, count_row_bytes, pack, unpack, view_bytes
+from worker_runtime.collectives.operation import Members
 from worker_runtime.collectives.parcels import sort_parcels
 from worker_runtime.collectives.tensor_operation import TensorOperation
-from worker_runtime.core.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.operation import Members
-from worker_runtime.torch_groups import TorchGroup, Work
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
 class Gathered(NamedTuple):

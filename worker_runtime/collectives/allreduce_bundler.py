@@ -12,8 +12,8 @@ from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import view_travelling
 from worker_runtime.collectives.layout import view_memory
 from worker_runtime.collectives.lots import Lot, distribute, gather
+from worker_runtime.collectives.operation import Bundler
 from worker_runtime.collectives.scaling import conclude_, scale_
-from worker_runtime.operation import Bundler
 
 if TYPE_CHECKING:
     from worker_runtime.collectives.allreduce import Allreduce

@@ -4,7 +4,7 @@ from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
 
 import torch
 
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import WrongArgumentError
 
 

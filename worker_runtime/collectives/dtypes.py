@@ -39,7 +39,7 @@ from collections.abc import Callable
 
 import torch
 
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = HALVES | {torch.float32, torch.float64}

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import torch
 
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 
 _KEYS = {torch.float32: torch.int32, torch.float64: torch.int64}
 

@@ -4,7 +4,7 @@ import torch
 
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import INTEGERS
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 
 
 def scale_(buffer: torch.Tensor, factor: float) -> None:

@@ -77,9 +77,9 @@ from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
 
 if TYPE_CHECKING:
+    from worker_runtime.api.stopping import stopping
     from worker_runtime.mxnet.loaders import split_data
     from worker_runtime.mxnet.preparation import pin_device, prepare, scale_learning_rate
-    from worker_runtime.stopping import stopping
 else:
 
     def __getattr__(name: str) -> object:
@@ -94,7 +94,7 @@ _LATE = {
     "prepare": "worker_runtime.mxnet.preparation",
     "scale_learning_rate": "worker_runtime.mxnet.preparation",
     "split_data": "worker_runtime.mxnet.loaders",
-    "stopping": "worker_runtime.stopping",
+    "stopping": "worker_runtime.api.stopping",
 }
 
 __all__ = [

@@ -10,7 +10,8 @@ from typing import ParamSpec, TypeVar
 
 from mxnet.base import MXNetError
 
-from worker_runtime import errors, giving_up
+from worker_runtime import errors
+from worker_runtime.api import giving_up
 from worker_runtime.errors import HorovodInternalError
 
 P = ParamSpec("P")

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import torch
 
-from worker_runtime.calls import await_all, begin_call
+from worker_runtime.api.calls import await_all, begin_call
+from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Broadcast
+from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.handles import Handle
+from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.boundary import gives_up
-from worker_runtime.process_set import ProcessSet
-from worker_runtime.runtime import RUNTIME
 
 _INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
 

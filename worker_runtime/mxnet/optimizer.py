@@ -14,14 +14,14 @@ from typing import Any
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.api.calls import begin_call, make_allreduce
+from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.arguments import read_factor, read_group_count
 from worker_runtime.mxnet.arrays import bring_home, take_back, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
-from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 
 Many = (list, tuple)
 _TITLE = "DistributedOptimizer"

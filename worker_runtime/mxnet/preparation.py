@@ -4,8 +4,8 @@ from typing import Any, TypeVar, overload
 
 import mxnet as mx
 
+from worker_runtime.api.job import local_rank, size
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.job import local_rank, size
 from worker_runtime.mxnet.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.loaders import split_data as split
 from worker_runtime.mxnet.optimizer import DistributedOptimizer

@@ -6,13 +6,13 @@ from typing import Any
 
 import mxnet as mx
 
+from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.arguments import check_compression, read_factor, read_group_count
 from worker_runtime.mxnet.compression import Compression, Compressor
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.states import unwrap
-from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
 
 _TITLE = "DistributedTrainer"
 _FRESHNESS = "ignore_stale_grad=True"  # the exchange that it makes

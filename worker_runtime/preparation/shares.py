@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import TypeVar
 
-from worker_runtime.job import rank, size
-from worker_runtime.object_calls import broadcast_object
+from worker_runtime.api.job import rank, size
+from worker_runtime.api.object_calls import broadcast_object
 
 T = TypeVar("T")
 

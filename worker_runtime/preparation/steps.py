@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from worker_runtime.job import init
+from worker_runtime.api.job import init
 
 
 @dataclass(frozen=True, slots=True)

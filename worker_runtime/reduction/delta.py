@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
+from worker_runtime.engine.executor import Executor
 from worker_runtime.errors import StepRevokedError, SupersededError
-from worker_runtime.executor import Executor
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster

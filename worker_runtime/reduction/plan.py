@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import count
 
-from worker_runtime.core.buckets import Item, plan_buckets
+from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
 from worker_runtime.reduction.bucket import Bucket
 from worker_runtime.reduction.compressed import CompressedBucket
 from worker_runtime.reduction.dense import DenseBucket

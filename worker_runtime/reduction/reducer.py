@@ -31,6 +31,9 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import (
     ExcessBackwardError,
     OperationRefusedError,
@@ -38,9 +41,6 @@ from worker_runtime.errors import (
     SupersededError,
     UnfinishedStepError,
 )
-from worker_runtime.executor import Executor
-from worker_runtime.handles import Handle
-from worker_runtime.mentions import Mention
 from worker_runtime.reduction.bucket import THROWN_AWAY, Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets

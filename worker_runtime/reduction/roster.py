@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.reduction.entry import Entry
-from worker_runtime.untraced import untraced
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
 

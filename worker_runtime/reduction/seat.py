@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from worker_runtime.core.questions import GLOBAL_SET
-from worker_runtime.executor import Executor
-from worker_runtime.mentions import Mention
-from worker_runtime.operation import Members
+from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.engine.executor import Executor
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 from worker_runtime.collectives import AVERAGE, Combination, Reduction
-from worker_runtime.core.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
+from worker_runtime.coordination.ordering.buckets import BUCKET_BYTES, FIRST_BUCKET_BYTES
 
 
 class Compressor(Protocol):

@@ -6,7 +6,7 @@ from typing import IO, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
-from worker_runtime.membership import find_unsendable
+from worker_runtime.rendezvous import find_unsendable
 
 _OWN_FRAMES = 1  # that of whoever has called the function
 

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
-from worker_runtime.membership import Bootstrap, import_task_client
+from worker_runtime.rendezvous import Bootstrap, import_task_client
 from worker_runtime.tasks.failure import Failure, explain_unsendable
 from worker_runtime.tasks.modules import add_modules
 
@@ -132,7 +132,7 @@ def follows_another() -> bool:
 
 def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported
     """The runtime of this process, where the function has brought it."""
-    module = sys.modules.get("worker_runtime.runtime")
+    module = sys.modules.get("worker_runtime.membership.runtime")
     return None if module is None else module.RUNTIME
 
 

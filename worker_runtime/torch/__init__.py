@@ -78,7 +78,7 @@ from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
 if TYPE_CHECKING:
-    from worker_runtime.stopping import stopping
+    from worker_runtime.api.stopping import stopping
     from worker_runtime.torch.loaders import split_data
     from worker_runtime.torch.preparation import pin_device, prepare, scale_learning_rate
 else:
@@ -95,7 +95,7 @@ _LATE = {
     "prepare": "worker_runtime.torch.preparation",
     "scale_learning_rate": "worker_runtime.torch.preparation",
     "split_data": "worker_runtime.torch.loaders",
-    "stopping": "worker_runtime.stopping",
+    "stopping": "worker_runtime.api.stopping",
 }
 
 __all__ = [

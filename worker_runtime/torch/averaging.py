@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.reduction import GradientReducer
 from worker_runtime.torch.facade import Closure, Facade
-from worker_runtime.untraced import untraced
 
 
 class Averaging(Facade):

@@ -4,10 +4,10 @@ from typing import Any, NoReturn
 
 import torch
 
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.torch.averaging import read_passes
 from worker_runtime.torch.facade import Closure, Facade
-from worker_runtime.untraced import untraced
 
 
 class Delta(Facade):

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 
 import torch
 
-from worker_runtime.core.questions import Reduction
+from worker_runtime.api.process_set import ProcessSet
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.process_set import ProcessSet
 
 Closure = Callable[[], Any]
 OptimizerT = TypeVar("OptimizerT", bound=torch.optim.Optimizer)

@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.calls import await_all, begin_call
+from worker_runtime.api.calls import await_all, begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.object_calls import allgather_object, broadcast_object
+from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.giving_up import gives_up
-from worker_runtime.object_calls import allgather_object, broadcast_object
-from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.runtime import RUNTIME
+from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.torch.facade import check_optimizer
 from worker_runtime.torch.optimizer import unwrap
-from worker_runtime.untraced import untraced
 
 _PAIR = 2
 

@@ -22,10 +22,10 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from worker_runtime import sampler as elastic_sampler
-from worker_runtime.environment import read_is_elastic
-from worker_runtime.job import rank, size
+from worker_runtime.api.job import rank, size
+from worker_runtime.elastic import sampler as elastic_sampler
 from worker_runtime.preparation import DataNotSplitError, RankOrder, count_share, share_stream
+from worker_runtime.startup.environment import read_is_elastic
 from worker_runtime.torch.elastic.loader import RecordedSampler, make_recorded
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])

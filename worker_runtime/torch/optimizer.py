@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
+from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
+from worker_runtime.api.reductions import Average, choose_reduction
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.collectives.combination import read_factor
-from worker_runtime.process_set import ProcessSet, check_process_set, global_process_set
+from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
-from worker_runtime.reductions import Average, choose_reduction
-from worker_runtime.runtime import RUNTIME
 from worker_runtime.torch.averaging import Averaging, read_passes
 from worker_runtime.torch.compression import Compression, Compressor, check_compression
 from worker_runtime.torch.delta import Delta

@@ -6,8 +6,8 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import DataLoader
 
+from worker_runtime.api.job import local_rank, size
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.job import local_rank, size
 from worker_runtime.preparation import SchedulerExistsError, Switches, choose_device, run_steps
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
 from worker_runtime.torch.facade import Facade, check_optimizer

@@ -3,11 +3,11 @@
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from worker_runtime.calls import begin_call
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
-from worker_runtime.untraced import untraced
 
 _MIN_DIMENSIONS = 2
 

@@ -1,7 +1,7 @@
 """Opens a forkserver where the interpreter is about to run a module: beneath its workers' programs lies no frame.
 
-For `python -m worker_runtime.forkserver` Python asks `runpy` for the function that runs modules, and calls that from C.
-What it finds here asks the forkserver, and so returns once in each worker, with what runs the worker's program.
+For `python -m worker_runtime.startup.forkserver` Python asks `runpy` for the function that runs modules, and calls that
+from C. What it finds here asks the forkserver, and so returns once in each worker, with what runs the worker's program.
 
 This folder stands on the forkserver's PYTHONPATH alone, and goes as soon as it was found. It holds nothing else, and
 the user's own sitecustomize is imported in this one's place. Where Python does not look here, the forkserver ends with
@@ -23,7 +23,7 @@ class _Entrance(ModuleType):
         sys.modules["runpy"] = runpy
         if not sys.flags.safe_path:
             del sys.path[0]  # the working directory, from which nothing may be imported
-        from worker_runtime.forkserver import serve  # noqa: PLC0415 - only now the search path is right
+        from worker_runtime.startup.forkserver import serve  # noqa: PLC0415 - only now the search path is right
 
         return serve(*sys.argv[1:])
 

@@ -161,7 +161,7 @@ async def test_workers_are_executed_when_the_forkserver_stands_still_and_is_put_
 @alone
 async def test_as_many_threads_are_used_as_the_environment_says(wanted: str | None) -> None:
     script = "import numpy, threadpoolctl; print([pool['num_threads'] for pool in threadpoolctl.threadpool_info()])"
-    preload = "import sys\nif 'worker_runtime.forkserver' in sys.orig_argv: import numpy"
+    preload = "import sys\nif 'worker_runtime.startup.forkserver' in sys.orig_argv: import numpy"
     cpus = len(os.sched_getaffinity(0))
     variables = {} if wanted is None else {"OMP_NUM_THREADS": wanted}
     async with spawning(script=script, preload=preload, variables=variables) as room:

@@ -2,5 +2,5 @@
 
 import sys
 
-if "worker_runtime.forkserver" in sys.orig_argv:
+if "worker_runtime.startup.forkserver" in sys.orig_argv:
     import torch._dynamo  # noqa: F401 - for the workers

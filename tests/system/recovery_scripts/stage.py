@@ -14,12 +14,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from worker_runtime import formation
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.elastic_executor import ElasticExecutor
-from worker_runtime.group import Group
-from worker_runtime.link import Link
-from worker_runtime.operation import Members
+from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.link import Link
+from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.groups.group import Group
+from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
 # "committed": it has the answer. "between": it may step. "end": it has; of several optimizers, the first one is at its

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import worker_runtime.torch as hvd
 from tests.system.recovery_scripts.recipe import BATCH, EVERY, LONGEST, SAMPLES, SHORTENING, Part, Recipe
 from tests.system.recovery_scripts.stage import Stage
-from worker_runtime.runtime import RUNTIME
+from worker_runtime.membership.runtime import RUNTIME
 
 _SOME = (0, 2)  # the ranks of a process set, where there are more
 

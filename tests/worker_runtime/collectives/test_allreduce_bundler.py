@@ -6,8 +6,8 @@ import torch
 
 from worker_runtime.collectives import SUM, Allreduce, Combination, Reduction
 from worker_runtime.collectives import allreduce_bundler as bundler_module
-from worker_runtime.core.questions import Release
-from worker_runtime.operation import Members
+from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.ordering.questions import Release
 
 MEMBERS = Members(0, (0, 1, 2), 0)
 LAYOUTS = {

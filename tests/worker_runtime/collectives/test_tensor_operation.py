@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 import torch
 
 from worker_runtime.collectives.tensor_operation import TensorOperation
-from worker_runtime.core.questions import Release
-from worker_runtime.torch_groups import TorchGroup, Work
+from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 USED = torch.zeros(1)
 

@@ -8,8 +8,8 @@ import torch
 
 from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import allreduce, broadcast, lots, parcels
-from worker_runtime.core import questions
-from worker_runtime.core.questions import Reduction
+from worker_runtime.coordination.ordering import questions
+from worker_runtime.coordination.ordering.questions import Reduction
 
 WAYS = ("question", "gloo", "large ones apart")
 in_two_ways = pytest.mark.parametrize("way", WAYS[:2])

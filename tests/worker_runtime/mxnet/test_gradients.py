@@ -12,9 +12,9 @@ from tests.worker_runtime.mxnet.networks import make_spoilt
 from tests.worker_runtime.mxnet.training import MakeTrainer, make_wrapped
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.core.questions import Release
+from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.groups.torch_groups import TorchGroup, Work
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
-from worker_runtime.torch_groups import TorchGroup, Work
 
 
 @pytest.mark.parametrize("hybrid", [False, True], ids=["imperative", "hybrid"])

@@ -22,6 +22,7 @@ from tests.worker_runtime.reduction.gradients import (
 from tests.worker_runtime.reduction.programs import make_metric, make_program
 from tests.worker_runtime.threads import LIMIT_SECONDS, ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
+from worker_runtime.coordination.mentions import Mention
 from worker_runtime.errors import (
     ChangedGradientError,
     ExcessBackwardError,
@@ -29,7 +30,6 @@ from worker_runtime.errors import (
     SupersededError,
     UnfinishedStepError,
 )
-from worker_runtime.mentions import Mention
 
 
 def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:

@@ -12,7 +12,7 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.threads import ThreadExecutor, World
-from worker_runtime.mentions import Mention
+from worker_runtime.coordination.mentions import Mention
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.seat import Seat, commit_alone

@@ -7,7 +7,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime import runtime
+from worker_runtime.membership import runtime
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm

@@ -1,8 +1,8 @@
 """The collectives of the API, and what Horovod keeps in the same module; one file for each kind."""
 
-from worker_runtime import async_handles, barriers
-from worker_runtime.basics import HorovodBasics
-from worker_runtime.capabilities import (
+from worker_runtime.api import async_handles, barriers
+from worker_runtime.api.basics import HorovodBasics
+from worker_runtime.api.capabilities import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -14,7 +14,7 @@ from worker_runtime.capabilities import (
     nccl_built,
     rocm_built,
 )
-from worker_runtime.job import (
+from worker_runtime.api.job import (
     cross_rank,
     cross_size,
     init,
@@ -26,6 +26,17 @@ from worker_runtime.job import (
     shutdown,
     size,
 )
+from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from worker_runtime.api.reductions import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    handle_average_backwards_compatibility,
+)
+from worker_runtime.api.timeline import start_timeline, stop_timeline
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.ops.allreduces import (
     allreduce,
@@ -46,17 +57,6 @@ from worker_runtime.mxnet.ops.reducescatters import (
     reducescatter,
     reducescatter_async,
 )
-from worker_runtime.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from worker_runtime.reductions import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    handle_average_backwards_compatibility,
-)
-from worker_runtime.timeline import start_timeline, stop_timeline
 
 _basics = HorovodBasics()
 poll = raises_mxnet_errors(async_handles.poll)

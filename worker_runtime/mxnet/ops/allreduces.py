@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.api.calls import begin_call, make_allreduce
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import Combination
 from worker_runtime.mxnet.arrays import bring_home, make_array, take_all_back, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
-from worker_runtime.process_set import ProcessSet, global_process_set
-from worker_runtime.reductions import choose_reduction
 
 
 @gives_up("allreduce")

@@ -4,13 +4,13 @@ from typing import Any
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
-from worker_runtime.process_set import ProcessSet, global_process_set
 
 Splits = Any  # integers, or an array: of MXNet's classes no type can be made
 Pair = tuple[mx.nd.NDArray, mx.nd.NDArray]

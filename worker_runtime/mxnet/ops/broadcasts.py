@@ -2,12 +2,12 @@
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.mxnet.arrays import bring_home, make_array, take_all_back, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
-from worker_runtime.process_set import ProcessSet, global_process_set
 
 
 @gives_up("broadcast")

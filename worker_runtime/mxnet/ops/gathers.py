@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Allgather
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
-from worker_runtime.process_set import ProcessSet, global_process_set
 
 
 @gives_up("allgather")

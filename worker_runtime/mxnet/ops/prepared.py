@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from worker_runtime.calls import Call
-from worker_runtime.operation import Operation
+from worker_runtime.api.calls import Call
+from worker_runtime.collectives.operation import Operation
 
 ResultT = TypeVar("ResultT")
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import mxnet as mx
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.api.reductions import Average, choose_scatter_reduction
 from worker_runtime.collectives import Combination, Reducescatter
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
 from worker_runtime.mxnet.boundary import gives_up
 from worker_runtime.mxnet.ops.prepared import Prepared
-from worker_runtime.process_set import ProcessSet, global_process_set
-from worker_runtime.reductions import Average, choose_scatter_reduction
 
 
 @gives_up("reducescatter")

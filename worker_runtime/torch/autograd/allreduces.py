@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 import torch
 from torch.autograd import Function
 
-from worker_runtime.calls import Call, begin_call, make_allreduce
+from worker_runtime.api.calls import Call, begin_call, make_allreduce
+from worker_runtime.api.process_set import ProcessSet
+from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import SUM, Combination
-from worker_runtime.core.questions import Reduction
-from worker_runtime.process_set import ProcessSet
-from worker_runtime.reductions import choose_reduction
+from worker_runtime.coordination.ordering.questions import Reduction
 
 PRODUCT = Combination(Reduction.PRODUCT)
 _NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients are made of the inputs

@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from worker_runtime.calls import Call, begin_call
+from worker_runtime.api.calls import Call, begin_call
+from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Splits
-from worker_runtime.process_set import ProcessSet
 
 
 class HorovodAlltoall(Function):

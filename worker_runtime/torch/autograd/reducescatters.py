@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from worker_runtime.calls import Call, begin_call
+from worker_runtime.api.calls import Call, begin_call
+from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Combination, Reducescatter
-from worker_runtime.core.questions import Reduction
-from worker_runtime.process_set import ProcessSet
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.torch.autograd.gathers import gather
 
 

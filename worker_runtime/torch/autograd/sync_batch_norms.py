@@ -14,7 +14,7 @@ import torch
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from worker_runtime.calls import Call, make_allreduce
+from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives import SUM, Allgather
 
 

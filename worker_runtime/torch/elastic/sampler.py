@@ -2,11 +2,11 @@
 
 import torch.utils.data
 
-from worker_runtime import sampler
+from worker_runtime.elastic import sampler
 
 
 class ElasticSampler(sampler.ElasticSampler, torch.utils.data.Sampler[int]):
-    """Deals the indices of a data set out to the workers; see `worker_runtime.sampler.ElasticSampler`.
+    """Deals the indices of a data set out to the workers; see `worker_runtime.elastic.sampler.ElasticSampler`.
 
     Args:
         dataset: what is sampled; only its length counts.

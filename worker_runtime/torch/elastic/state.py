@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from worker_runtime.api.job import rank
 from worker_runtime.elastic import ObjectState, check_names
 from worker_runtime.errors import CheckpointError
-from worker_runtime.job import rank
 from worker_runtime.torch.elastic.handlers import (
     ModelStateHandler,
     OptimizerStateHandler,

@@ -1,9 +1,9 @@
 """The collectives of the API, and what Horovod keeps in the same module; one file for each kind."""
 
-from worker_runtime.async_handles import HandleMap, poll, synchronize
-from worker_runtime.barriers import barrier, join
-from worker_runtime.basics import HorovodBasics
-from worker_runtime.capabilities import (
+from worker_runtime.api.async_handles import HandleMap, poll, synchronize
+from worker_runtime.api.barriers import barrier, join
+from worker_runtime.api.basics import HorovodBasics
+from worker_runtime.api.capabilities import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -15,7 +15,7 @@ from worker_runtime.capabilities import (
     nccl_built,
     rocm_built,
 )
-from worker_runtime.job import (
+from worker_runtime.api.job import (
     cross_rank,
     cross_size,
     init,
@@ -27,8 +27,8 @@ from worker_runtime.job import (
     shutdown,
     size,
 )
-from worker_runtime.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from worker_runtime.reductions import (
+from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from worker_runtime.api.reductions import (
     Adasum,
     Average,
     Max,
@@ -37,7 +37,7 @@ from worker_runtime.reductions import (
     Sum,
     handle_average_backwards_compatibility,
 )
-from worker_runtime.timeline import start_timeline, stop_timeline
+from worker_runtime.api.timeline import start_timeline, stop_timeline
 from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast

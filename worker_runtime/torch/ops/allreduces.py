@@ -9,15 +9,15 @@ from operator import itemgetter
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.calls import begin_call, make_allreduce
+from worker_runtime.api.calls import begin_call, make_allreduce
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import Combination
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
-from worker_runtime.reductions import choose_reduction
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, reduce_group
 from worker_runtime.torch.compression import Compression, Compressor, compress
-from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 

@@ -2,14 +2,14 @@
 
 import torch
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged, Splits
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
-from worker_runtime.untraced import untraced
 
 
 @untraced

@@ -5,13 +5,13 @@ from operator import itemgetter
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
-from worker_runtime.untraced import untraced
 
 _take_first = itemgetter(0)
 

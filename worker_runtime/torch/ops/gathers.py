@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
-from worker_runtime.untraced import untraced
 
 
 @untraced

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from worker_runtime.calls import begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import SparseAllreduce
-from worker_runtime.giving_up import gives_up
-from worker_runtime.process_set import ProcessSet, global_process_set
-from worker_runtime.reductions import choose_reduction
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
-from worker_runtime.untraced import untraced
 
 
 @untraced

@@ -2,5 +2,5 @@
 
 from horovod._offering import offer
 
-_TABLE = {"worker_runtime.basics": ("HorovodBasics",)}
+_TABLE = {"worker_runtime.api.basics": ("HorovodBasics",)}
 offer(globals(), _TABLE)

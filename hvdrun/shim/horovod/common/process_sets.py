@@ -3,6 +3,6 @@
 from horovod._offering import offer
 
 _TABLE = {
-    "worker_runtime.process_set": ("ProcessSet", "global_process_set", "add_process_set", "remove_process_set"),
+    "worker_runtime.api.process_set": ("ProcessSet", "global_process_set", "add_process_set", "remove_process_set"),
 }
 offer(globals(), _TABLE)

@@ -8,7 +8,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime import sampler as samplers
+from worker_runtime.elastic import sampler as samplers
 from worker_runtime.errors import HostsUpdatedInterrupt
 from worker_runtime.torch.elastic import state as states
 

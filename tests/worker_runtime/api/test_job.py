@@ -1,0 +1,194 @@
+"""Joining, leaving, a worker's numbers, and what an installation says of itself."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.api import capabilities, job
+from worker_runtime.api.basics import HorovodBasics
+from worker_runtime.api.calls import await_all, begin_call, make_allreduce
+from worker_runtime.api.process_set import ProcessSet, add_process_set
+from worker_runtime.api.timeline import start_timeline, stop_timeline
+from worker_runtime.collectives import AVERAGE
+from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.rendezvous import Assignment
+from worker_runtime.startup.environment import read_is_elastic, read_numbers
+
+
+def test_init_and_shutdown_may_be_repeated() -> None:
+    try:
+        job.init()
+        job.init()
+        assert (job.is_initialized(), job.rank(), job.size()) == (True, 0, 1)
+        assert (job.local_rank(), job.local_size(), job.cross_rank(), job.cross_size()) == (0, 1, 0, 1)
+        assert job.is_homogeneous()
+    finally:
+        job.shutdown()
+        job.shutdown()
+    assert not job.is_initialized()
+
+
+NUMBERS = (job.rank, job.size, job.local_rank, job.local_size, job.cross_rank, job.cross_size, job.is_homogeneous)
+BEFORE_INIT: dict[str, Callable[[], object]] = {
+    **{number.__name__: number for number in NUMBERS},
+    "begin_call": lambda: begin_call("allreduce", "x"),
+    "allreduce": lambda: hvd.allreduce(torch.ones(1)),
+    "start_timeline": lambda: start_timeline("t.json"),
+    "stop_timeline": stop_timeline,
+    "mpi_threads_supported": capabilities.mpi_threads_supported,
+    "included": ProcessSet([0]).included,
+    "add_process_set": lambda: add_process_set([0]),
+    "barrier": hvd.barrier,
+    "barrier of a set": lambda: hvd.barrier(ProcessSet([0])),
+    "join": hvd.join,
+}
+
+
+@pytest.mark.parametrize("call", BEFORE_INIT.values(), ids=BEFORE_INIT)
+def test_a_call_before_init_raises(call: Callable[[], object]) -> None:
+    with pytest.raises(
+        hvd.HorovodInternalError, match=r"^Horovod has not been initialized; use hvd\.init\(\)\.$"
+    ) as it:
+        call()
+    assert isinstance(it.value, ValueError)
+
+
+@pytest.mark.parametrize(("local_size", "cross_size", "is_even"), [(2, 2, True), (3, 2, False), (1, 2, False)])
+def test_hosts_of_different_sizes_are_noticed(
+    monkeypatch: pytest.MonkeyPatch, *, local_size: int, cross_size: int, is_even: bool
+) -> None:
+    job.init()
+    try:
+        world = RUNTIME._require()
+        numbers = Assignment(0, 4, 0, local_size, 0, cross_size)
+        monkeypatch.setattr(RUNTIME, "_world", type(world)(numbers, world.executor))
+        assert job.is_homogeneous() is is_even
+        monkeypatch.undo()
+    finally:
+        job.shutdown()
+
+
+def test_some_ranks_are_refused_and_all_may_be_given_in_any_order(ranks: RankPool) -> None:
+    def body() -> object:
+        job.shutdown()
+        with pytest.raises(ValueError, match=r"^Horovod initialization failed: comm=\[0\] .* make a process set"):
+            job.init(comm=[0])
+        assert not job.is_initialized()
+        job.init(comm=[1, 0])
+        return job.size()
+
+    assert ranks.run(body) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *(({"comm": comm}, "give ranks as integers") for comm in (..., ["a"], [0.5], 3)),
+        ({"process_sets": "static"}, "'static'"),
+        ({"process_sets": [[0, 1]]}, r"process_sets\[0\] is \[0, 1\]"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused_before_the_job_is_joined(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        job.init(**wrong)
+    assert not job.is_initialized()
+
+
+def test_process_sets_are_registered_with_init(ranks: RankPool) -> None:
+    def body() -> object:
+        job.shutdown()
+        first, second = ProcessSet([1]), ProcessSet((1, 2))
+        job.init(process_sets=[first, second])
+        job.init(process_sets=[ProcessSet([0])])  # nothing, when initialised
+        sets = HorovodBasics()._get_process_set_ids_and_ranks()
+        return first.process_set_id, second.process_set_id, second.rank() if job.rank() else None, sets
+
+    sets = {0: [0, 1, 2], 1: [1], 2: [1, 2]}
+    assert ranks.run(body, size=3) == [(1, 2, None, sets), (1, 2, 0, sets), (1, 2, 1, sets)]
+
+
+def test_a_set_that_is_given_twice_is_named_by_its_place_and_the_worker_has_joined(ranks: RankPool) -> None:
+    def body() -> object:
+        job.shutdown()
+        first = ProcessSet([0])
+        with pytest.raises(ValueError, match=r"process_sets\[1\]: Attempted to add a duplicate process set"):
+            job.init(process_sets=[first, ProcessSet([0, 1])])
+        return job.is_initialized(), first.process_set_id
+
+    assert ranks.run(body) == [(True, 1)] * 2
+
+
+@pytest.mark.parametrize("word", ["dynamic", "Dynamic", "DYNAMIC"])
+def test_dynamic_sets_are_always_possible(word: str) -> None:
+    try:
+        job.init(process_sets=word)
+    finally:
+        job.shutdown()
+
+
+def test_horovods_object_has_the_functions_as_methods() -> None:
+    basics = HorovodBasics()
+    for room in (job, capabilities):
+        names = [name for name, value in vars(room).items() if getattr(value, "__module__", "") == room.__name__]
+        public = [name for name in names if not name.startswith("_")]
+        assert public
+        assert all(getattr(basics, name) is getattr(room, name) for name in public)
+
+
+def test_there_is_gloo_and_no_mpi_and_the_accelerators_are_those_of_torch() -> None:
+    assert (capabilities.gloo_built(), capabilities.gloo_enabled()) == (True, True)
+    assert (capabilities.mpi_built(), capabilities.mpi_enabled()) == (False, False)
+    assert (capabilities.ddl_built(), capabilities.ccl_built()) == (False, False)
+    assert capabilities.cuda_built() == (torch.version.cuda is not None)
+    assert capabilities.rocm_built() == (torch.version.hip is not None)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(None, 0), ((2, 18, 5), 21805), ((2, 21), 22100), ((2, 26, 2, "x"), 22602)]
+)
+def test_the_version_of_nccl_is_one_number(
+    monkeypatch: pytest.MonkeyPatch, version: tuple[int | str, ...] | None, expected: int
+) -> None:
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: version is not None)
+    monkeypatch.setattr("torch.cuda.nccl.version", lambda: version)
+    assert capabilities.nccl_built() == expected
+
+
+def test_there_are_neither_mpi_threads_nor_timelines(ranks: RankPool) -> None:
+    def body() -> object:
+        with pytest.raises(ValueError, match="MPI is not enabled"):
+            capabilities.mpi_threads_supported()
+        with pytest.raises(NotImplementedError, match=r"start_timeline\('t\.json'\): timelines are not served yet"):
+            start_timeline("t.json", mark_cycles=True)
+        stop_timeline()
+
+    ranks.run(body, size=1)
+
+
+def test_each_number_is_read_from_its_own_variable() -> None:
+    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+    variables = {f"HOROVOD_{name}": str(value) for name, value in zip(names, (5, 6, 1, 2, 3, 4), strict=True)}
+    assert read_numbers(variables) == Assignment(rank=5, size=6, local_rank=1, local_size=2, cross_rank=3, cross_size=4)
+
+
+def test_a_job_is_elastic_only_where_its_agent_says_so() -> None:
+    assert [read_is_elastic({"HOROVOD_ELASTIC": value}) for value in "10"] == [True, False]
+    assert not read_is_elastic({})
+
+
+def test_all_operations_are_awaited_also_after_one_has_failed(ranks: RankPool) -> None:
+    def body() -> object:
+        handles = []
+        for name in ("a", "b", "c"):
+            call = begin_call("allreduce", name)
+            rows = call.among.rank + 1 if name == "b" else 1  # on which the ranks do not agree
+            handles.append(call.executor.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
+        with pytest.raises(hvd.HorovodInternalError, match="allreduce"):
+            await_all(handles)
+        return handles[0].is_done(), handles[2].wait()[0].tolist()
+
+    assert ranks.run(body) == [(True, [1.0])] * 2

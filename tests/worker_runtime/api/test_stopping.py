@@ -1,0 +1,82 @@
+"""A stop notice in one process: whom a worker tells of its signal, and what `hvd.stopping()` asks when nobody steps."""
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.waiting import LIMIT_SECONDS
+from worker_runtime.api import stopping as module
+from worker_runtime.api.stopping import stopping
+from worker_runtime.membership.stop_notice import StopNotice, asks_for_nothing
+from worker_runtime.rendezvous import name_stop_file
+
+AGENT = """
+import signal, socket, sys
+door = socket.socket(socket.AF_UNIX)
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(7))
+door.bind(sys.argv[1])
+door.listen()
+print("up", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    former = signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGUSR2, former)
+
+
+def test_a_worker_passes_its_signal_on_to_its_agent(tmp_path: Path) -> None:
+    job: Any = SimpleNamespace(socket=tmp_path / "agent.sock")
+    with subprocess.Popen([sys.executable, "-c", AGENT, job.socket], stdout=subprocess.PIPE) as agent:
+        assert agent.stdout is not None
+        agent.stdout.readline()
+        StopNotice().prepare(job)
+        handler = signal.getsignal(signal.SIGUSR2)
+        assert (asks_for_nothing(handler), asks_for_nothing(signal.default_int_handler)) == (True, False)
+        signal.raise_signal(signal.SIGUSR2)
+        assert agent.wait(LIMIT_SECONDS) == 7
+    signal.raise_signal(signal.SIGUSR2)  # nobody is signalled in the place of an agent that has gone
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda *_: None], ids=["ignored", "a handler"])
+def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:  # noqa: ANN401 - as signal has it
+    signal.signal(signal.SIGUSR2, own)
+    job: Any = SimpleNamespace(socket=tmp_path / "agent.sock")
+    with socket.socket(socket.AF_UNIX) as door:
+        door.bind(str(job.socket))
+        door.listen()
+        StopNotice().prepare(job)
+    assert signal.getsignal(signal.SIGUSR2) is own
+
+
+def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notice, job = StopNotice(), SimpleNamespace(socket=tmp_path / "agent.sock")
+    executor = SimpleNamespace(is_stopping=False, size=1)
+    monkeypatch.setattr(module, "RUNTIME", SimpleNamespace(executor=executor, stop_notice=notice))
+    assert not stopping()
+    notice.prepare(job)  # type: ignore[arg-type]  # all of a Bootstrap that is asked for
+    assert not stopping()
+    name_stop_file(job.socket).touch()
+    assert stopping()
+    notice.prepare(None)
+    assert (notice.has_come(), stopping()) == (False, True)  # once it is true it stays true
+
+
+def test_after_a_step_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = SimpleNamespace(is_stopping=False, size=2, has_stepped=True)
+    monkeypatch.setattr(module, "RUNTIME", SimpleNamespace(executor=executor))
+    assert not stopping()
+    executor.is_stopping = True
+    assert stopping()

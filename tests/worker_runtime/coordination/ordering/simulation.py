@@ -1,0 +1,290 @@
+"""Simulated ranks that run their programs against the rules, while a witness looks on.
+
+Messages from a rank arrive in their order, and so do answers; everything else happens in an order that chance chooses.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from tests.worker_runtime.coordination.ordering.programs import (
+    EVERYBODY,
+    Add,
+    Ask,
+    GiveUp,
+    Hang,
+    Instruction,
+    Job,
+    Join,
+    Leave,
+    Operation,
+    Remove,
+    Trouble,
+    Wait,
+    Withdraw,
+)
+from tests.worker_runtime.coordination.ordering.witness import Name, Witness
+from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
+from worker_runtime.coordination.ordering.questions import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Question,
+    Refusal,
+    Release,
+    Restart,
+    Signature,
+    Wanted,
+)
+
+
+class Rank:
+    """Runs a program; `outbox` and `inbox` are what is on its way.
+
+    helps: it asks at once what it is wanted for, if its program asks it later, and waits with patience.
+    """
+
+    def __init__(self, rank: int, program: tuple[Instruction, ...], *, helps: bool = False) -> None:
+        self.rank = rank
+        self.helps = helps
+        self.steps = deque(program)
+        self.numbers = {EVERYBODY: GLOBAL_SET}
+        self.open: set[Name] = set()
+        self.waits: Name | None = None
+        self.then: Callable[[Answer], None] = lambda _: None
+        self.outbox: deque[tuple[str, Question, tuple[int, ...]]] = deque()
+        self.inbox: deque[Answer] = deque()
+        self.released: list[int] = []
+        self.verdicts: list[tuple[Name, str]] = []
+        self.has_left = False
+        self.hangs = False
+
+    @property
+    def can_step(self) -> bool:
+        """Whether its program goes on."""
+        return self.waits is None and bool(self.steps) and not self.hangs
+
+    def step(self) -> None:
+        """Carry out its next instruction."""
+        match self.steps.popleft():
+            case Ask(operation):
+                self._ask(operation)
+            case GiveUp(where, name) | Withdraw(where, name) as step:
+                self._send_back(where, name, "give up" if isinstance(step, GiveUp) else "withdraw")
+            case Wait(where, name):
+                self._wait((self.numbers.get(where, -1), name))
+            case Add(where, ranks):
+                self._ask_and_wait(f"add_set.{where}", Kind.ADD_SET, ranks, lambda answer: self._add(where, answer))
+            case Remove(where) if where in self.numbers:
+                number = self.numbers[where]
+                then = lambda answer: self._remove(where, answer)  # noqa: E731 - as the one above
+                self._ask_and_wait(f"remove_set.{where}", Kind.REMOVE_SET, (number,), then)
+            case Remove():
+                pass
+            case Join():
+                self._ask_and_wait(JOIN_NAME, Kind.JOIN, (), lambda _: None)
+            case Leave() as leave:
+                self._leave(leave)
+            case Hang():
+                self.hangs = True
+
+    def hear(self) -> None:
+        """Take the next answer."""
+        answer = self.inbox.popleft()
+        match answer:
+            case Release(index, question):
+                self.released.append(index)
+                name = (question.process_set, question.name)
+            case Refusal(number, text):
+                name = (number, text)
+            case Failure():
+                self.hangs = True
+                return
+            case Wanted(process_set=number, name=text):
+                self._help((number, text))
+                return
+            case Restart():
+                return
+        if name not in self.open:
+            assert isinstance(answer, Release), "a refusal of what was not asked"
+            return  # it has joined, and contributes neutral elements
+        self.open.remove(name)
+        self.verdicts.append((name, f"released with {answer.joined}" if isinstance(answer, Release) else "refused"))
+        if self.waits == name:
+            self.waits = None
+            then, self.then = self.then, lambda _: None
+            then(answer)
+
+    def _ask(self, operation: Operation) -> None:
+        if operation.where not in self.numbers:
+            return  # its set was not added, or is gone
+        name = (self.numbers[operation.where], operation.name)
+        if name in self.open:
+            self.steps.appendleft(Ask(operation))
+            self._wait(name)
+            return
+        self._send(Question(*name, operation.signature), operation.extents)
+
+    def _ask_and_wait(self, name: str, kind: Kind, extents: tuple[int, ...], then: Callable[[Answer], None]) -> None:
+        self._send(Question(GLOBAL_SET, name, Signature(kind)), extents)
+        self._wait((GLOBAL_SET, name))
+        self.then = then
+
+    def _send(self, question: Question, extents: tuple[int, ...]) -> None:
+        self.open.add((question.process_set, question.name))
+        self.outbox.append(("ask", question, extents))
+
+    def _wait(self, name: Name) -> None:
+        if name in self.open:
+            self.waits = name
+            self.outbox.append(("idle", Question(*name, _NOTHING.signature), ()))
+            if not self.helps:
+                self.outbox.append(("block", Question(*name, _NOTHING.signature), ()))
+
+    def _help(self, name: Name) -> None:
+        """Ask what all wait for, if the program comes to it before a join."""
+        if not self.helps or self.waits is None:
+            return
+        for place, step in enumerate(self.steps):
+            if isinstance(step, Join | Leave):
+                return
+            if isinstance(step, Ask) and (self.numbers.get(step.operation.where), step.operation.name) == name:
+                del self.steps[place]
+                self._ask(step.operation)
+                return
+
+    def _send_back(self, where: str, name: str, what: str) -> None:
+        if where in self.numbers:
+            self.outbox.append((what, Question(self.numbers[where], name, _NOTHING.signature), ()))
+
+    def _leave(self, leave: Leave) -> None:
+        if self.open:
+            self.steps.appendleft(leave)
+            self._wait(min(self.open))
+        else:
+            self.outbox.append(("leave", _NOTHING, ()))
+            self.has_left = True
+            self.steps.clear()
+
+    def _add(self, where: str, answer: Answer) -> None:
+        if isinstance(answer, Release):
+            self.numbers[where] = answer.value
+
+    def _remove(self, where: str, answer: Answer) -> None:
+        if isinstance(answer, Release):
+            del self.numbers[where]
+
+
+_NOTHING = Question(GLOBAL_SET, "", Signature(Kind.BARRIER))
+
+
+class Simulation:
+    """A job that runs, with the messages in an order by chance; `careful` looks at all that is pending each time.
+
+    helps: the ranks do, see `Rank`.
+    """
+
+    def __init__(self, job: Job, chance: random.Random, *, careful: bool, helps: bool = False) -> None:
+        self.job = job
+        self.chance = chance
+        self.careful = careful
+        self.ordering = Ordering(job.size)
+        self.ranks = [Rank(rank, program, helps=helps) for rank, program in enumerate(job.programs)]
+        self.witness = Witness(job.size)
+        self.messages = 0
+        self.loss = chance.randint(0, 60) if job.trouble is Trouble.LOSS else None
+        self.is_lost = False
+
+    def run(self) -> "Simulation":
+        """To its end, or until nothing happens any more."""
+        while choices := [
+            (action, rank)
+            for rank in self.ranks
+            for action, is_possible in (
+                (self._deliver, rank.outbox),
+                (Rank.hear, rank.inbox),
+                (Rank.step, rank.can_step),
+            )
+            if is_possible
+        ]:
+            action, rank = self.chance.choice(choices)
+            action(rank)
+        self.witness.check_pending(self.ordering)
+        self.witness.check_verdicts()
+        for rank in self.ranks:
+            assert rank.released == sorted(set(rank.released)), "a rank has another order than that of the indices"
+        self._check_end()
+        return self
+
+    def _deliver(self, rank: Rank) -> None:
+        """The rules hear the next message of a rank."""
+        what, question, extents = rank.outbox.popleft()
+        self.messages += 1
+        if self.loss == self.messages:
+            self._lose(self.job.culprit)
+        if self.is_lost:
+            extra = self.ordering.ask(rank.rank, question, extents) if what == "ask" else []
+            if what == "give up":
+                extra = self.ordering.give_up(rank.rank, question.process_set, question.name, "ValueError: wrong")
+            assert extra == [], "an answer after the failure"
+            return
+        match what:
+            case "ask":
+                self.witness.note_question(rank.rank, question, extents)
+                self._tell(self.ordering.ask(rank.rank, question, extents))
+            case "give up":
+                self.witness.note_failure(rank.rank, question)
+                self._tell(self.ordering.give_up(rank.rank, question.process_set, question.name, "ValueError: wrong"))
+            case "withdraw":
+                self.witness.counts["withdrawn"] += 1
+                call = rank.rank, question.process_set, question.name
+                self._tell(self.ordering.withdraw(*call, "ValueError: another"))
+            case "idle" | "block":
+                self.witness.counts["blocked"] += what == "block"
+                call = rank.rank, question.process_set, question.name
+                self._tell(self.ordering.wait(*call, is_blocked=what == "block"))
+            case "leave":
+                self.witness.counts["left"] += 1
+                self.witness.left.add(rank.rank)
+                assert not self.witness.open[rank.rank]
+                self._tell(self.ordering.leave(rank.rank))
+        if self.careful or self.messages % 16 == 0:
+            self.witness.check_pending(self.ordering)
+
+    def _lose(self, rank: int) -> None:
+        if rank in self.witness.left:
+            assert self.ordering.lose(rank, "is gone") == []
+            return
+        self._tell(self.ordering.lose(rank, "is gone"))
+        self.is_lost = True
+        self.witness.open = [{} for _ in self.ranks]
+
+    def _tell(self, answers: list[Answer]) -> None:
+        for answer in answers:
+            for rank in self.witness.note_answer(answer):
+                self.ranks[rank].inbox.append(answer)
+
+    def _check_end(self) -> None:
+        """All have left, unless one was lost, or hangs; then everybody waits for that one, and it is named."""
+        if self.is_lost:
+            return
+        if self.job.trouble is Trouble.NONE:
+            for cause in ("has been shut down", "every rank waits", "Mismatched"):
+                assert not self.witness.counts[f"refused: {cause}"], "a refusal although nothing is wrong"
+        waiting = [rank for rank in self.ranks if rank.waits is not None]
+        hanging = {rank.rank for rank in self.ranks if rank.hangs}
+        if not hanging:
+            assert all(rank.has_left for rank in self.ranks)
+            assert self.ordering.find_pending() == []
+            return
+        missing = {(p.question.process_set, p.question.name): p.missing for p in self.ordering.find_pending()}
+        for rank in waiting:
+            seen: set[int] = set()
+            reached = [rank]
+            while reached:
+                waits = reached.pop().waits
+                fresh = [other for other in (missing[waits] if waits is not None else ()) if other not in seen]
+                seen.update(fresh)
+                reached += [self.ranks[other] for other in fresh]
+            assert seen & hanging, f"rank {rank.rank} waits for {rank.waits}, but not for the one that hangs"

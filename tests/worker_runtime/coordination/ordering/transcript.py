@@ -1,0 +1,195 @@
+"""Stories of the sequencer's rules as text: one command a line, and beneath it, indented, what followed.
+
+A file begins with prose up to the first empty line. Lines that start with `#` are remarks. The commands:
+
+    size 3
+    ask 0,2 allreduce.loss float32(4) op=SUM     (further: set= root= pre= post= device= note= payload= kind= extents=)
+    join 1
+    add 0,1,2 0,1
+    remove 0,1,2 1
+    giveup 1 allreduce.loss "ValueError: why" set=1
+    withdraw 1 allreduce.loss "ValueError: why" set=1
+    idle 0 allreduce.loss set=1
+    block 0 allreduce.loss set=1
+    unblock 0
+    leave 2
+    lose 1 "its connection was closed"
+    pending
+    stall 60 limit=120
+    set 1
+
+What follows is written `> answer  (reason)`, `! Error: sentence`, and for the last three, `= line`.
+"""
+
+import copy
+import re
+import shlex
+from collections.abc import Iterator
+from typing import assert_never
+
+from tests.rendezvous.core import stories
+from worker_runtime.coordination.ordering.ordering import JOIN_NAME, IllegalQuestionError, Ordering
+from worker_runtime.coordination.ordering.questions import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Question,
+    Reduction,
+    Refusal,
+    Release,
+    Restart,
+    Signature,
+    Wanted,
+)
+from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
+
+TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)\((?P<shape>[\d,]*)\)")
+
+
+def rerun(text: str) -> str:
+    """The transcript as its commands make it now."""
+    return stories.rerun(text, Teller().tell)
+
+
+def play(*commands: str) -> list[Answer]:
+    """What followed from the last of these commands; the first is the size. What the rules raise is not caught."""
+    teller = Teller()
+    answers: list[Answer] = []
+    for command in commands:
+        answers = teller.act(shlex.split(command))
+    return answers
+
+
+class Teller:
+    """Tells an ordering of questions and says what followed."""
+
+    def __init__(self) -> None:
+        self.ordering = Ordering(1)
+
+    def tell(self, command: str) -> list[str]:
+        """Carry out a command; what followed, in lines."""
+        match shlex.split(command):
+            case ["pending"]:
+                return [f"= {line}" for line in self._show_pending()]
+            case ["stall", seconds, *limits]:
+                limit = float(limits[0].removeprefix("limit=")) if limits else float("inf")
+                return [f"= {line}" for line in self._show_stall(float(seconds), limit)]
+            case ["set", number]:
+                return [f"= {self.ordering.find_members(int(number))}"]
+            case words:
+                before = copy.deepcopy(vars(self.ordering))
+                try:
+                    answers = self.act(words)
+                except IllegalQuestionError as error:
+                    assert vars(self.ordering) == before, "an illegal question has changed the state"
+                    return [f"! {type(error).__name__}: {error}"]
+                return [f"> {show_answer(answer)}" for answer in answers]
+
+    def act(self, words: list[str]) -> list[Answer]:
+        """Carry out a command of these words."""
+        match words:
+            case ["size", size]:
+                self.ordering = Ordering(int(size))
+                return []
+            case ["ask", ranks, *question]:
+                return self._ask(ranks, *parse_question(question))
+            case ["join", ranks]:
+                return self._ask(ranks, Question(GLOBAL_SET, JOIN_NAME, Signature(Kind.JOIN)), ())
+            case ["add" | "remove" as what, ranks, numbers]:
+                kind = Kind.ADD_SET if what == "add" else Kind.REMOVE_SET
+                question = Question(GLOBAL_SET, f"{what}_set.{numbers}", Signature(kind))
+                return self._ask(ranks, question, parse_numbers(numbers))
+            case ["idle" | "block" as how, ranks, name, *options]:
+                number, is_blocked = _read_set(options), how == "block"
+                waits = (self.ordering.wait(rank, number, name, is_blocked=is_blocked) for rank in parse_numbers(ranks))
+                return [answer for answers in waits for answer in answers]
+            case ["giveup" | "withdraw" as how, ranks, name, reason, *options]:
+                number = _read_set(options)
+                act = self.ordering.give_up if how == "giveup" else self.ordering.withdraw
+                given_up = (act(rank, number, name, reason) for rank in parse_numbers(ranks))
+                return [answer for answers in given_up for answer in answers]
+            case ["unblock", rank]:
+                self.ordering.unblock(int(rank))
+                return []
+            case ["leave", rank, *how]:
+                return self.ordering.leave(int(rank), *how)
+            case ["lose", rank, reason]:
+                return self.ordering.lose(int(rank), reason)
+            case _:
+                raise ValueError(f"no such command: {shlex.join(words)}")
+
+    def _ask(self, ranks: str, question: Question, extents: tuple[int, ...]) -> list[Answer]:
+        return [answer for rank in parse_numbers(ranks) for answer in self.ordering.ask(rank, question, extents)]
+
+    def _show_pending(self) -> Iterator[str]:
+        for pending in self.ordering.find_pending():
+            asked, missing = (",".join(map(str, ranks)) or "nobody" for ranks in (pending.asked, pending.missing))
+            yield f"{show_name(pending.question)} asked by {asked}, missing {missing}"
+
+    def _show_stall(self, seconds: float, limit: float) -> Iterator[str]:
+        """As if everything had waited for 100 seconds, the newest for one second less than the one before."""
+        waiting = [(pending, 100.0 - age) for age, pending in enumerate(self.ordering.find_pending())]
+        yield from (describe_stall(waiting, seconds) or "no stall").splitlines()
+        yield from (describe_stall_limit(waiting, limit) or "").splitlines()
+
+
+def _read_set(options: list[str]) -> int:
+    return int(options[0].removeprefix("set=")) if options else GLOBAL_SET
+
+
+def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
+    """Read `allreduce.loss float32(4) op=SUM`; the kind is told by the name unless it is given."""
+    name, *rest = words
+    given = dict(word.split("=", 1) for word in rest if "=" in word)
+    tensors = [TENSOR.fullmatch(word) for word in rest if "=" not in word]
+    kind = Kind[given.pop("kind", name.partition(".")[0].removeprefix("grouped_").upper())]
+    is_reduced = kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER)
+    number = int(given.pop("set", GLOBAL_SET))
+    extents = parse_numbers(given.pop("extents", ""))
+    signature = Signature(
+        kind,
+        dtypes=tuple(tensor["dtype"] for tensor in tensors if tensor),
+        shapes=tuple(parse_numbers(tensor["shape"]) for tensor in tensors if tensor),
+        reduction=Reduction[given.pop("op", "AVERAGE")] if is_reduced else None,
+        root=int(given.pop("root", "0")) if kind is Kind.BROADCAST else None,
+        device=given.pop("device", "cpu"),
+        payload_dtype=given.pop("payload", ""),
+        tolerates_joined=given.pop("tolerant", "") == "yes",
+        note=given.pop("note", ""),
+    )
+    factors = float(given.pop("pre", "1")), float(given.pop("post", "1"))
+    assert not given, f"unknown: {given}"
+    assert None not in tensors, f"no tensor: {rest}"
+    return Question(number, name, signature, factors), extents
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Read `0,2`, or nothing."""
+    return tuple(int(number) for number in text.split(",") if number)
+
+
+def show_name(question: Question) -> str:
+    """A question's name, and its set where it is not that of all."""
+    return question.name if question.process_set == GLOBAL_SET else f"{question.name} set={question.process_set}"
+
+
+def show_answer(answer: Answer) -> str:
+    """An answer in one line."""
+    match answer:
+        case Release(index, question, members, joined, extents, value):
+            facts = {"joined": joined, "extents": extents, "value": value}
+            known = [f" {name}={str(fact).replace(' ', '')}" for name, fact in facts.items() if fact]
+            return f"release {index} {show_name(question)} to {','.join(map(str, members))}{''.join(known)}"
+        case Refusal(number, name, ranks, reason):
+            meant = name if number == GLOBAL_SET else f"{name} set={number}"
+            return f"refuse {meant} to {','.join(map(str, ranks))}  ({reason})"
+        case Failure(reason):
+            return f"failure  ({reason})"
+        case Wanted(rank, number, name, note):
+            meant = name if number == GLOBAL_SET else f"{name} set={number}"
+            return f"want {meant} of {rank}{f' note={note}' * bool(note)}"
+        case Restart():
+            return "restart"
+        case _:
+            assert_never(answer)

@@ -1,0 +1,186 @@
+"""A witness that holds the sequencer's rules to their laws while a job runs."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
+from worker_runtime.coordination.ordering.questions import (
+    GLOBAL_SET,
+    Answer,
+    Failure,
+    Kind,
+    Question,
+    Refusal,
+    Release,
+    Restart,
+    Signature,
+    Wanted,
+)
+
+Name = tuple[int, str]  # a set's number and a name
+TOLERANT = (Kind.ALLREDUCE, Kind.COMMIT)
+
+
+def tolerates_joined(signature: Signature) -> bool:
+    """Whether it runs without those that have joined; the simulated programs ask nothing of the job so."""
+    return signature.kind in TOLERANT or signature.tolerates_joined
+
+
+@dataclass
+class Witness:
+    """What the laws say, from a model of its own: who has asked what and has no answer."""
+
+    size: int
+    open: list[dict[Name, tuple[Question, tuple[int, ...]]]] = field(default_factory=list)
+    left: set[int] = field(default_factory=set)
+    members: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    births: Counter[int] = field(default_factory=Counter)  # of the sets of a number
+    next_index: int = 0
+    phase: int = 0
+    is_aligned: bool = True  # uses can be counted: no join has failed, and none was given up behind a deadlock
+    uses: Counter[tuple[int, Name]] = field(default_factory=Counter)
+    numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the uses that are open
+    verdicts: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.open = [{} for _ in range(self.size)]
+        self.members = {GLOBAL_SET: tuple(range(self.size))}
+
+    def has_joined(self, rank: int) -> bool:
+        """Whether it waits for the others to join."""
+        return (GLOBAL_SET, JOIN_NAME) in self.open[rank]
+
+    def note_question(self, rank: int, question: Question, extents: tuple[int, ...]) -> None:
+        """A rank asks."""
+        name = (question.process_set, question.name)
+        self.open[rank][name] = (question, extents)
+        self.uses[rank, name] += 1
+        self.numbers[rank, name] = self.uses[rank, name]
+
+    def note_failure(self, rank: int, question: Question) -> None:
+        """A rank gives up a use."""
+        name = (question.process_set, question.name)
+        self.uses[rank, name] += 1
+        if question.process_set in self.members:  # else it is gone, and so are its uses
+            self._note_verdict(name, "refused", self.uses[rank, name])
+        self.counts["given up"] += 1
+
+    def note_answer(self, answer: Answer) -> list[int]:
+        """The rules have answered; who is told."""
+        match answer:
+            case Release():
+                return self._note_release(answer)
+            case Refusal():
+                return self._note_refusal(answer)
+            case Failure():
+                self.counts["failure"] += 1
+                return [rank for rank in range(self.size) if rank not in self.left]
+            case Restart():
+                self.counts["restart"] += 1
+                return [rank for rank in range(self.size) if rank not in self.left]
+            case Wanted(rank, number, text):
+                self.counts["wanted"] += 1
+                assert rank in self.members[number]
+                assert (number, text) not in self.open[rank]
+                assert not self.has_joined(rank)
+                return [rank]
+
+    def check_pending(self, ordering: Ordering) -> None:
+        """Nothing waits that could be answered, and what waits is what the model says."""
+        askers: dict[Name, set[int]] = {}
+        for rank in range(self.size):
+            for name in self.open[rank]:
+                askers.setdefault(name, set()).add(rank)
+        joined = {rank for rank in range(self.size) if self.has_joined(rank)}
+        pendings = ordering.find_pending()
+        assert [pending.number for pending in pendings] == sorted(pending.number for pending in pendings)
+        assert {(p.question.process_set, p.question.name): set(p.asked) for p in pendings} == askers
+        for pending in pendings:
+            members = set(self.members[pending.question.process_set])
+            assert set(pending.missing) == members - set(pending.asked) - joined
+            assert pending.missing, f"{pending} waits for nobody"
+            assert not members & self.left
+            if pending.question.signature.kind is not Kind.JOIN and members & joined - set(pending.asked):
+                name = (pending.question.process_set, pending.question.name)
+                assert all(tolerates_joined(self.open[rank][name][0].signature) for rank in pending.asked)
+
+    def check_verdicts(self) -> None:
+        """The ranks' n-th uses of a name since the last join have one verdict."""
+        assert [key for key, verdicts in self.verdicts.items() if len(verdicts) > 1] == []
+
+    def _note_release(self, release: Release) -> list[int]:
+        question = release.question
+        name = (question.process_set, question.name)
+        kind = question.signature.kind
+        assert release.index == self.next_index
+        self.next_index += 1
+        assert release.members == self.members[question.process_set]
+        absent = tuple(rank for rank in release.members if name not in self.open[rank])
+        assert release.joined == absent
+        assert all(self.has_joined(rank) for rank in absent)
+        asked = {rank: self.open[rank].pop(name) for rank in release.members if rank not in absent}
+        assert asked
+        assert all(mine.signature == question.signature for mine, _ in asked.values())
+        assert not absent or tolerates_joined(question.signature)
+        given = tuple(asked[rank][1] if rank in asked else None for rank in release.members)
+        length = len(next(iter(asked.values()))[1])
+        assert release.extents == (tuple(own if own is not None else (0,) * length for own in given) if length else ())
+        for rank in asked:
+            self._note_verdict(name, release.index, self.numbers[rank, name])
+        self._note_change(release)
+        self.counts[f"{kind.name} released"] += 1
+        self.counts["released with joined"] += bool(absent)
+        self.counts["released in overlapping sets"] += self._is_overlapping(question.process_set)
+        return list(release.members)
+
+    def _note_change(self, release: Release) -> None:
+        match release.question.signature.kind:
+            case Kind.ADD_SET:
+                assert release.value == min(set(range(1, len(self.members) + 1)) - self.members.keys())
+                self.members[release.value] = release.extents[0]
+                self.births[release.value] += 1
+            case Kind.REMOVE_SET:
+                del self.members[release.extents[0][0]]
+            case Kind.JOIN:
+                assert not any(self.open), "something else was pending when all had joined"
+                self.phase += 1
+                self.uses.clear()
+
+    def _note_refusal(self, refusal: Refusal) -> list[int]:
+        name = (refusal.process_set, refusal.name)
+        assert refusal.ranks
+        assert not self.left.intersection(refusal.ranks)
+        for rank in refusal.ranks:
+            question, _ = self.open[rank].pop(name)
+            self.counts[f"{question.signature.kind.name} refused"] += 1
+            if "every rank waits" in refusal.reason:
+                self.is_aligned = self.is_aligned and self.uses[rank, name] == self.numbers[rank, name]  # no later one
+                self.uses[rank, name] -= 1  # it counts for nobody
+            else:
+                self._note_verdict(name, "refused", self.numbers[rank, name])
+        self.is_aligned = self.is_aligned and refusal.name != JOIN_NAME
+        for cause in (
+            "has been shut down",
+            "has been removed",
+            "with Join",
+            "given up",
+            "every rank waits",
+            "Mismatched",
+        ):
+            if cause in refusal.reason:
+                self.counts[f"refused: {cause}"] += 1
+                break
+        else:
+            raise AssertionError(f"a refusal for no known reason: {refusal}")
+        return list(refusal.ranks)
+
+    def _note_verdict(self, name: Name, verdict: object, number: int) -> None:
+        if self.is_aligned:
+            use = (self.phase, name, self.births[name[0]], number)
+            self.verdicts.setdefault(use, set()).add(verdict)
+
+    def _is_overlapping(self, number: int) -> bool:
+        own = set(self.members.get(number, ()))
+        others = (set(ranks) for other, ranks in self.members.items() if other not in (GLOBAL_SET, number))
+        return number != GLOBAL_SET and any(own & ranks and own - ranks and ranks - own for ranks in others)

@@ -1,0 +1,388 @@
+"""The real process: what ranks ask of it, what they are told, and what it does with those that break the rules.
+
+Long because each rule that can be broken has its case here.
+"""
+
+import random
+import select
+import socket
+from collections.abc import Callable
+from contextlib import closing, suppress
+
+import pytest
+
+from tests.worker_runtime.coordination.sequencer.client import (
+    BARRIER,
+    JOIN,
+    KEY,
+    LIMIT_SECONDS,
+    PLAIN,
+    Client,
+    Process,
+    connected,
+    exchange,
+    floats,
+    gathering,
+    summing,
+)
+from tests.worker_runtime.coordination.sequencer.ends import Ends
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import Kind, Signature
+from worker_runtime.coordination.sequencer.activation import Activation
+from worker_runtime.coordination.sequencer.generation import Generation
+from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.stall_clock import StallLimits, StallSettings
+from worker_runtime.coordination.wire import Frame, Released
+
+
+def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None:
+    chance = random.Random(7)  # noqa: S311 - a story, not a secret
+    with gathering(process, 3) as clients:
+        names = [f"allreduce.{number}" for number in range(300)]
+        asked: list[list[str]] = []
+        for client in clients:
+            chance.shuffle(names)
+            asked.append(list(names))
+            client.tell(summing(count=1))
+        for start in range(0, len(names), 7):  # in pieces, the ranks taking turns
+            for client, own in zip(clients, asked, strict=True):
+                questions = [client.encode(name, summing(count=1), floats(client.rank)) for name in own[start:][:7]]
+                client.send(Frame.ASK, b"".join(questions))
+                client.count(len(questions))
+        orders = []
+        for client, own in zip(clients, asked, strict=True):
+            releases = [client.released() for _ in names]
+            assert {bytes(released.payload) for released in releases} == {floats(3)}
+            assert [released.index for released in releases] == list(range(len(names)))
+            orders.append([own[released.number] for released in releases])
+        assert orders[0] == orders[1] == orders[2]
+
+
+def test_a_stop_notice_comes_before_the_same_release_to_all_and_before_the_first_of_the_next_generation() -> None:
+    with Process() as process:  # none that later tests share: it never forgets
+        with gathering(process, 2) as clients:
+            for client in clients:
+                client.ask("allreduce.a", PLAIN)
+            assert [client.released().index for client in clients] == [0, 0]
+            process.order(b"stop")
+            for client in clients:
+                assert client.told(Frame.STOPPING).encode() == wire.encode_index(1)
+                client.ask("allreduce.b", PLAIN)
+            assert [client.released().index for client in clients] == [1, 1]
+        with gathering(process, 2) as clients:
+            assert {client.told(Frame.STOPPING).encode() for client in clients} == {wire.encode_index(0)}
+
+
+def test_those_who_have_joined_are_told_to_contribute_nothing_of_value(process: Process) -> None:
+    with gathering(process, 3) as clients:
+        assert clients[2].ask("join", JOIN) == 0
+        for client in clients[:2]:
+            client.ask("allreduce.a", summing(count=1), floats(client.rank + 1))
+            client.ask("allreduce.b", PLAIN)
+        for client in clients[:2]:
+            first, second = client.released(), client.released()
+            assert (bytes(first.payload), first.joined, second.joined) == (floats(3), (2,), (2,))
+        for name, signature in (("allreduce.a", summing(count=1)), ("allreduce.b", PLAIN)):
+            kind, release = clients[2].answer()
+            assert kind is Frame.NEUTRAL
+            assert (release.question.name, release.question.signature) == (name, signature)
+            assert (release.members, release.joined) == ((0, 1, 2), (2,))
+        for client in clients[:2]:
+            client.ask("join", JOIN)
+        last = {client.released().value for client in clients}
+        assert last in ({0}, {1})  # the sequencer may read either connection first
+
+
+def test_sets_are_added_and_used(process: Process) -> None:
+    add = Signature(Kind.ADD_SET)
+    with gathering(process, 3) as clients:
+        for client in clients:
+            client.ask("add", add, extents=(0, 2), set_size=3)
+        assert [client.released().value for client in clients] == [1, 1, 1]
+        for client in (clients[0], clients[2]):
+            client.ask("a", summing(count=1), floats(client.rank + 1), process_set=1)
+            assert client.rank == 0 or bytes(client.released().payload) == floats(4)
+        assert bytes(clients[0].released().payload) == floats(4)
+
+
+def test_a_deadlock_is_broken(process: Process) -> None:
+    with gathering(process, 2) as clients:
+        for client in clients:
+            client.ask(f"a{client.rank}", BARRIER)
+            client.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
+        for client in clients:
+            assert client.told(Frame.RESTART) == ""
+            assert "a0" in client.told(Frame.REFUSAL)
+
+
+def test_who_is_missed_while_all_wait_is_told_and_may_help(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.ask("metric", BARRIER)
+        second.ask("bucket", summing(note="thrown away"), bytes(64))
+        for client in (first, second):
+            client.send(Frame.IDLE, wire.encode_number(0))
+        assert second.mention() == Mention(0, "metric", "")
+        assert first.mention() == Mention(0, "bucket", "thrown away")
+        first.ask("bucket", summing(note="thrown away"), bytes(64))
+        assert second.released().index == first.released().index == 0
+
+
+def test_a_call_that_is_given_up_is_refused_to_the_others_with_its_error(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.ask("alltoall.a", BARRIER)
+        second.send(Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: no\u00e9" + 1000 * "x").encode())
+        text = first.told(Frame.REFUSAL)
+        assert "alltoall 'a' was given up on rank 1" in text
+        assert "ValueError: no\u00e9" in text
+        assert len(text) < 700
+        exchange([first, second], "alltoall.a")
+
+
+def test_a_question_that_is_withdrawn_is_refused_to_all_unless_it_was_answered(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.send(Frame.WITHDRAW, wire.encode_numbered(first.ask("a", BARRIER), "ValueError: why"))
+        text = "a was given up on rank 0, before anything was sent: ValueError: why"
+        assert first.told(Frame.REFUSAL) == text
+        second.ask("a", BARRIER)
+        assert second.told(Frame.REFUSAL) == text
+        exchange([first, second], "a")
+        first.send(Frame.WITHDRAW, wire.encode_numbered(1, "ValueError: too late"))
+        exchange([first, second], "a")
+
+
+def test_who_waits_no_longer_is_in_no_deadlock(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.ask("a", BARRIER)
+        first.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=True))
+        first.send(Frame.BLOCKED, wire.encode_blocked(0, is_blocked=False))
+        first.send(Frame.BLOCKED, wire.encode_blocked(5, is_blocked=True))  # answered long ago, or never asked
+        first.ask("b", BARRIER)
+        second.ask("b", BARRIER)
+        assert second.released().index == first.released().index == 0
+        second.ask("c", BARRIER)
+        second.send(Frame.BLOCKED, wire.encode_blocked(1, is_blocked=True))
+        first.ask("c", BARRIER)
+        assert second.released().index == first.released().index == 1
+
+
+def is_silent(client: Client) -> bool:
+    """Nothing is told in the time in which the end of another's connection is, by far."""
+    return not select.select([client.socket], [], [], 0.2)[0]
+
+
+@pytest.mark.parametrize("kind", [Frame.LEAVE, Frame.END, Frame.EXIT])
+def test_a_rank_that_leaves_in_the_middle_is_lost_for_its_reason(process: Process, kind: Frame) -> None:
+    with gathering(process, 3) as (first, second, third):
+        first.send(kind, b"it was in the middle")
+        assert is_silent(second) is (kind is not Frame.LEAVE)
+        first.socket.close()
+        for client in (second, third):
+            assert client.told(Frame.FAILURE) == "rank 0 was lost: it was in the middle"
+
+
+def test_a_rank_that_has_ended_has_said_how(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.send(Frame.END, Farewell("", "ended (ValueError: no such luck)").encode())
+        first.socket.close()
+        second.ask("a", BARRIER)
+        assert second.told(Frame.REFUSAL).startswith("rank 0 ended (ValueError: no such luck), and a needs it.")
+
+
+def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_released(process: Process) -> None:
+    with gathering(process, 3) as (first, second, third):
+        first.ask("a", BARRIER)
+        first.send(Frame.EXIT)
+        first.socket.close()
+        assert is_silent(second)
+        for client in (second, third):
+            client.ask("a", BARRIER)
+        assert is_silent(second)
+        third.send(Frame.DEPARTED, wire.encode_number(0))
+        third.send(Frame.DEPARTED, wire.encode_number(0))
+        for client in (second, third):
+            assert "rank 0 ended (exit code 0), and " in client.told(Frame.REFUSAL)
+        second.ask("b", BARRIER)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
+
+
+def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.send(Frame.EXIT)
+        first.socket.close()
+        second.ask("a", BARRIER)
+        assert is_silent(second)
+        second.send(Frame.HALT, b"it failed with exit code 3")
+        assert second.told(Frame.FAILURE) == "it failed with exit code 3"
+
+
+@pytest.mark.parametrize("goodbye", [True, False])
+def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process: Process, *, goodbye: bool) -> None:
+    with gathering(process, 2) as (first, second):
+        second.send(Frame.DEPARTED, wire.encode_number(0))
+        assert is_silent(second)
+        first.ask("a", BARRIER)
+        second.ask("a", BARRIER)
+        assert second.released().index == first.released().index == 0
+        if goodbye:
+            first.send(Frame.EXIT)
+        first.socket.close()
+        second.ask("b", BARRIER)
+        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
+
+
+def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
+    generation = process.begin(2)
+    with connected(process, 0, generation) as first:
+        first.ask("a", BARRIER)
+        first.send(Frame.DEPARTED, wire.encode_number(1))
+        assert "rank 1 ended (exit code 0), and " in first.told(Frame.REFUSAL)
+
+
+def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.tell(summing())
+        ask = wire.encode_frame(Frame.ASK, first.encode("a", summing(), bytes(64)))
+        second.ask("a", summing(), bytes(64))
+        exchange([first, second])  # so that the second has asked
+        first.count(1)
+        first.socket.sendall(ask + wire.encode_frame(Frame.LEAVE))
+        assert second.released().index == 1
+
+
+def test_the_end_of_a_rank_s_connection_is_told_to_all(process: Process) -> None:
+    with gathering(process, 3) as (first, second, third):
+        second.ask("a", PLAIN)
+        third.ask("a", PLAIN)
+        second.socket.close()
+        for client in (first, third):
+            assert client.told(Frame.FAILURE) == "rank 1 was cut off: its connection to the sequencer ended"
+        first.ask("a", PLAIN)
+        first.leave()
+
+
+def test_who_comes_after_a_loss_is_told_of_it(process: Process) -> None:
+    generation = process.begin(2)
+    with connected(process, 0, generation):
+        pass
+    with connected(process, 1, generation) as late:
+        assert "rank 0 was cut off" in late.told(Frame.FAILURE)
+
+
+def frame(kind: Frame, body: bytes = b"") -> Callable[[Client], bytes]:
+    return lambda _: wire.encode_frame(kind, body)
+
+
+def ask(*questions: bytes) -> bytes:
+    return wire.encode_frame(Frame.ASK, b"".join(questions))
+
+
+def ask_short(client: Client) -> bytes:
+    """Fewer bytes under a name than the other ranks have sent."""
+    return client.encode("a", summing(), bytes(60))
+
+
+# Bytes that no worker of ours sends, and how the others are told.
+OFFENCES: dict[str, tuple[Callable[[Client], bytes], str]] = {
+    "unknown frame": (frame(Frame.STALL), "a frame of type 20 came"),
+    "no signature": (frame(Frame.SIGNATURE, b"\0\0\0\0nonsense"), "a signature was expected"),
+    "unknown rank": (frame(Frame.DEPARTED, wire.encode_number(3)), "rank 3 is said to have departed, of 3"),
+    "cut off": (frame(Frame.ASK, wire.encode_question(0, 0, b"b")[:-1]), "a question is cut off"),
+    "trailing": (lambda client: ask(client.encode("b", BARRIER), b"\0"), "a question was expected"),
+    "oversized payload": (lambda client: ask(client.encode("b", summing(), bytes(8_000_000))), "are too many"),
+    "unknown set": (lambda client: ask(client.encode("b", BARRIER, process_set=9)), "there is no process set 9"),
+    "same name twice": (lambda client: ask(client.encode("b", BARRIER) * 2), "has asked b of process set 0 already"),
+    "bad idle": (frame(Frame.IDLE, b"\0"), "a question's number was expected"),
+    "bad withdrawal": (frame(Frame.WITHDRAW, b"\0"), "a question's number and a text were expected"),
+    "bad mention": (frame(Frame.GIVE_UP, b"\0\0\7\0abc"), "the mention of an operation is cut off"),
+    "other length": (lambda client: ask(ask_short(client)), "it sent 60 bytes with 'a', and rank 0 sent 64"),
+    "other length and goodbye": (
+        lambda client: ask(ask_short(client)) + wire.encode_frame(Frame.LEAVE),
+        "it sent 60 bytes with 'a', and rank 0 sent 64",
+    ),
+    "other length and more": (
+        lambda client: ask(ask_short(client), client.encode("b", BARRIER) * 2),
+        "has asked b of process set 0 already",
+    ),
+}
+
+
+@pytest.mark.parametrize("offence", OFFENCES)
+def test_who_breaks_the_rules_is_dropped_and_named(process: Process, offence: str) -> None:
+    make, told = OFFENCES[offence]
+    with gathering(process, 3) as (first, second, third):
+        for client in (first, third):
+            client.ask("a", summing(), bytes(64))
+        for signature in (summing(), PLAIN, BARRIER):
+            second.tell(signature)
+        with suppress(BrokenPipeError, ConnectionResetError):
+            second.socket.sendall(make(second))
+        assert second.is_closed()
+        for client in (first, third):
+            reason = client.told(Frame.FAILURE)
+            assert reason.startswith("rank 1 was cut off: ")
+            assert told in reason
+    with gathering(process, 1) as next_ones:
+        exchange(next_ones)
+
+
+def test_what_comes_after_a_goodbye_is_not_heard(process: Process) -> None:
+    with gathering(process, 2) as (first, second):
+        first.ask("a", BARRIER)
+        second.tell(BARRIER)
+        second.socket.sendall(wire.encode_frame(Frame.LEAVE) + ask(second.encode("a", BARRIER)))
+        assert second.is_closed()
+        assert "shut down on rank 1" in first.told(Frame.REFUSAL)
+
+
+class Here:
+    """A generation in this process, and the ranks' ends of its connections."""
+
+    def __init__(self, size: int, limits: StallLimits) -> None:
+        self.poller = Poller()
+        self.generation = Generation(Activation(1, size, KEY), StallSettings(limits))
+        ends = [Ends(self.poller) for _ in range(size)]
+        self.peers = [each.peer for each in ends]
+        for rank, each in enumerate(ends):
+            self.generation.admit(each.connection, rank, b"")
+
+    def ask(self, rank: int, signature: Signature, *names: bytes) -> None:
+        """Ask these questions, and let them be answered."""
+        questions = b"".join(wire.encode_question(0, 0, name) for name in names)
+        signed = wire.encode_frame(Frame.SIGNATURE, wire.encode_signature(0, signature))
+        self.peers[rank].sendall(signed + wire.encode_frame(Frame.ASK, questions))
+        pending = self.generation._members[rank].asked
+        while self.generation._members[rank].asked == pending:
+            self.poller.wait(LIMIT_SECONDS)
+        self.generation.settle()
+
+    def close(self) -> None:
+        """End all there is."""
+        self.generation.close()
+        self.poller.close()
+        for peer in self.peers:
+            peer.close()
+
+
+def test_numbers_of_questions_begin_anew_after_the_last() -> None:
+    with closing(Here(1, StallLimits())) as here:
+        here.generation._members[0].asked = 2**32 - 1
+        here.ask(0, BARRIER, b"a", b"b")
+        assert [released.number for released in read_releases(here.peers[0])] == [2**32 - 1, 0]
+
+
+def test_a_join_is_no_stall_while_others_work() -> None:
+    with closing(Here(2, StallLimits(1e6, None))) as here:
+        here.ask(0, JOIN, b"join")
+        due = here.generation.find_due()
+        here.ask(1, PLAIN, b"a")
+        here.generation.check_stalls(due)  # since then, something was released
+        later = here.generation.find_due()
+        assert due < later < due + 1e5
+
+
+def read_releases(peer: socket.socket) -> list[Released]:
+    """Those of the next frame."""
+    length, _ = wire.HEADER.unpack(peer.recv(wire.HEADER.size, socket.MSG_WAITALL))
+    return list(wire.decode_releases(memoryview(peer.recv(length, socket.MSG_WAITALL)), lambda _: 1))

@@ -1,0 +1,141 @@
+"""What a rank's numbers mean, and how its answers are put together."""
+
+import socket
+
+import pytest
+
+from tests.worker_runtime.coordination.sequencer.client import BARRIER, make_question, summing
+from tests.worker_runtime.coordination.sequencer.ends import Ends
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
+from worker_runtime.coordination.sequencer import member as member_module
+from worker_runtime.coordination.sequencer.member import Member
+from worker_runtime.coordination.wire import Frame, ProtocolError
+
+
+@pytest.fixture
+def member(ends: Ends) -> Member:
+    return Member(0, ends.connection)
+
+
+def learn(member: Member, number: int, signature: Signature, known: dict[Signature, Signature] | None = None) -> None:
+    body = memoryview(wire.encode_signature(number, signature))
+    member.learn_signature(body, {} if known is None else known)
+
+
+def make_head(number: int, name: bytes = b"a", process_set: int = 0) -> bytes:
+    return wire.encode_question(number, process_set, name)
+
+
+def test_a_number_calls_a_signature(member: Member) -> None:
+    learn(member, 7, BARRIER)
+    assert member.learn_question(make_head(7, b"b", 3))[1] == (3, "b")
+    question, key = member.learn_question(make_head(7))
+    assert (question, key) == (make_question("a", BARRIER), (0, "a"))
+    assert member.questions[make_head(7)] == (question, key)
+
+
+def test_a_number_may_come_to_call_another_signature(member: Member) -> None:
+    learn(member, 7, BARRIER)
+    member.learn_question(make_head(7))
+    learn(member, 7, summing())
+    assert make_head(7) not in member.questions
+    assert member.learn_question(make_head(7))[0].signature == summing()
+
+
+def test_equal_signatures_of_two_ranks_are_one_object(member: Member) -> None:
+    known: dict[Signature, Signature] = {}
+    other = Member(1, member.connection)
+    learn(member, 0, summing(), known)
+    learn(other, 5, summing(), known)
+    assert member.learn_question(make_head(0))[0].signature is other.learn_question(make_head(5))[0].signature
+
+
+@pytest.mark.parametrize(
+    ("head", "told"), [(make_head(8), "no signature of the number 8"), (make_head(7, b"\xff"), "is no name")]
+)
+def test_what_means_nothing_is_refused(member: Member, head: bytes, told: str) -> None:
+    learn(member, 7, BARRIER)
+    with pytest.raises(ProtocolError, match=told):
+        member.learn_question(head)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\0\0\0\0", b"\0\0\0\0{}", b"\0\0\0\0" + b"[" * 100_000, b"\0\0\0\0" + b'{"reduction": 1e999}']
+)
+def test_what_is_no_signature_is_refused(member: Member, body: bytes) -> None:
+    with pytest.raises(ProtocolError, match="a signature was expected"):
+        member.learn_signature(memoryview(body), {})
+
+
+def test_a_signature_whose_payload_nobody_can_combine_is_refused(member: Member) -> None:
+    with pytest.raises(ProtocolError, match="no payload of 'float33'"):
+        learn(member, 0, summing("float33"))
+
+
+def test_signatures_are_not_collected_without_end(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "_MAX_SHARED", 3)
+    known: dict[Signature, Signature] = {}
+    for number in range(10):
+        learn(member, 0, Signature(Kind.BARRIER, note=str(number)), known)
+    with pytest.raises(ProtocolError, match="a rank may have 4096 signatures"):
+        learn(member, 4096, BARRIER, known)
+    assert len(known) <= 3
+
+
+def test_names_are_not_collected_without_end(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "_MAX_KNOWN_QUESTIONS", 10)
+    learn(member, 0, BARRIER)
+    for number in range(100):
+        member.learn_question(make_head(0, str(number).encode()))
+        assert len(member.questions) <= 10
+
+
+def test_a_pending_question_is_found_by_its_number(member: Member) -> None:
+    member.pending = {(0, name): (0, number, b"", 0.0) for number, name in enumerate("abc")}
+    assert member.find_pending(1) == (0, "b")
+    assert member.find_pending(3) is None
+
+
+def make_piece(number: int, payload: bytes) -> bytes:
+    release = Release(number, make_question("a", BARRIER), (0,))
+    return wire.encode_releases(number, release, [payload])
+
+
+def read_frames(other: socket.socket, count: int) -> list[tuple[int, bytes]]:
+    frames = []
+    for _ in range(count):
+        length, kind = wire.HEADER.unpack(other.recv(wire.HEADER.size, socket.MSG_WAITALL))
+        frames.append((kind, other.recv(length, socket.MSG_WAITALL)))
+    return frames
+
+
+def test_releases_travel_together_and_in_order_with_all_else(ends: Ends, member: Member) -> None:
+    pieces = [make_piece(number, bytes(number)) for number in range(5)]
+    member.releases += pieces[:3]
+    member.put(Frame.STALL, b"slow")
+    member.releases += pieces[3:]
+    member.flush()
+    assert read_frames(ends.peer, 3) == [
+        (Frame.RELEASES, b"".join(pieces[:3])),
+        (Frame.STALL, b"slow"),
+        (Frame.RELEASES, b"".join(pieces[3:])),
+    ]
+
+
+def test_long_frames_of_releases_are_divided_between_them(
+    ends: Ends, member: Member, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(member_module, "_FULL_FRAME_BYTES", 100)
+    pieces = [make_piece(number, bytes(length)) for number, length in enumerate((10, 300, 10, 10, 10, 10))]
+    member.releases += pieces
+    member.flush()
+    expected = [pieces[:1], pieces[1:2], pieces[2:4], pieces[4:]]
+    assert [body for _, body in read_frames(ends.peer, 4)] == [b"".join(group) for group in expected]
+
+
+def test_nothing_is_sent_when_nothing_is_ready(ends: Ends, member: Member) -> None:
+    member.flush()
+    ends.peer.settimeout(0)
+    with pytest.raises(BlockingIOError):
+        ends.peer.recv(1)

@@ -1,0 +1,29 @@
+"""Answers as frames."""
+
+import pytest
+
+from tests.worker_runtime.coordination.sequencer.ends import Ends
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Restart, Stopping, Wanted
+from worker_runtime.coordination.sequencer.member import Member
+from worker_runtime.coordination.sequencer.tellings import tell
+from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (
+            Refusal(0, "x", (0, 2), "why"),
+            [(0, Frame.REFUSAL, encode_numbered(7, "why")), (2, Frame.REFUSAL, encode_numbered(9, "why"))],
+        ),
+        (Wanted(2, 1, "x", "note"), [(2, Frame.WANTED, Mention(1, "x", "note").encode())]),
+        (Restart(), [(0, Frame.RESTART, b""), (2, Frame.RESTART, b"")]),
+        (Stopping(3), [(0, Frame.STOPPING, encode_index(3)), (2, Frame.STOPPING, encode_index(3))]),
+        (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
+    ],
+)
+def test_each_answer_is_told_to_whom_it_concerns(answer: Answer, expected: list[object], ends: Ends) -> None:
+    members = {rank: Member(rank, ends.connection, has_left=rank == 1) for rank in range(3)}
+    asked = [(0, 7, b"", 0.0), (2, 9, b"", 0.0)] if isinstance(answer, Refusal) else []
+    assert list(tell(answer, asked, members)) == expected

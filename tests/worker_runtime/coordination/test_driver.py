@@ -1,0 +1,324 @@
+"""The conversation with the sequencer, whose part a test plays on the other end of a socket pair.
+
+Long because each way in which it can go, or end, has its test here.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_until
+from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player, Sequencer, converse
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import Question, Release
+from worker_runtime.coordination.waiting import Patience
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.errors import ShutDownError
+
+Ends = tuple[Player, Sequencer]
+IDLE = (Frame.IDLE, wire.encode_number(0))
+BLOCKED, FREE = ((Frame.BLOCKED, wire.encode_blocked(0, is_blocked=each)) for each in (True, False))
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    with converse() as both:
+        yield both
+
+
+@pytest.fixture
+def hasty() -> Iterator[Ends]:
+    """A rank that says soon that it is blocked, whatever timer this test's own time limit has."""
+    with converse(Patience(0.02, heeds_signals=False)) as both:
+        yield both
+
+
+@pytest.fixture
+def patient() -> Iterator[Ends]:
+    """A rank that looks at nothing by itself for longer than a test lasts."""
+    with converse(Patience(3 * LIMIT_SECONDS)) as both:
+        yield both
+
+
+def count_driver_threads() -> int:
+    return sum(thread.name == "hvd-driver" for thread in threading.enumerate())
+
+
+def count_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_caller_who_waits_needs_no_thread_and_a_signature_is_sent_once(ends: Ends) -> None:
+    player, sequencer = ends
+    before = count_driver_threads()
+    for number in range(3):
+        answering = Errand(lambda number=number: (sequencer.read_names(1), sequencer.release(number)))
+        assert player.run(f"{number}") == b"answered"
+        assert answering.finish() == ([f"{number}"], None)
+    assert sequencer.frames == [Frame.SIGNATURE, Frame.ASK, Frame.ASK, Frame.ASK]
+    assert count_driver_threads() == before
+
+
+def test_a_burst_is_few_messages_and_answers_may_come_in_any_order(ends: Ends) -> None:
+    player, sequencer = ends
+    handles = [player.submit(str(index)) for index in range(1000)]
+    assert sequencer.read_names(1000) == [str(index) for index in range(1000)]
+    assert len(sequencer.frames) < 100
+    sequencer.release(*reversed(range(1000)))
+    assert {handle.wait() for handle in handles} == {b"answered"}
+
+
+def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) -> None:
+    player, sequencer = ends
+    handles = []
+    for name in ("first", "second"):
+        handles.append(player.submit(name))
+        assert sequencer.read_names(1) == [name]
+    sequencer.release(1, 0)
+    wait_until(lambda: all(handle.is_done() for handle in handles), "an answer that nobody waits for")
+
+
+def test_a_callers_question_is_sent_while_another_thread_listens(patient: Ends) -> None:
+    player, sequencer = patient
+    first = Errand(player.run, "first")
+    assert (sequencer.read_names(1), sequencer.read()) == (["first"], IDLE)  # from now on it listens
+    second = Errand(player.run, "second")
+    assert sequencer.read_names(1) == ["second"]
+    sequencer.release(1, 0)
+    assert (first.finish(), second.finish()) == (b"answered", b"answered")
+
+
+def test_what_is_asked_at_once_is_sent_by_its_caller(ends: Ends) -> None:
+    player, sequencer = ends
+    handle = player.submit("x", at_once=True, is_awaited=True)  # so that nobody drives
+    assert sequencer.read_names(1) == ["x"]
+    sequencer.release(0)
+    while not handle.is_answered:
+        player.driver.progress()
+
+
+def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
+    player, sequencer = patient
+    waiting = {name: Errand(player.run, name) for name in "abcd"}
+    names = sequencer.read_names(4)
+    time.sleep(0.1)  # they look at nothing by themselves any more, which no event tells
+    for number in (2, 0, 3, 1):
+        sequencer.release(number, payload=names[number].encode())
+    assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
+    assert player.driver.askers == {errand.ident for errand in waiting.values()}
+
+
+def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
+    player, sequencer = ends
+    handles = [player.submit(str(index)) for index in range(3)]
+    sequencer.read_names(3)
+    terms = Release(0, Question(0, "", SUM), (0, 1))
+    answers = [wire.encode_releases(number, terms, [b"abc"]) for number in range(3)]
+    data = b"".join(wire.encode_frame(Frame.RELEASES, answer) for answer in answers)
+    for offset in range(0, len(data), 7):
+        sequencer.send_bytes(data[offset : offset + 7])
+    assert [handle.wait() for handle in handles] == [b"abc"] * 3
+
+
+def test_a_large_answer_arrives_whole(ends: Ends) -> None:
+    player, sequencer = ends
+    payload = os.urandom(3_000_000)
+    answering = Errand(lambda: (sequencer.read_names(1), sequencer.release(0, payload=payload)))
+    assert player.run("x") == payload
+    answering.finish()
+
+
+def test_a_refusal_concerns_one_operation(ends: Ends) -> None:
+    player, sequencer = ends
+    refused, other = player.submit("refused"), player.submit("other")
+    sequencer.read_names(2)
+    sequencer.send(Frame.RESTART)  # is heard before the refusals that follow
+    sequencer.send(Frame.REFUSAL, wire.encode_numbered(0, "Mismatched data types"))
+    sequencer.release(1)
+    with pytest.raises(RuntimeError, match="Mismatched data types"):
+        refused.wait()
+    assert player.accord.restarts == 1
+    assert other.wait() == b"answered"
+
+
+@pytest.mark.parametrize(
+    ("act", "reason"),
+    [
+        (lambda sequencer: sequencer.send(Frame.FAILURE, b"rank 1 has gone"), "rank 1 has gone"),
+        (lambda sequencer: sequencer.close(), "the sequencer has ended"),
+        (lambda sequencer: sequencer.send(99), "frame of type 99"),
+    ],
+)
+def test_a_failure_ends_all_that_waits(ends: Ends, act: Callable[[Sequencer], None], reason: str) -> None:
+    player, sequencer = ends
+    handles = [player.submit("a"), player.submit("b")]
+    sequencer.read_names(2)
+    act(sequencer)
+    for handle in handles:
+        with pytest.raises(RuntimeError, match=reason):
+            handle.wait()
+    assert len(player.ended) == 1
+
+
+def test_a_joined_rank_takes_part_and_a_stall_is_logged(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
+    player, sequencer = ends
+    release = Release(4, Question(0, "allreduce.x", SUM), (0, 1), (0,))
+    joining = player.submit("join")
+    sequencer.read_names(1)
+    with caplog.at_level(logging.WARNING):
+        sequencer.send(Frame.NEUTRAL, wire.encode_neutral(release))
+        sequencer.send(Frame.STALL, b"Missing ranks: 1")
+        sequencer.release(0)
+        joining.wait()
+    assert player.neutral == [release]
+    assert [record.getMessage() for record in caplog.records] == ["Missing ranks: 1"]
+
+
+def test_a_rank_whose_only_thread_waits_says_that_it_is_blocked(hasty: Ends) -> None:
+    """A daemon that has never asked, which here plays the sequencer, does not count."""
+    player, sequencer = hasty
+
+    def answer() -> list[object]:
+        told = [sequencer.read_names(1), sequencer.read(), sequencer.read()]
+        sequencer.release(0)
+        return told
+
+    answering = Errand(answer, daemon=True)
+    assert player.run("x") == b"answered"
+    assert answering.finish() == [["x"], IDLE, BLOCKED]
+
+
+def test_a_rank_that_is_interrupted_while_it_waits_is_no_longer_blocked(
+    hasty: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    player, sequencer = hasty
+    receive, calls = Link.receive, iter(range(100))
+
+    def receive_until_interrupted(link: Link, wait_seconds: float | None) -> Iterator[tuple[int, memoryview]]:
+        if next(calls) > 3:
+            raise KeyboardInterrupt
+        return receive(link, wait_seconds)
+
+    monkeypatch.setattr(Link, "receive", receive_until_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        player.run("x")
+    sequencer.read_names(1)
+    assert [sequencer.read() for _ in range(3)] == [IDLE, BLOCKED, FREE]
+
+
+class Optimizer:
+    """Asks for one operation when it is wanted; `threads` are those in which it was asked to help."""
+
+    def __init__(self, player: Player) -> None:
+        self.threads: list[int] = []
+        self._player = player
+        player.accord.add_helper(self)
+
+    def help(self, mention: Mention) -> bool:
+        """Without waiting."""
+        self.threads.append(threading.get_ident())
+        self._player.submit(mention.name)
+        return True
+
+
+@pytest.mark.parametrize("is_driven", [False, True])
+def test_a_thread_that_waits_has_what_is_wanted_asked_also_when_another_drives(ends: Ends, *, is_driven: bool) -> None:
+    player, sequencer = ends
+    helper = Optimizer(player)
+    if is_driven:
+        player.submit("background")
+        assert sequencer.read_names(1) == ["background"]
+
+    def answer() -> None:
+        sequencer.read_names(1)
+        assert sequencer.read() == (Frame.IDLE, wire.encode_number(int(is_driven)))
+        sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
+        assert sequencer.read_names(1) == ["bucket"]
+        sequencer.release(int(is_driven) + 1, int(is_driven))
+
+    answering = Errand(answer, daemon=True)
+    assert player.run("metric") == b"answered"
+    answering.finish()
+    assert helper.threads == [threading.get_ident()]
+
+
+def test_what_is_wanted_of_a_rank_that_does_not_wait_is_left_to_its_program(ends: Ends) -> None:
+    player, sequencer = ends
+    helper = Optimizer(player)
+    handle = player.submit("x")
+    sequencer.read_names(1)
+    sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
+    sequencer.release(0)
+    wait_until(handle.is_done, "the answer")
+    assert (helper.threads, player.accord.is_wanted) == ([], False)
+
+
+def test_what_is_given_up_is_reported_behind_what_was_asked(ends: Ends) -> None:
+    player, sequencer = ends
+    player.submit("x", is_awaited=True)
+    player.driver.tell(Mention(0, "alltoall.a", "ValueError: wrong"))
+    assert sequencer.read_names(1) == ["x"]
+    assert sequencer.read() == (Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: wrong").encode())
+    player.driver.leave()
+    player.driver.tell(Mention(0, "alltoall.a", "ValueError: too late"))
+
+
+def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
+    before = count_descriptors(), threading.active_count()
+    for _ in range(20):
+        with converse() as (player, sequencer):
+            player.submit("x")
+            assert sequencer.read_names(1) == ["x"]
+    assert count_descriptors() <= before[0]
+    assert threading.active_count() <= before[1]
+
+
+def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_go_on(ends: Ends) -> None:
+    player, sequencer = ends
+    player.driver.quit(lambda: Farewell("it failed"))
+    player.driver.leave(lambda: Farewell("later"))
+    assert sequencer.read() == (Frame.LEAVE, b"it failed")
+    with pytest.raises(AssertionError, match="ended the connection"):
+        sequencer.read()
+
+
+def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
+    player, sequencer = patient
+    waiting = Errand(player.run, "x")
+    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)
+    player.driver.leave()
+    with pytest.raises(ShutDownError):
+        waiting.finish()
+
+
+def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends) -> None:
+    player, sequencer = patient
+    waiting = Errand(player.run, "x")
+    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)  # from now on it listens
+    halting = Errand(player.driver.halt, "rank 1 was lost", 3 * LIMIT_SECONDS, daemon=True)
+    assert sequencer.read()[0] == Frame.HALT
+    sequencer.send(Frame.FAILURE, b"rank 1 was lost")
+    with pytest.raises(RuntimeError, match="rank 1 was lost"):
+        waiting.finish()
+    halting.finish()
+
+
+def test_a_forked_child_has_no_part_in_the_conversation(ends: Ends) -> None:
+    player, sequencer = ends
+    handle = player.submit("x")
+    sequencer.read_names(1)
+    child = os.fork()
+    if child == 0:
+        player.driver.abandon()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    sequencer.release(0)
+    assert handle.wait() == b"answered"

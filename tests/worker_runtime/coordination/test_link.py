@@ -1,0 +1,268 @@
+"""Connecting to the sequencer, gathering questions, and making frames of them."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination import link as link_module
+from worker_runtime.coordination import outbox as outbox_module
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.ordering.questions import Kind, Question, Signature
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.errors import SequencerError, UnsendableError
+from worker_runtime.rendezvous import Endpoint, runtime
+
+KEY = bytes(range(32))
+LIMIT = timedelta(seconds=LIMIT_SECONDS)
+Ends = tuple[Link, Sequencer]
+
+
+@contextmanager
+def serving(serve: Callable[[socket.socket], object], count: int = 1) -> Iterator[Endpoint]:
+    """Somebody who serves so many connections, one after the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(LIMIT_SECONDS)
+
+        def body() -> None:
+            for _ in range(count):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(LIMIT_SECONDS)
+                    serve(connection)
+
+        thread = threading.Thread(target=body)
+        thread.start()
+        yield Endpoint(*listener.getsockname())
+        thread.join(LIMIT_SECONDS)
+        assert not thread.is_alive()
+
+
+def prove(connection: socket.socket, key: bytes = KEY) -> wire.Greeting:
+    """What the sequencer does first."""
+    connection.sendall(b"c" * wire.NONCE_BYTES)
+    greeting = wire.read_greeting(connection.recv(wire.GREETING_BYTES, socket.MSG_WAITALL))
+    connection.sendall(greeting.answer(key, b"c" * wire.NONCE_BYTES))
+    return greeting
+
+
+def test_a_rank_that_is_turned_away_unheard_comes_again_and_both_prove_that_they_know_the_key() -> None:
+    visits, greetings = iter(range(3)), list[wire.Greeting]()
+
+    def serve(connection: socket.socket) -> None:
+        if next(visits) == 2:
+            greetings.append(prove(connection))
+
+    with serving(serve, count=3) as endpoint:
+        Link.connect(endpoint, KEY, 7, 3, LIMIT).close()
+    (greeting,) = greetings
+    assert (greeting.generation, greeting.rank) == (7, 3)
+    assert greeting.is_proven(KEY, b"c" * wire.NONCE_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("serve", "limit_seconds", "reason"),
+    [
+        (lambda connection: prove(connection, bytes(32)), LIMIT_SECONDS, "it does not know the key"),
+        (lambda _: None, LIMIT_SECONDS, "it ended the connection"),
+        (lambda connection: connection.recv(1), 0.3, ".*timed out"),
+    ],
+    ids=["stranger", "hangs up", "silent"],
+)
+def test_one_who_is_no_sequencer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, serve: Callable[[socket.socket], object], limit_seconds: float, reason: str
+) -> None:
+    monkeypatch.setattr(link_module, "PATIENCE_SECONDS", 0.0)
+    with (
+        serving(serve) as endpoint,
+        pytest.raises(SequencerError, match=rf"sequencer at {endpoint} was not reached: {reason}"),
+    ):
+        Link.connect(endpoint, KEY, 7, 3, timedelta(seconds=limit_seconds))
+
+
+def test_a_port_where_nobody_listens_any_more_is_given_up_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(*listener.getsockname())
+    with pytest.raises(SequencerError, match="refused"):
+        Link.connect(endpoint, KEY, 7, 3, timedelta(hours=1))
+
+
+def test_an_address_that_cannot_be_reached_is_given_up_in_time() -> None:
+    with pytest.raises(SequencerError):
+        Link.connect(Endpoint("255.255.255.255", 1), KEY, 7, 3, timedelta(seconds=0.1))
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ours, theirs = socket.socketpair()
+    link, sequencer = Link(ours, 3), Sequencer(theirs)
+    yield link, sequencer
+    link.close()
+    sequencer.close()
+
+
+def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_FRAME_BYTES", 100)
+    link, sequencer = ends
+    for index in range(10):
+        link.ask(Echo(f"name {index}"))
+    link.flush()
+    assert sequencer.read_names(10) == [f"name {index}" for index in range(10)]
+    assert sequencer.frames.count(Frame.ASK) > 2
+
+
+def test_numbers_of_questions_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "NUMBERS", 3)
+    assert [ends[0].ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
+
+
+def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "BURST", 3)
+    link, _ = ends
+    fullness = []
+    for _ in range(3):
+        link.ask(Echo("x"))
+        fullness.append(link.is_full)
+    link.flush()
+    assert [*fullness, link.is_full] == [False, False, True, False]
+
+
+def read_questions(
+    sequencer: Sequencer, count: int, told: dict[int, Signature] | None = None
+) -> dict[str, tuple[Signature, tuple[int, ...], bytes]]:
+    """The next questions, by name: signature, extents and payload; `told` are signatures that came before."""
+    told = {} if told is None else told
+    read: dict[str, tuple[Signature, tuple[int, ...], bytes]] = {}
+    while len(read) < count:
+        kind, body = sequencer.read()
+        if kind == Frame.SIGNATURE:
+            told.update([wire.decode_signature(memoryview(body))])
+        else:
+            for head, extents, payload in wire.decode_questions(body, 0, len(body)):
+                signature_number, _, name, _ = wire.decode_head(head)
+                read[name] = told[signature_number], extents, payload
+    return read
+
+
+def test_a_signature_is_told_once_before_its_first_question(ends: Ends) -> None:
+    link, sequencer = ends
+    other = Signature(Kind.BARRIER)
+    asked = {"a": SUM, "b": other, "c": SUM, "d": replace(other), "e": replace(SUM)}
+    for name, signature in asked.items():
+        operation = Echo(name)
+        operation.question = Question(0, name, signature)
+        link.ask(operation)
+    link.flush()
+    read = read_questions(sequencer, 5)
+    assert {name: signature for name, (signature, *_) in read.items()} == asked
+    assert sequencer.frames == [Frame.SIGNATURE] * 2 + [Frame.ASK]
+
+
+def test_of_signatures_without_end_the_numbers_are_used_again(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_SIGNATURES", 3)
+    link, sequencer = ends
+    told: dict[int, Signature] = {}
+    for note in "abcadabcdd":  # "a" is in use when "b" makes room for "d"
+        operation = Echo(note)
+        operation.question = Question(0, note, replace(SUM, note=note))
+        link.ask(operation)
+        link.flush()
+        assert read_questions(sequencer, 1, told) == {note: (operation.question.signature, (), b"12345678")}
+        assert max(told) < 3
+    assert sequencer.frames.count(Frame.SIGNATURE) == 7
+
+
+class Lost(Echo):
+    """Its values cannot be read."""
+
+    error: BaseException = MemoryError("no memory")
+
+    @property
+    def payload(self) -> bytes:
+        """Raises."""
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("change", "extents"),
+    [
+        ({"signature": replace(SUM, note=object())}, ()),
+        ({"signature": replace(SUM, shapes=([1],))}, ()),  # it has no hash
+        ({"name": "a lone surrogate: \udc80"}, ()),
+        ({"name": "x" * 70_000}, ()),
+        ({}, (2**63,)),
+        ({}, (1.5,)),
+        ({}, (0,) * 70_000),
+    ],
+    ids=["encoding", "hash", "surrogate", "long name", "large extent", "float extent", "many extents"],
+)
+def test_what_cannot_become_a_question_is_not_counted(
+    ends: Ends, change: dict[str, Any], extents: tuple[int, ...]
+) -> None:
+    link, sequencer = ends
+    for _ in range(2):  # it is not half known the second time, either
+        wrong = Echo("wrong")
+        wrong.question, wrong.extents = wrong.question._replace(**change), extents
+        with pytest.raises(UnsendableError, match=r"^wrong cannot be sent: .+"):
+            link.ask(wrong)
+    assert [link.ask(Echo("a")), link.ask(Echo("b"))] == [0, 1]
+    link.flush()
+    assert read_questions(sequencer, 2) == dict.fromkeys("ab", (SUM, (), b"12345678"))
+
+
+@pytest.mark.parametrize("error", [MemoryError("no memory"), RuntimeError("no memory"), TypeError("no memory")])
+def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbours(ends: Ends, error: Exception) -> None:
+    link, sequencer = ends
+    lost = Lost("lost")
+    lost.error = error
+    for operation in (Echo("a"), lost, Echo("b")):
+        link.ask(operation)
+    link.flush()
+    questions = read_questions(sequencer, 3)
+    assert list(questions) == ["a", "lost", "b"]
+    assert questions["a"] == questions["b"] == (SUM, (), b"12345678")
+    signature, extents, payload = questions["lost"]
+    assert signature.dtypes == ("nothing that could be read (rank 3: no memory)",)
+    assert (extents, payload) == ((), b"")
+
+
+def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
+    link, sequencer = ends
+    interrupted = Lost("interrupted")
+    interrupted.error = KeyboardInterrupt()
+    for operation in (Echo("a"), interrupted):
+        link.ask(operation)
+    with pytest.raises(KeyboardInterrupt):
+        link.flush()
+    interrupted.error = MemoryError()
+    link.ask(Echo("b"))
+    link.flush()
+    assert list(read_questions(sequencer, 3)) == ["a", "interrupted", "b"]
+
+
+def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
+    def body() -> object:
+        executor = runtime.RUNTIME.executor
+        among = executor.find_members(0, "test")
+
+        def make() -> Operation[Any]:
+            return Allgather([torch.ones(1)], among, "allgather.x")
+
+        wrong = make()
+        wrong.extents = (2**70,)
+        with pytest.raises(UnsendableError, match="allgather 'x' cannot be sent"):
+            executor.submit(wrong)
+        return executor.run(make())[0].tensor.tolist()
+
+    assert ranks.run(body) == [[1.0, 1.0]] * 2

@@ -1,0 +1,169 @@
+"""The sequencer as a child of rank 0: it serves as long as its owner lives, and not longer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rendezvous.errors import SequencerStartError
+from tests.old_python import play_old_python
+from tests.waiting import wait_until
+from worker_runtime.coordination import sequencer_process
+from worker_runtime.coordination.sequencer_process import SequencerProcess
+
+KEY = bytes(range(32))
+LIMIT = timedelta(seconds=60)
+
+# It forks as a DataLoader does, and says its children's pids and the sequencer's.
+OWNER = """
+import os, sys, time
+from datetime import timedelta
+from worker_runtime.coordination.sequencer_process import SequencerProcess
+
+sequencer = SequencerProcess("127.0.0.1")
+sequencer.activate(1, 2, bytes(32))
+sequencer.await_endpoint(timedelta(seconds=20))
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+print(child, sequencer._child.process.pid, flush=True)
+sys.stdin.read()
+{end}
+"""
+
+
+def connect(process: SequencerProcess) -> None:
+    """It listens where it says."""
+    endpoint = process.await_endpoint(LIMIT)
+    socket.create_connection((endpoint.address, endpoint.port), timeout=LIMIT.total_seconds()).close()
+
+
+def count_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+
+
+def pid_of(process: SequencerProcess) -> int:
+    return process._child.process.pid
+
+
+def test_one_process_serves_all_generations_until_it_is_closed() -> None:
+    before = count_descriptors()
+    with closing(SequencerProcess("127.0.0.1")) as process:
+        process.activate(1, 2, KEY)
+        connect(process)
+        pid = pid_of(process)
+        process.activate(2, 2, KEY)
+        connect(process)
+        assert pid_of(process) == pid
+        command = " ".join(psutil.Process(pid).cmdline())
+        assert command.endswith("worker_runtime.coordination.sequencer 127.0.0.1")
+        assert KEY.hex() not in command
+        assert os.getsid(pid) == pid
+    assert not psutil.pid_exists(pid)
+    assert count_descriptors() <= before
+
+
+def test_one_that_was_closed_or_killed_is_replaced() -> None:
+    with closing(SequencerProcess("127.0.0.1")) as process:
+        process.activate(1, 2, KEY)
+        connect(process)
+        first = pid_of(process)
+        process.close()
+        process.activate(2, 2, KEY)
+        connect(process)
+        second = pid_of(process)
+        os.kill(second, signal.SIGKILL)
+        os.waitid(os.P_PID, second, os.WEXITED | os.WNOWAIT)
+        process.activate(3, 2, KEY)
+        connect(process)
+        assert len({first, second, pid_of(process)}) == 3
+
+
+def test_none_is_there_before_a_generation_needs_it() -> None:
+    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match="was asked for"):
+        process.await_endpoint(LIMIT)
+
+
+def test_one_that_cannot_serve_is_explained(capfd: pytest.CaptureFixture[str]) -> None:
+    with closing(SequencerProcess("203.0.113.1")) as process:
+        process.activate(1, 2, KEY)
+        with pytest.raises(
+            SequencerStartError, match=r"-m worker_runtime.coordination.sequencer ended with exit code 1$"
+        ):
+            process.await_endpoint(LIMIT)
+    assert "203.0.113.1" in capfd.readouterr().err
+
+
+def test_a_python_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    before = count_descriptors()
+    message = "/nowhere/python could not be started: No such file"
+    with closing(SequencerProcess("127.0.0.1")) as process, pytest.raises(SequencerStartError, match=message):
+        process.activate(1, 2, KEY)
+    assert count_descriptors() <= before
+
+
+def test_one_that_never_tells_its_port_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer_process, "SEQUENCER", "code")  # an interactive console, which reads what it is told
+    with closing(SequencerProcess("-q")) as process:
+        process.activate(1, 2, KEY)
+        with pytest.raises(SequencerStartError, match=r"did not tell its port within 0\.5 s"):
+            process.await_endpoint(timedelta(seconds=0.5))
+
+
+@pytest.mark.parametrize(
+    ("end", "number", "old"),
+    [("", None, None), ("os._exit(3)", None, "absent"), ("", signal.SIGKILL, "refused"), ("", signal.SIGTERM, None)],
+)
+def test_it_ends_with_its_owner_though_a_forked_child_of_that_lives_on(
+    end: str, number: signal.Signals | None, old: str | None, tmp_path: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(end=end)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **(play_old_python(tmp_path, old) if old else {})},
+    ) as owner:
+        child, pid = map(int, owner.stdout.readline().split())
+        try:
+            assert psutil.pid_exists(pid)
+            if number is None:
+                owner.stdin.close()
+            else:
+                owner.send_signal(number)
+            owner.wait(LIMIT.total_seconds())
+            wait_until(lambda: not is_alive(pid), "the end of the sequencer")
+            assert is_alive(child)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    """It runs; one that waits to be reaped does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_forked_child_can_let_go_of_it() -> None:
+    with closing(SequencerProcess("127.0.0.1")) as process:
+        process.activate(1, 2, KEY)
+        connect(process)
+        pipes = process._child.orders, process._child.output
+        child = os.fork()
+        if child == 0:
+            process.abandon()
+            process.close()
+            os._exit(sum(not os.path.exists(f"/proc/self/fd/{number}") for number in pipes))  # noqa: PTH110 - no frills
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(pipes)
+        connect(process)

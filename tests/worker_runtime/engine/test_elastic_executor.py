@@ -1,0 +1,535 @@
+"""From one generation to the next: what is done, what is run again, and what cannot be; each verdict is injected.
+
+Long because each verdict needs its own story, and all of them the same beginning.
+"""
+
+import pickle
+import struct
+import threading
+from collections.abc import Iterator
+from queue import SimpleQueue
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rendezvous.core.reports import Done, Report
+from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
+from tests.worker_runtime.generation import LARGE, Generation, make_executor, retry
+from worker_runtime.api.process_set import ProcessSet, remove_process_set
+from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
+from worker_runtime.collectives.agreements import AddSet, Commit
+from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.engine.elastic_executor import STOPPING, ElasticExecutor
+from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.runner import Runner
+from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
+from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.reduction import GradientReducer
+from worker_runtime.rendezvous import CompletedOperation, PendingOperation, Wish
+
+THREE = (0, 1, 2)
+
+
+class Scene:
+    """An executor of rank 0 of three, in the generation `before`; after the loss of rank 1 there is `after`."""
+
+    def __init__(self, before: Generation, after: Generation) -> None:
+        self.before, self.after = before, after
+        self.troubles = SimpleQueue[str]()
+        self.executor = make_executor(before, self.troubles.put)
+
+    @property
+    def all_ranks(self) -> Members:
+        """Of the present generation."""
+        return self.executor.find_members(GLOBAL_SET, "x")
+
+    def sum(self, name: str, *values: float) -> Allreduce:
+        """An operation of all."""
+        return Allreduce([torch.tensor(values)], SUM, self.all_ranks, f"allreduce.{name}")
+
+    def ask(self, operation: Operation[object]) -> Handle[object]:
+        """Submit an operation, and read its question."""
+        handle = self.executor.submit(operation)
+        self.before.sequencer.read_names(1)
+        return handle
+
+    def interrupt(self) -> Report:
+        """As after the loss of rank 1."""
+        self.before.lose()
+        self.executor.suspend("rank 1 was lost")
+        return self.executor.report()
+
+    def go_on(self, *done: Done) -> None:
+        """With the ranks 0 and 2."""
+        self.executor.adopt(2, 0, 2, retry(0, 2, done=done))
+        self.executor.resume(self.after.group, self.after.link)
+
+    def go_on_alone(self, generation: int = 2) -> None:
+        """All others are lost."""
+        self.executor.adopt(generation, 0, 1, retry(0))
+        self.executor.resume(None, None)
+
+
+@pytest.fixture
+def scene(before: Generation, after: Generation) -> Iterator[Scene]:
+    """In the first generation; the executor is closed before they are."""
+    made = Scene(before, after)
+    yield made
+    made.executor.close()
+
+
+def pack(*values: float) -> bytes:
+    return struct.pack(f"{len(values)}f", *values)
+
+
+def only(pending: tuple[PendingOperation, ...]) -> PendingOperation:
+    (operation,) = pending
+    return operation
+
+
+def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
+    handle = scene.ask(Commit(scene.all_ranks, 1))
+    report = scene.interrupt()
+    pending = only(report.pending)
+    assert (pending.ranks, pending.number, pending.index, pending.obstacle) == (THREE, 1, None, "")
+    assert (report.wish, report.completed, report.seen) == (Wish.CONTINUE, (), -1)
+    scene.go_on()
+    with pytest.raises(StepRevokedError):
+        handle.wait()
+    assert (scene.executor.committed, scene.executor.lineage) == ((0, THREE), (0, 2))
+
+
+def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
+    executor = scene.executor
+    handle = scene.ask(Commit(scene.all_ranks, 1))
+    scene.interrupt()
+    scene.go_on(Done(THREE, 1))
+    handle.wait()
+    assert executor.committed == (1, THREE)
+    assert (executor.rank, executor.size, executor.generation, executor.lineage) == (0, 2, 2, (0, 2))
+
+
+def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
+    executor = scene.executor
+    executor._attempt.note_stopping(8)
+    for number, index in ((1, 7), (2, 8)):
+        handle = scene.ask(Commit(scene.all_ranks, number))
+        scene.before.release(number - 1, index=index)
+        handle.wait()
+        assert (executor.has_stepped, executor.is_stopping) == (True, number == 2)
+    assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
+
+
+@pytest.mark.parametrize("answer", [b"", STOPPING])
+def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_there(
+    scene: Scene, answer: bytes
+) -> None:
+    handle = scene.ask(Commit(scene.all_ranks, 1))
+    scene.interrupt()
+    scene.go_on(Done(THREE, 1, answer=answer))
+    handle.wait()
+    assert (scene.executor.has_stepped, scene.executor.is_stopping) == (True, answer == STOPPING)
+
+
+def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
+    first = scene.ask(Commit(scene.all_ranks, 1))
+    scene.before.release(0, index=7)
+    first.wait()
+    second = scene.executor.submit(Commit(scene.all_ranks, 2))
+    report = scene.interrupt()
+    assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
+    assert (only(report.pending).number, report.seen) == (2, 7)
+    scene.go_on()
+    with pytest.raises(StepRevokedError):
+        second.wait()
+    assert scene.executor.committed == (1, THREE)
+
+
+def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
+    handles = [scene.ask(scene.sum("x", 1.0, 2.0))]
+    assert only(scene.interrupt().pending).title == "allreduce 'x'"
+    handles.append(scene.executor.submit(scene.sum("meanwhile", 1.0)))
+    scene.go_on()
+    assert scene.after.sequencer.read_names(2) == ["allreduce.x", "allreduce.meanwhile"]
+    scene.after.release(0, payload=pack(3.0, 4.0))
+    scene.after.release(1, payload=pack(2.0))
+    assert [handle.wait()[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
+
+
+def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scene: Scene) -> None:
+    handle = scene.ask(scene.sum("x", 1.0))
+    scene.before.release(0, index=4, payload=pack(6.0))
+    report = scene.interrupt()
+    assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4, answer=pack(6.0)),))
+    scene.go_on()
+    assert handle.wait()[0].tolist() == [6.0]
+
+
+def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene: Scene) -> None:
+    handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
+    scene.before.release(0)
+    scene.before.played.silent = "10.0.0.2"
+    waiting = Errand(handle.wait)
+    expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
+    assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
+    scene.executor.close()
+    with pytest.raises(HorovodInternalError):
+        waiting.finish()
+
+
+def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene) -> None:
+    handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
+    scene.before.release(0)
+    handle.await_answer()
+    scene.before.played.shut_down()
+    waiting = Errand(handle.wait)
+    assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
+    assert only(scene.interrupt().pending).index == 0
+    scene.go_on()
+    scene.after.sequencer.read_names(1)
+    scene.after.release(0)
+    handle.await_answer()
+    scene.after.played.works[-1].is_done = True
+    assert waiting.finish()[0][0].item() == 1.0
+    assert scene.before.played.is_shut
+
+
+def list_obstacles(members: Members) -> list[tuple[Operation[object], bool, str]]:
+    """Operations, whether they have begun, and what keeps them from being run again."""
+    large, small = torch.ones(LARGE), torch.ones(3)
+    depends = "its result would depend on which ranks are left"
+    return [
+        (Allreduce([large], SUM, members, "allreduce.large", [large]), True, "its tensor was being changed in place"),
+        (Allreduce([large], SUM, members, "allreduce.early", [large]), False, ""),
+        (Allreduce([large], SUM, members, "allreduce.out", None), True, ""),
+        (Allreduce([small], SUM, members, "allreduce.small", [small]), False, ""),
+        (Allgather([large], members, "allgather.x"), False, depends),
+        (Alltoall(torch.ones(3, LARGE), None, members, "alltoall.x"), False, depends),
+        (SparseAllreduce(torch.eye(2).to_sparse(), Reduction.SUM, members, "allgather.sparse"), False, ""),
+        (Barrier(members, "barrier.x"), False, ""),
+        (AddSet([0, 1], members), False, "it was about ranks that are numbered anew"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(9))
+def test_what_cannot_be_run_again_says_why(scene: Scene, number: int) -> None:
+    operation, is_begun, obstacle = list_obstacles(scene.all_ranks)[number]
+    handle = scene.ask(operation)
+    if is_begun:
+        scene.before.release(0)
+        handle.await_answer()
+    pending = only(scene.interrupt().pending)
+    assert pending.obstacle.startswith(obstacle)
+    assert bool(pending.obstacle) == bool(obstacle)
+    assert pending.index == (0 if is_begun else None)
+
+
+def test_a_broadcast_names_the_rank_that_it_needs(scene: Scene) -> None:
+    handle = scene.ask(Broadcast([torch.ones(2)], 2, scene.all_ranks, "broadcast.x"))
+    pending = only(scene.interrupt().pending)
+    assert (pending.root, pending.obstacle) == (2, "")
+    scene.go_on()
+    scene.after.sequencer.read_names(1)
+    scene.after.release(0, payload=pack(5.0, 6.0))  # of the rank that is now 1
+    assert handle.wait()[0].tolist() == [5.0, 6.0]
+
+
+def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(scene: Scene) -> None:
+    executor = scene.executor
+    executor.process_sets.add(1, (0, 1), 0)
+    executor.process_sets.add(2, (0, 2), 1)
+    handle = executor.submit(Barrier(executor.find_members(1, "x"), "barrier.x"))
+    assert only(scene.interrupt().pending).ranks == (0, 1)
+    resuming = Errand(scene.go_on)
+    for number, members in enumerate([(0,), (0, 1)], start=1):  # the number of the lost one is not free either
+        assert scene.after.sequencer.read_names(1) == [f"add_process_set.{number}"]
+        scene.after.release_set(number - 1, number, members)
+    resuming.finish()
+    with pytest.raises(SetLostError):
+        handle.wait()
+    with pytest.raises(SetLostError, match="process set 1 has lost rank 1"):
+        executor.find_members(1, "x")
+    assert executor.find_members(2, "x").ranks == (0, 1)
+
+
+def register(executor: ElasticExecutor, number: int, *ranks: int) -> ProcessSet:
+    """As `add_process_set`."""
+    made = ProcessSet(ranks)
+    executor.process_sets.add(number, ranks, number)
+    made.register(executor, number)
+    return made
+
+
+def describe_set(made: ProcessSet) -> tuple[object, ...]:
+    return made.process_set_id, made.ranks, made.size(), made.included()
+
+
+def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = scene.executor
+    monkeypatch.setattr(RUNTIME, "_world", SimpleNamespace(executor=executor))
+    kept, shrunk, foreign, gone = (
+        register(executor, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
+    )
+    scene.interrupt()
+    executor.adopt(2, 0, 2, retry(0, 2))
+    assert [describe_set(each) for each in (kept, shrunk, foreign, gone)] == [
+        (1, [0, 1], 2, True),
+        (2, [0], 1, True),
+        (3, [1], 1, False),
+        (4, [], 0, False),
+    ]
+    assert [each.rank() for each in (kept, shrunk)] == [0, 0]
+    with pytest.raises(SetLostError, match="process set 2 has lost rank 1"):
+        executor.find_members(shrunk.find_number("x"), "x")
+    assert remove_process_set(gone)
+    again = register(executor, 4, 0, 1)
+    assert [executor.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
+    assert (describe_set(gone), describe_set(again)) == ((None, [1], None, False), (4, [0, 1], 2, True))
+    assert pickle.loads(pickle.dumps(kept)).ranks == [0, 1]  # noqa: S301 - what was dumped here
+    executor.resume(None, None)
+
+
+def test_who_makes_the_sets_known_again_does_not_count_as_one_that_may_ask(scene: Scene) -> None:
+    """The thread that recovers lives on: a deadlock is told only where no thread is left that may ask."""
+    register(scene.executor, 1, 0, 2)
+    scene.interrupt()
+    is_over = threading.Event()
+
+    def resume() -> None:
+        scene.go_on()
+        is_over.wait(LIMIT_SECONDS)
+
+    resuming = Errand(resume)
+    assert scene.after.sequencer.read_names(1) == ["add_process_set.1"]
+    scene.after.release_set(0, 1, (0, 1))
+    waiting = Errand(scene.executor.run, scene.sum("x", 1.0))
+    assert scene.after.sequencer.read_names(1) == ["allreduce.x"]
+    assert scene.after.sequencer.read()[0] == Frame.IDLE
+    scene.after.release(1, payload=pack(1.0))
+    waiting.finish()
+    is_over.set()
+    resuming.finish()
+
+
+def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
+    handle = scene.executor.submit(Barrier(scene.all_ranks, "barrier.x"))
+    scene.interrupt()
+    scene.go_on(Done(THREE, 0, "barrier.x"))
+    handle.wait()
+
+
+def test_with_the_answer_that_others_have_got_a_sum_is_done(scene: Scene) -> None:
+    """It is that of all who were there, and nobody asks for it again."""
+    handle = scene.executor.submit(Allreduce([torch.tensor([1.0, 2.0])], AVERAGE, scene.all_ranks, "allreduce.x"))
+    scene.interrupt()
+    scene.go_on(Done(THREE, 0, "allreduce.x", pack(6.0, 12.0)))
+    assert handle.wait()[0].tolist() == [2.0, 4.0]
+    scene.executor.submit(scene.sum("y", 1.0))
+    assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
+
+
+def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> None:
+    for number in range(34):
+        values = [1.0] * (300 if number == 20 else 1)
+        handle = scene.ask(scene.sum(f"x{number}", *values))
+        scene.before.release(number, payload=pack(*values))
+        handle.wait()
+    told = [bool(each.answer) for each in scene.interrupt().completed]
+    assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after(
+    scene: Scene, *, is_resumed: bool
+) -> None:
+    """Also while the next generation is connected."""
+    executor, after = scene.executor, scene.after
+    average = Allreduce([torch.tensor([3.0])], AVERAGE, scene.all_ranks, "allreduce.average")
+    scene.interrupt()
+    executor.adopt(2, 0, 2, retry(0, 2))
+    if is_resumed:
+        executor.resume(after.group, after.link)
+    handle = executor.submit(average)
+    if not is_resumed:
+        executor.resume(after.group, after.link)
+    after.release(0, payload=pack(6.0))
+    assert (handle.wait()[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_step_is_revoked_also_where_nobody_was_lost(scene: Scene, *, is_resumed: bool) -> None:
+    """As when the sequencer has ended: the others make the step anew, and will not ask for this part of the old one."""
+    of_step, other = scene.sum("step", 1.0), Allgather([torch.ones(2)], scene.all_ranks, "allgather.other")
+    of_step.is_of_step = True
+    scene.interrupt()
+    scene.executor.adopt(2, 0, 3, retry(*THREE))
+    if is_resumed:
+        scene.executor.resume(scene.after.group, scene.after.link)
+    for operation in (of_step, Commit(of_step.among, 1)):
+        with pytest.raises(StepRevokedError):
+            scene.executor.submit(operation)
+    assert scene.executor.submit(other).operation is other
+
+
+def test_a_renewed_operation_keeps_its_note(scene: Scene) -> None:
+    """By which the ranks compare what they mean: those that ask only now have it."""
+    operation = scene.sum("x", 1.0)
+    operation.question = operation.question.add_note("3 values")
+    handle = scene.ask(operation)
+    scene.interrupt()
+    scene.go_on()
+    assert handle.operation.question.signature.note == "3 values"
+
+
+def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> None:
+    """Nobody has waited for the first one; else the others' first would be taken for the second one here."""
+    for number in range(2):
+        handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
+        if not number:
+            scene.before.release(0)
+            handle.await_answer()
+            scene.before.played.works[0].is_done = True
+    report = scene.interrupt()
+    assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
+
+
+def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scene: Scene) -> None:
+    handle = scene.executor.submit(scene.sum("x", 5.0))
+    scene.interrupt()
+    scene.go_on_alone()
+    assert handle.wait()[0].tolist() == [5.0]
+    assert (scene.executor.size, scene.executor.lineage) == (1, (0,))
+    scene.executor.suspend("others have come")
+    assert scene.executor.report().completed == ()
+
+
+def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
+    """Between two optimizers' steps the others are lost: who took part in the second one is known."""
+    executor, before = scene.executor, scene.before
+    parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    first, second = (make_reducer(scene, parameter) for parameter in parameters)
+    sum(parameter.sum() for parameter in parameters).backward()
+    stepping = Errand(first.synchronize)
+    for number in range(3):
+        answer_one(before, number, is_committed=True)
+    stepping.finish()
+    assert executor.committed == (1, THREE)
+    stepping = Errand(second.synchronize)
+    answer_one(before, 3)
+    scene.interrupt()
+    scene.go_on_alone()
+    stepping.finish()
+    assert executor.committed == (2, (0,))
+    assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
+    second.synchronize()
+    assert executor.committed == (3, (0,))
+
+
+def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer:
+    return GradientReducer(lambda: [("p", parameter)], lambda: scene.executor)
+
+
+def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(scene: Scene) -> None:
+    handle = scene.executor.submit(scene.sum("x", 1.0))
+    scene.interrupt()
+    scene.executor.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
+    with pytest.raises(HorovodInternalError, match="allreduce 'x': over"):
+        handle.wait()
+    with pytest.raises(HorovodInternalError, match="allreduce 'y': over"):
+        scene.executor.submit(scene.sum("y", 1.0))
+
+
+def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both end the connection to the sequencer, whose descriptors are other files' as soon as they are free."""
+    is_suspending, may_go_on = threading.Event(), threading.Event()
+
+    def interrupt_slowly(_: object) -> bool:
+        is_suspending.set()
+        return may_go_on.wait(LIMIT_SECONDS)
+
+    monkeypatch.setattr(Runner, "interrupt", interrupt_slowly)
+    scene.before.lose()
+    suspending = Errand(scene.executor.suspend, "rank 1 was lost")
+    assert is_suspending.wait(LIMIT_SECONDS)
+    closing = Errand(scene.executor.close)
+    closing.join(0.2)  # it would have ended, if it did not wait
+    assert closing.is_alive()
+    may_go_on.set()
+    suspending.finish()
+    closing.finish()
+    assert scene.before.is_closed
+
+
+def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Scene) -> None:
+    """What has not ended may still write: to disconnect is to wait for it."""
+    handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
+    scene.before.release(0, ranks=THREE)
+    handle.await_answer()
+    scene.before.played.lingers = True
+    assert only(scene.interrupt().pending).name == "allreduce.large"
+    disconnecting = Errand(scene.executor.disconnect)
+    disconnecting.join(0.1)
+    assert disconnecting.is_alive()
+    assert not scene.before.played.is_shut
+    scene.before.played.works[0].is_bad = True
+    disconnecting.finish()
+    assert scene.before.is_closed
+    assert not handle.is_done()
+    scene.executor.disconnect()
+    assert scene.before.is_closed
+
+
+def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
+    handle = scene.executor.submit(scene.sum("x", 1.0))
+    scene.interrupt()
+    waiting = Errand(handle.wait)
+    scene.executor.close()
+    with pytest.raises(HorovodInternalError, match="shut down"):
+        waiting.finish()
+
+
+def test_a_generation_that_is_formed_after_closing_is_closed(scene: Scene) -> None:
+    scene.interrupt()
+    scene.executor.adopt(2, 0, 2, retry(0, 2))
+    scene.executor.close()
+    scene.executor.resume(scene.after.group, scene.after.link)
+    assert scene.after.is_closed
+
+
+def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_were_kept(scene: Scene) -> None:
+    """This rank has the average of three already, and puts its own gradient back: the others do not have it."""
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    reducer = make_reducer(scene, parameter)
+    (parameter * torch.tensor([1.0, 2.0])).sum().backward()
+    stepping = Errand(reducer.synchronize)
+    names = ["allreduce.optimizer.1.plan", "allreduce.optimizer.1.bucket.0", "commit"]
+    asked = [answer_one(scene.before, number) for number in range(3)]
+    assert [name for name, _ in asked] == names
+    assert struct.unpack("2f", asked[1][1]) == pytest.approx((1 / 3, 2 / 3))
+    assert only(scene.interrupt().pending).number == 1
+    scene.go_on()
+    asked = [answer_one(scene.after, number, pack(10.0, 20.0), is_committed=True) for number in range(3)]
+    assert [name for name, _ in asked] == names
+    assert asked[1][1] == pack(0.5, 1.0)
+    stepping.finish()
+    assert parameter.grad.tolist() == [10.0, 20.0]
+    assert scene.executor.committed == (1, (0, 2))
+
+
+def answer_one(
+    generation: Generation, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
+) -> tuple[str, bytes]:
+    """Play the sequencer for a question of a step: the survey, the bucket, the commit round; its name and payload."""
+    name, asked = generation.read_question()
+    if "bucket" in name:
+        generation.release(number, payload=payload)
+    elif name.endswith(".plan"):
+        generation.release(number, payload=struct.pack("3q", 0, 1, 0))  # no calm step, the only place, nothing sparse
+    elif is_committed:
+        generation.release(number)
+    return name, asked

@@ -1,0 +1,90 @@
+"""Order, failures and endings of operations that were begun asynchronously."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.collectives import SUM, Allreduce, Barrier
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.engine.executor import Executor
+from worker_runtime.torch import ops as mpi_ops
+
+LARGE = 100_000  # elements: more than travel inside a question
+
+
+def begin(name: str, value: float = 1.0, count: int = 2) -> int:
+    return hvd.allreduce_async(torch.full((count,), float(value)), name=name)
+
+
+def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: RankPool) -> None:
+    """It counts as another use of the name, which the other ranks learn."""
+
+    def body() -> object:
+        some = hvd.add_process_set([0])
+        x = torch.ones(2)
+        begun = [hvd.allreduce_async(x, name="x"), hvd.allgather_async(x, name="x")]
+        if hvd.rank() == 0:
+            begun.append(hvd.allreduce_async(x, name="x", process_set=some))
+            with pytest.raises(ValueError, match="a tensor with the same name is currently being processed"):
+                hvd.allreduce_async(x, name="x")
+        hvd.barrier()
+        for handle in begun:
+            hvd.synchronize(handle)
+        if hvd.rank() == 1:
+            with pytest.raises(hvd.HorovodInternalError, match=r"given up on rank 0.*same name"):
+                hvd.allreduce(x, name="x")
+        return hvd.allreduce(x, name="x").tolist()
+
+    assert ranks.run(body) == [[1.0, 1.0]] * 2
+
+
+def test_a_rank_with_a_pending_operation_can_leave_and_the_others_learn_it(ranks: RankPool, tmp_path: Path) -> None:
+    """The other rank, alive and busy until this one has left, has not joined it: leaving must not wait for it."""
+    gone = tmp_path / "rank-0-has-gone"
+    os.mkfifo(gone)
+
+    def body() -> None:
+        hvd.barrier()
+        if hvd.rank() == 1:
+            gone.read_text()
+            with pytest.raises(hvd.HorovodInternalError, match="shut down on rank 0, and allreduce 'late' needs it"):
+                hvd.synchronize(begin("late"))
+            return
+        handle = begin("unanswered")
+        hvd.shutdown()
+        gone.write_text("")
+        with pytest.raises(ValueError, match="has not been initialized"):
+            hvd.synchronize(handle)
+
+    ranks.run(body)
+
+
+def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
+    def body() -> object:
+        first = begin("a"), begin("b")
+        kept = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        hvd.shutdown()
+        with pytest.raises(ValueError, match="has not been initialized"):
+            hvd.synchronize(first[0])
+        gone = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        hvd.init()
+        with pytest.raises(ValueError, match="Handle 2 was not created or has been cleared"):
+            hvd.poll(2)
+        return first, kept, gone, begin("c")
+
+    assert ranks.run(body, size=1) == [((1, 2), (2, True, [1, 2]), (0, False, []), 1)]
+
+
+def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_executor_takes_nothing() -> None:
+    executor = Executor()
+    members = executor.find_members(GLOBAL_SET, "x")
+    operation = Allreduce([torch.ones(1)], SUM, members, "allreduce.x")
+    assert executor.submit(operation).is_done()
+    assert executor.run(operation)[0].tolist() == [1.0]
+    executor.close()
+    with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
+        executor.submit(Barrier(members, "barrier.x"))

@@ -1,0 +1,228 @@
+"""A submitted operation: its works, its answer, its result, and its number in a table."""
+
+import time
+from datetime import timedelta
+from unittest.mock import Mock, call
+
+import pytest
+
+from tests.worker_runtime.conversation import SUM, Echo
+from tests.worker_runtime.generation import Pending
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
+from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.handle_table import HandleTable
+from worker_runtime.engine.handles import Handle, are_running
+from worker_runtime.errors import HorovodInternalError, OperationFailedError, ShutDownError
+from worker_runtime.groups.works import FailedWork, await_work, await_works, describe_cause, end_before
+
+TERMS = Release(0, Question(GLOBAL_SET, "x", SUM), (0, 1))
+RESULT = memoryview(b"result")
+
+
+def make_handle(operation: Echo | None = None) -> Handle[bytes]:
+    return Handle(Executor(), operation or Echo("x"), thread=1)
+
+
+def test_a_handle_is_answered_before_it_is_done() -> None:
+    handle, work = make_handle(), Pending()
+    assert (handle.is_answered, handle.is_done()) == (False, False)
+    handle.begin(TERMS, (work,), RESULT)
+    assert (handle.is_answered, handle.is_done()) == (True, False)
+    work.is_done = True
+    assert handle.is_done()
+
+
+def test_a_result_is_made_once_and_given_again() -> None:
+    handle = make_handle()
+    handle.begin(TERMS, (), RESULT)
+    assert handle.wait() == b"result"
+    assert handle.wait() is handle.wait()
+
+
+def test_what_is_finished_with_others_has_its_result() -> None:
+    handle = make_handle()
+    handle.complete(TERMS, b"result")
+    assert (handle.is_answered, handle.is_done(), handle.terms, handle.wait()) == (True, True, TERMS, b"result")
+
+
+def test_a_result_may_come_while_it_is_waited_for() -> None:
+    class Answering(Executor):
+        def await_answer(self, handle: Handle[bytes]) -> None:
+            handle.complete(TERMS, b"result")
+
+    assert Handle(Answering(), Echo("x", b"its own"), thread=1).wait() == b"result"
+
+
+def test_a_failed_communication_raises_each_time_also_after_letting_go() -> None:
+    handle = make_handle()
+    handle.begin(TERMS, (Pending(is_done=True), Pending(is_bad=True)), memoryview(b""))
+    for _ in range(2):
+        with pytest.raises(OperationFailedError, match="x failed on rank 0: Connection closed by peer"):
+            handle.wait()
+        handle.let_go()
+    assert handle.works == ()
+
+
+def test_what_a_handle_was_failed_with_is_raised() -> None:
+    handle = make_handle()
+    handle.fail(HorovodInternalError("no"))
+    assert handle.is_done()
+    with pytest.raises(HorovodInternalError, match=r"^no$"):
+        handle.wait()
+
+
+def test_a_wait_without_an_answer_to_come_raises() -> None:
+    with pytest.raises(ShutDownError, match="x on rank 0 was still pending when Horovod has been shut down"):
+        make_handle().wait()
+
+
+def test_a_result_that_could_not_be_made_is_made_by_the_next_wait() -> None:
+    """The answer's data are kept until then: without them it would be made of this rank's own, silently wrong."""
+    operation = Echo("x")
+    operation.finish = Mock(side_effect=[KeyboardInterrupt, b"result"])
+    handle = make_handle(operation)
+    handle.begin(TERMS, (), RESULT)
+    with pytest.raises(KeyboardInterrupt):
+        handle.wait()
+    assert handle.wait() == b"result"
+    assert operation.finish.mock_calls == [call(TERMS, RESULT)] * 2
+
+
+def test_others_need_this_rank_while_something_was_answered_and_is_not_done() -> None:
+    asked, running, done = make_handle(), make_handle(), make_handle()
+    running.begin(TERMS, (Pending(),), memoryview(b""))
+    done.begin(TERMS, (Pending(is_done=True),), memoryview(b""))
+    assert not are_running([asked, done])
+    assert are_running([asked, running, done])
+
+
+def test_what_shutdown_has_failed_meanwhile_keeps_that_reason() -> None:
+    handle = make_handle()
+
+    class Ended(Pending):
+        def wait(self, timeout: timedelta = timedelta()) -> bool:
+            handle.fail(ShutDownError("x", 0))
+            return super().wait(timeout)
+
+    handle.begin(TERMS, (Ended(is_bad=True),), memoryview(b""))
+    with pytest.raises(ShutDownError):
+        handle.wait()
+
+
+class Scripted:
+    """A work that ends after some slices of waiting, well or not."""
+
+    def __init__(self, slices: int = 0, error: RuntimeError | None = None) -> None:
+        self.slices = slices
+        self.error = error
+        self.waits: list[timedelta | None] = []
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """As torch's: raises at the end of a slice as well as when it failed."""
+        self.waits.append(timeout)
+        self.slices -= 1
+        if self.slices >= 0:
+            raise RuntimeError("the slice is over")
+        if self.error is not None:
+            raise self.error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether all slices are over."""
+        return self.slices <= 0
+
+
+def test_a_work_is_awaited_in_short_slices_between_which_its_waiter_listens() -> None:
+    work, heard = Scripted(slices=3), list[int]()
+    assert await_works([work], lambda: heard.append(1)) is None
+    assert (len(work.waits), len(heard)) == (4, 2)  # the last wait is for a work that has ended
+    assert all(timeout is not None and timedelta() < timeout < timedelta(seconds=1) for timeout in work.waits[:-1])
+
+
+def test_the_true_failure_is_raised_and_not_the_slices() -> None:
+    with pytest.raises(RuntimeError, match="connection closed"):
+        await_work(Scripted(slices=2, error=RuntimeError("connection closed")))
+
+
+def test_the_first_failure_of_several_works_comes_back_without_frames() -> None:
+    error = await_works([Scripted(), Scripted(error=RuntimeError("first")), Scripted(error=RuntimeError("second"))])
+    assert str(error) == "first"
+    assert error.__traceback__ is None
+    assert await_works([Scripted(), Scripted()]) is None
+
+
+def test_works_that_do_not_end_are_given_up_at_the_deadline() -> None:
+    failed = Scripted(error=RuntimeError("failed, so it has ended"))
+    assert end_before([Scripted(slices=2), failed], time.monotonic() + 20)
+    assert not end_before([Scripted(slices=10**9)], time.monotonic())
+
+
+LONG = "[/pytorch/gloo/pair.cc:547] Connection closed by peer [127.0.0.1]:4711. This is typically caused by more."
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [(LONG, "Connection closed by peer [127.0.0.1]:4711"), ("timed out!", "timed out"), ("", "RuntimeError")],
+)
+def test_a_cause_is_told_without_source_position_and_general_advice(text: str, cause: str) -> None:
+    assert describe_cause(RuntimeError(text)) == cause
+
+
+def test_what_could_not_be_begun_has_ended_and_raises_why() -> None:
+    error = RuntimeError("no memory")
+    work = FailedWork(error)
+    assert work.is_completed()
+    assert await_works([work]) is error
+    assert error.__traceback__ is None
+
+
+def give(*outcomes: object, is_done: bool = True) -> Mock:
+    """A handle that waits for nobody: each wait returns or raises the next of these."""
+    return Mock(**{"wait.side_effect": outcomes, "is_done.return_value": is_done})
+
+
+def test_numbers_increase_from_one_in_each_table() -> None:
+    for table in (HandleTable(), HandleTable()):
+        assert [table.add(give("a")) for _ in range(3)] == [1, 2, 3]
+        table.synchronize(3)
+        assert table.add(give("a")) == 4
+        assert (list(table), len(table)) == ([1, 2, 4], 3)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_poll_says_whether_an_operation_is_done_as_often_as_asked(*, is_done: bool) -> None:
+    table = HandleTable()
+    number = table.add(give("a", is_done=is_done))
+    assert [table.poll(number), table.poll(number)] == [is_done] * 2
+
+
+def test_a_result_is_converted_and_given_once() -> None:
+    table = HandleTable()
+    number = table.add(give("a"), str.upper)
+    assert table.synchronize(number) == "A"
+    for ask in (table.synchronize, table.poll):
+        with pytest.raises(ValueError, match=rf"^Handle {number} was not created or has been cleared\.$"):
+            ask(number)
+
+
+def test_a_failed_operation_leaves_the_table() -> None:
+    table = HandleTable()
+    number = table.add(give(HorovodInternalError("lost")))
+    with pytest.raises(HorovodInternalError, match="lost"):
+        table.synchronize(number)
+    assert len(table) == 0
+
+
+def test_a_wait_that_was_interrupted_may_be_repeated() -> None:
+    table = HandleTable()
+    number = table.add(give(KeyboardInterrupt(), "a"))
+    with pytest.raises(KeyboardInterrupt):
+        table.synchronize(number)
+    assert table.synchronize(number) == "a"
+
+
+@pytest.mark.parametrize("number", [0, 1, -3, None, "1"])
+def test_an_unknown_handle_raises(number: object) -> None:
+    """Horovod's synchronize returns None, which hides that the caller waits for nothing."""
+    with pytest.raises(ValueError, match="was not created"):
+        HandleTable().synchronize(number)

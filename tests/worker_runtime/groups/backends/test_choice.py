@@ -1,0 +1,180 @@
+"""Which backend is chosen, what the installed torch has, and what is said where a wish cannot be fulfilled."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rendezvous.backend import MODULE, read_answer
+from worker_runtime.errors import InitializationError
+from worker_runtime.groups.backends import __main__ as program
+from worker_runtime.groups.backends.choice import Choice, choose, find_objection
+from worker_runtime.groups.backends.errors import BackendRefusedError, CanaryError, SharedDeviceError
+from worker_runtime.groups.backends.features import Features, find_plugin
+from worker_runtime.rendezvous import Backend
+
+GLOO, NCCL, UCC, MPI = Backend.GLOO, Backend.NCCL, Backend.UCC, Backend.MPI
+CPU_BUILD = Features("2.13.0")
+CUDA_BUILD = Features("2.13.0", has_nccl=True, devices=2)
+EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, has_mpi=True, devices=2)
+
+
+@pytest.mark.parametrize(
+    ("wish", "features", "choice"),
+    [
+        (None, CPU_BUILD, Choice(GLOO, GLOO)),
+        (None, CUDA_BUILD, Choice(GLOO, NCCL)),
+        (None, EVERYTHING, Choice(GLOO, NCCL)),  # what is there is not chosen for being there
+        (GLOO, EVERYTHING, Choice(GLOO, GLOO)),
+        (NCCL, EVERYTHING, Choice(GLOO, NCCL)),
+        (UCC, EVERYTHING, Choice(UCC, NCCL)),
+        (MPI, EVERYTHING, Choice(MPI, NCCL)),
+        (UCC, Features("2.13.0", has_ucc=True), Choice(UCC, GLOO)),
+    ],
+)
+def test_what_is_chosen(wish: Backend | None, features: Features, choice: Choice) -> None:
+    assert choose(wish, features) == choice
+    assert (choice.of("cpu"), choice.of("cuda")) == (choice.cpu, choice.cuda)
+
+
+@pytest.mark.parametrize(
+    ("wish", "features", "words"),
+    [
+        (UCC, CUDA_BUILD, ("torch 2.13.0 has no UCC", "USE_UCC", "NGC", 'registers the name "ucc"')),
+        (MPI, CUDA_BUILD, ("torch 2.13.0 has no MPI", "from source")),
+        (NCCL, CPU_BUILD, ("torch 2.13.0 has no NCCL", "CUDA")),
+        (NCCL, Features("2.13.0", has_nccl=True, devices=0), ("sees no GPU", "nvidia-smi", "CUDA_VISIBLE_DEVICES")),
+    ],
+)
+def test_what_is_missing_is_refused_with_what_provides_it(
+    wish: Backend, features: Features, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(BackendRefusedError) as caught:
+        choose(wish, features)
+    assert caught.value.objection == find_objection(wish, features)
+    assert all(word in str(caught.value) for word in words)
+    assert "install ucc" not in str(caught.value)  # the package of that name is something else
+
+
+@pytest.mark.parametrize("wish", Backend)
+def test_there_is_no_objection_to_what_is_there(wish: Backend) -> None:
+    assert find_objection(wish, EVERYTHING) == ""
+    assert find_objection(GLOO, CPU_BUILD) == ""
+
+
+@pytest.mark.parametrize("wish", [UCC, MPI])
+def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it(wish: Backend) -> None:
+    with pytest.raises(BackendRefusedError, match=r"cannot be ended when a worker is lost.*or --min-np"):
+        choose(wish, EVERYTHING, is_elastic=True)
+
+
+@pytest.mark.parametrize("wish", [None, GLOO, NCCL])
+def test_a_job_that_outlives_its_workers_calls_nothing_done_that_is_under_way(wish: Backend | None) -> None:
+    assert choose(wish, EVERYTHING, is_elastic=True) == replace(choose(wish, EVERYTHING), holds_host=True)
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """A maker of groups that is registered under the name of UCC."""
+    for name in ("_plugins", "backend_capability", "backend_type_map", "default_device_backend_map"):
+        monkeypatch.setattr(dist.Backend, name, dict(getattr(dist.Backend, name)))
+    monkeypatch.setattr(dist.Backend, "backend_list", list(dist.Backend.backend_list))
+    made = object()
+    dist.Backend.register_backend("ucc", lambda *_: made, devices=["cpu"])
+    return made
+
+
+def test_it_is_what_torch_says() -> None:
+    features = Features.look(counts_devices=True)
+    assert features.version == torch.__version__
+    assert features.has_nccl == dist.is_nccl_available()
+    assert features.has_mpi == dist.is_mpi_available()
+    assert features.devices == torch.cuda.device_count()
+
+
+def test_devices_are_counted_only_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: pytest.fail("they were counted"))
+    assert Features.look().devices is None
+
+
+def test_a_plugin_of_the_name_counts_as_ucc(plugin: object) -> None:
+    assert Features.look().has_ucc
+    assert find_plugin("ucc").creator_fn() is plugin
+
+
+def test_without_a_plugin_there_is_what_torch_was_built_with() -> None:
+    assert find_plugin("ucc") is None
+    assert Features.look().has_ucc == dist.is_ucc_available()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (BackendRefusedError(Backend.UCC, "torch 2.13 has none; take another"), "the backend ucc cannot be used here:"),
+        (CanaryError(Backend.UCC, [1, 3], 4, "it was wrong"), r"on 2 of 4 members \(the first is member 1\): it was"),
+        (CanaryError(Backend.UCC, [1], 4, ""), r"member 1\); use another one, as with --backend gloo$"),
+        (SharedDeviceError("cuda:0", 1), r"of local rank 1, uses cuda:0\).* torch\.cuda\.set_device\(hvd\.local_rank"),
+        (SharedDeviceError("cuda:0", None), r"\(this worker uses cuda:0\)"),
+    ],
+)
+def test_an_error_is_one_sentence(error: Exception, words: str) -> None:
+    with pytest.raises(type(error), match=words):
+        raise error
+    assert "\n" not in str(error)
+
+
+def test_a_refusal_ends_init_and_a_canary_also_what_makes_groups_later() -> None:
+    assert issubclass(BackendRefusedError, InitializationError)
+    assert issubclass(CanaryError, InitializationError)
+    assert issubclass(CanaryError, RuntimeError)
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def ask(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([sys.executable, "-m", MODULE, *arguments], cwd=ROOT, capture_output=True, check=False)
+
+
+def test_it_answers_with_code_0_whatever_the_answer() -> None:
+    run = ask("gloo")
+    assert (run.returncode, read_answer(run.stdout), run.stderr) == (0, "", b"")
+
+
+@pytest.mark.parametrize("arguments", [(), ("foo",), ("ucc", "mpi")])
+def test_wrong_use_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["backends", *arguments])
+    assert program.main() == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "one argument was expected: gloo, nccl, ucc, mpi\n")
+
+
+@pytest.mark.parametrize(
+    ("has_mpi", "is_elastic", "words"),
+    [(True, "0", "^$"), (False, "0", "no MPI"), (True, "1", "cannot be ended when a worker is lost")],
+)
+def test_the_answer_is_what_torch_has_and_the_job_can_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_mpi: object, is_elastic: str, words: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["backends", "mpi"])
+    monkeypatch.setattr(dist, "is_mpi_available", lambda: has_mpi)
+    monkeypatch.setenv("HOROVOD_ELASTIC", is_elastic)
+    assert program.main() == 0
+    assert re.search(words, read_answer(capsys.readouterr().out.encode()) or "")
+
+
+def test_a_python_without_torch_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["backends", "ucc"])
+    for name in [name for name in sys.modules if name.startswith("worker_runtime.groups.backends.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert program.main() == 0
+    assert "torch cannot be imported" in (read_answer(capsys.readouterr().out.encode()) or "")

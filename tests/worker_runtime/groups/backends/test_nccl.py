@@ -1,0 +1,239 @@
+"""NCCL's groups: how they are made, waited for and aborted, with a stub in NCCL's place; and on GPUs, themselves."""
+
+import os
+import threading
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.groups.backends.stubs import LIMIT, StubGroup, StubWork
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.groups.backends import nccl
+from worker_runtime.groups.backends.errors import SharedDeviceError
+from worker_runtime.groups.backends.nccl import Nccl, NcclGroup, StreamWork
+from worker_runtime.groups.works import await_work
+
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+FORMER = "NCCL_ASYNC_ERROR_HANDLING"
+DEVICES = torch.cuda.device_count()
+NCCL_DEVICES = DEVICES if dist.is_nccl_available() else 0
+needs_gpu = pytest.mark.skipif(DEVICES < 1, reason="there is no CUDA device")
+needs_nccl = pytest.mark.skipif(NCCL_DEVICES < 1, reason="there is no CUDA device with NCCL")
+needs_two = pytest.mark.skipif(NCCL_DEVICES < 2, reason="there are no two CUDA devices with NCCL")
+SHARED = "ncclInvalidUsage: Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+
+
+class StubNccl(StubGroup):
+    """What torch would make, as it was made."""
+
+    def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:  # noqa: ANN401 - torch leaves them untyped
+        super().__init__()
+        store.set("key", b"value")
+        self.made = rank, size, options.config.blocking, options._timeout
+        self.handling = {name: os.environ.get(name) for name in (HANDLING, FORMER)}
+
+    class Options:
+        """As torch's."""
+
+        def __init__(self) -> None:
+            self.config = SimpleNamespace(blocking=1)
+            self._timeout: timedelta | None = None
+
+
+@pytest.fixture(autouse=True)
+def _nccl(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupNCCL", StubNccl, raising=False)
+        for name in (HANDLING, FORMER):
+            monkeypatch.delenv(name, raising=False)
+
+
+def make(store: HashStore | None = None) -> Any:  # noqa: ANN401 - torch leaves it untyped
+    """The stub within a group."""
+    group, _ = Nccl(store or HashStore(), 1, LIMIT).make("set/3/cuda", 1, 4, "cuda", timedelta(seconds=1))
+    return vars(group)["_group"]
+
+
+def test_a_group_connects_without_blocking_under_a_prefix_of_its_own() -> None:
+    store = HashStore()
+    assert make(store).made == (1, 4, 0, LIMIT)
+    assert store.get("set/3/cuda/key") == b"value"
+
+
+def test_torchs_handling_of_errors_is_off_while_a_group_is_made() -> None:
+    assert make().handling == {HANDLING: "0", FORMER: None}
+    assert HANDLING not in os.environ
+
+
+@pytest.mark.parametrize("name", [HANDLING, FORMER])
+def test_what_the_user_says_of_it_stands(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "1")
+    assert make().handling == {HANDLING: None, FORMER: None} | {name: "1"}
+    assert os.environ[name] == "1"
+
+
+def test_calls_arrive_and_the_works_never_see_a_time_limit() -> None:
+    inner = StubGroup()
+    group = NcclGroup(inner, 0)
+    x = torch.ones(2)
+    works = [
+        group.allreduce(x, dist.ReduceOp.SUM),
+        group.broadcast(x, 1),
+        group.allgather([x, x], x),
+        group.alltoall_base(x, x, [1, 1], [1, 1]),
+        group.barrier(),
+    ]
+    assert inner.names == ["allreduce", "broadcast", "allgather", "alltoall_base", "barrier"]
+    for work in works:
+        await_work(work)  # in slices, with which torch's own wait would abort the group
+    assert inner.work.limits == [None] * len(works)
+    group._set_default_timeout(LIMIT)
+    group.shutdown()
+    assert inner.names[-2:] == ["_set_default_timeout", "shutdown"]
+
+
+def test_a_wait_does_not_hold_up_the_host() -> None:
+    running = SimpleNamespace(wait=lambda: True, is_completed=lambda: False)
+    work = StreamWork(running, NcclGroup(StubGroup(), 0))
+    assert work.wait(timedelta(days=1))
+    assert not work.is_completed()
+
+
+def test_where_the_job_outlives_its_workers_a_wait_is_for_the_end() -> None:
+    """Else a step would be called done whose results a lost peer has spoilt."""
+    left = [False, False, False]
+    running = SimpleNamespace(wait=lambda: True, is_completed=lambda: not left or left.pop(), is_success=lambda: True)
+    await_work(StreamWork(running, NcclGroup(StubGroup(), 0), holds_host=True))
+    assert left == []
+    endless = StreamWork(
+        SimpleNamespace(wait=lambda: True, is_completed=lambda: False), NcclGroup(StubGroup(), 0), holds_host=True
+    )
+    with pytest.raises(RuntimeError, match="not ended in time"):
+        endless.wait(timedelta(milliseconds=1))
+
+
+def test_an_abort_ends_a_wait_and_nothing_of_it_counts_as_done() -> None:
+    """Of a work that was aborted torch says that it ended well."""
+    group = NcclGroup(StubGroup(), 0, holds_host=True)
+    is_over = threading.Event()
+    running = SimpleNamespace(wait=lambda: True, is_completed=is_over.is_set, is_success=lambda: True)
+    work = StreamWork(running, group, holds_host=True)
+    timer = threading.Timer(0.05, lambda: (group.shut_down(), is_over.set()))
+    timer.start()
+    with pytest.raises(RuntimeError, match="was aborted since a peer was lost"):
+        await_work(work)
+    timer.join()
+    with pytest.raises(RuntimeError, match="was aborted since a peer was lost"):
+        work.wait()
+
+
+def test_a_work_that_has_failed_raises() -> None:
+    failed = SimpleNamespace(wait=lambda: True, is_completed=lambda: True, is_success=lambda: False)
+    with pytest.raises(RuntimeError, match="NCCL failed, or its group was aborted"):
+        await_work(StreamWork(failed, NcclGroup(StubGroup(), 0)))
+
+
+def test_two_workers_on_one_gpu_are_told_what_to_do() -> None:
+    group = NcclGroup(StubGroup(), 3)
+    vars(group)["_group"].__dict__["allreduce"] = fail
+    with pytest.raises(
+        SharedDeviceError, match=r"of local rank 3, uses cpu\).*torch\.cuda\.set_device\(hvd\.local_rank"
+    ):
+        group.allreduce(torch.ones(1), dist.ReduceOp.SUM)
+
+
+def fail(*_: object) -> StubWork:
+    raise RuntimeError(SHARED)
+
+
+def test_other_errors_are_left_alone() -> None:
+    group = NcclGroup(SimpleNamespace(broadcast=lambda *_: (_ for _ in ()).throw(RuntimeError("no memory"))), 0)
+    with pytest.raises(RuntimeError, match=r"^no memory$"):
+        group.broadcast(torch.ones(1), 0)
+
+
+def test_an_interruption_aborts_once_and_what_was_aborted_is_not_ended_again() -> None:
+    inner = StubGroup()
+    group = NcclGroup(inner, 0)
+    assert group.shut_down()
+    assert group.shut_down()
+    group.shutdown()
+    assert inner.names == ["abort"]
+
+
+def test_an_abort_that_does_not_return_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "ABORT_LIMIT_SECONDS", 0.01)
+    release = threading.Event()
+    group = NcclGroup(SimpleNamespace(abort=lambda: release.wait(LIMIT.total_seconds())), 0)
+    assert not group.shut_down()
+    assert not group.shut_down()
+    thread = vars(group)["_abort"]
+    assert thread.is_alive()
+    release.set()
+    thread.join(LIMIT.total_seconds())
+    assert not thread.is_alive()
+
+
+def run_operations() -> dict[str, list[float]]:
+    """Each operation on this rank's device, its result used on the current stream without waiting for it."""
+    torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
+    x = torch.full((1 << 20,), hvd.rank() + 1.0, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(50_000_000)  # the inputs are far from ready when the operation is asked for
+        y = x * 2
+        reduced = hvd.allreduce(y, op=hvd.Sum) + 1
+        gathered = hvd.allgather(y[:2].reshape(1, 2)) + 1
+        copied = hvd.broadcast(y, root_rank=hvd.size() - 1) + 1
+    return {
+        "allreduce": reduced.unique().tolist(),
+        "allgather": gathered.flatten().tolist(),
+        "broadcast": copied.unique().tolist(),
+    }
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_one_rank_alone_has_its_own_values(ranks: RankPool) -> None:
+    assert ranks.run(run_operations, size=1) == [{"allreduce": [3.0], "allgather": [3.0, 3.0], "broadcast": [3.0]}]
+
+
+TWO = {"allreduce": [7.0], "allgather": [3.0, 3.0, 5.0, 5.0], "broadcast": [5.0]}
+
+
+@pytest.mark.gpu
+@needs_two
+def test_two_ranks_on_two_devices_agree(ranks: RankPool) -> None:
+    assert ranks.run(run_operations, size=2) == [TWO] * 2
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_through_gloo_two_ranks_may_share_a_device(ranks: RankPool) -> None:
+    def body() -> object:
+        hvd.shutdown()
+        os.environ["HVD_BACKEND"] = "gloo"
+        try:
+            hvd.init()
+            return run_operations()
+        finally:
+            del os.environ["HVD_BACKEND"]
+
+    assert ranks.run(body, size=2) == [TWO] * 2
+
+
+@pytest.mark.gpu
+@needs_nccl
+def test_through_nccl_two_ranks_on_one_device_are_told_what_to_do(ranks: RankPool) -> None:
+    def body() -> object:
+        torch.cuda.set_device(0)
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            hvd.allreduce(torch.ones(8, device="cuda"), op=hvd.Sum)
+        return str(caught.value)
+
+    assert any("torch.cuda.set_device(hvd.local_rank())" in text for text in ranks.run(body, size=2))

@@ -1,0 +1,182 @@
+"""Groups of UCC and MPI: without these here, stubs stand for both."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from tests.worker_runtime.groups.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
+from worker_runtime.groups.backends import gate
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
+from worker_runtime.groups.backends.composite import compose
+from worker_runtime.groups.backends.gated import Gated
+from worker_runtime.groups.backends.gated_group import GatedGroup
+from worker_runtime.groups.backends.mpi import Mpi
+from worker_runtime.groups.backends.nccl import NcclGroup
+from worker_runtime.groups.backends.ucc import Ucc
+from worker_runtime.groups.gloo import Gloo
+from worker_runtime.rendezvous import Assignment, Backend
+
+STORE = HashStore()
+
+
+@pytest.fixture(autouse=True)
+def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry of torch's that forgets."""
+    for name in ("_plugins", "backend_capability", "backend_type_map", "default_device_backend_map"):
+        monkeypatch.setattr(dist.Backend, name, dict(getattr(dist.Backend, name)))
+    monkeypatch.setattr(dist.Backend, "backend_list", list(dist.Backend.backend_list))
+
+
+def test_a_plugin_makes_the_group() -> None:
+    calls: list[tuple[Any, ...]] = []
+    group = object()
+
+    def make(store: Any, rank: int, size: int, timeout: timedelta) -> object:  # noqa: ANN401 - torch leaves it untyped
+        store.set("key", b"value")
+        calls.append((rank, size, timeout))
+        return group
+
+    dist.Backend.register_backend("ucc", make, devices=["cpu"])
+    assert cast("object", Ucc(STORE).connect("prefix", 1, 3, LIMIT)) is group
+    assert calls == [(1, 3, LIMIT)]
+    assert STORE.get("prefix/key") == b"value"
+
+
+def test_a_plugin_may_take_its_arguments_as_one_value() -> None:
+    def make(options: Any, more: object) -> object:  # noqa: ANN401 - torch leaves it untyped
+        assert more is None
+        return options.group_rank, options.group_size, options.timeout
+
+    dist.Backend.register_backend("ucc", make, extended_api=True, devices=["cpu"])
+    assert cast("object", Ucc(STORE).connect("prefix", 1, 3, LIMIT)) == (1, 3, LIMIT)
+
+
+def test_torchs_own_goes_before_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    dist.Backend.register_backend("ucc", lambda *_: pytest.fail("the plug-in was asked"), devices=["cpu"])
+    monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
+    own = SimpleNamespace(name="torch's own")
+    monkeypatch.setattr(torch._C._distributed_c10d, "ProcessGroupUCC", lambda *_: own, raising=False)
+    assert cast("object", Ucc(STORE).connect("prefix", 0, 2, LIMIT)) is own
+
+
+def test_without_either_it_is_an_error() -> None:
+    if dist.is_ucc_available():
+        pytest.skip("this torch has a UCC")
+    with pytest.raises(RuntimeError, match="no UCC"):
+        Ucc(STORE).connect("prefix", 0, 2, LIMIT)
+
+
+def test_a_real_ucc_passes_its_test() -> None:
+    if not dist.is_ucc_available():
+        pytest.skip("the real UCC: this torch was built without it, and no plug-in registers it")
+
+    def member(rank: int, gloo: Gloo) -> float:
+        group, _ = Gated(gate.UCC, gloo.make, Ucc(gloo.store).connect, LIMIT).make("set/1/cpu", rank, 2, "cpu", LIMIT)
+        x = torch.ones(8)
+        group.allreduce(x, dist.ReduceOp.SUM).wait(LIMIT)
+        group.barrier().wait(LIMIT)
+        return float(x.sum())
+
+    assert run_members(2, member) == [16.0, 16.0]
+
+
+@dataclass
+class StubMpi:
+    """A group of MPI, which has its own idea of who is in it."""
+
+    own_rank: int
+    own_size: int
+
+    def create(self, ranks: list[int]) -> "StubMpi":
+        """MPI's group of all processes."""
+        assert ranks == []
+        return self
+
+    def rank(self) -> int:
+        """By MPI's own count."""
+        return self.own_rank
+
+    def size(self) -> int:
+        """By MPI's own count."""
+        return self.own_size
+
+
+def put(monkeypatch: pytest.MonkeyPatch, mpi: object) -> None:
+    monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupMPI", mpi, raising=False)
+
+
+def test_all_ranks_have_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi = StubMpi(1, 4)
+    put(monkeypatch, mpi)
+    assert cast("object", Mpi(4).connect("prefix", 1, 4, LIMIT)) is mpi
+
+
+def test_some_ranks_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    put(monkeypatch, None)
+    assert Mpi(4).connect("prefix", 1, 2, LIMIT) is None
+
+
+@pytest.mark.parametrize("own", [(0, 1), (0, 4), (1, 8)])
+def test_workers_that_mpi_knows_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch, own: tuple[int, int]) -> None:
+    put(monkeypatch, StubMpi(*own))
+    with pytest.raises(RuntimeError, match=r"to MPI this worker is .* and to the job 1 of 4; .*mpirun -np 4.*HVD_BACK"):
+        Mpi(4).connect("prefix", 1, 4, LIMIT)
+
+
+NUMBERS = Assignment(1, 2, 1, 2, 0, 1)
+
+
+class StubGloo:
+    """Makes stubs for gloo's groups."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.group = StubGroup()
+
+    def make(self, *arguments: object) -> tuple[Any, StubConnections]:
+        """As `Gloo.make`."""
+        self.asked.append(arguments)
+        return self.group, StubConnections()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gloo_is_asked_and_nothing_is_put_around_its_groups(device: str) -> None:
+    gloo = StubGloo()
+    make = compose(GLOO_ALONE, gloo.make, HashStore(), NUMBERS, LIMIT)
+    group, _ = make("set/3/x", 1, 2, device, LIMIT)
+    assert group is gloo.group
+    assert gloo.asked == [("set/3/x", 1, 2, device, LIMIT)]
+
+
+def test_cuda_tensors_take_nccl_and_cpu_tensors_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
+    gloo = StubGloo()
+
+    class Nccl(StubGroup):
+        def __init__(self, *_: object) -> None:
+            super().__init__()
+
+        class Options:
+            config = StubGroup()
+
+    monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupNCCL", Nccl, raising=False)
+    make = compose(Choice(cuda=Backend.NCCL), gloo.make, HashStore(), NUMBERS, LIMIT)
+    group, interruptible = make("set/3/cuda", 1, 2, "cuda", LIMIT)
+    assert isinstance(group, NcclGroup)
+    assert interruptible is group
+    assert gloo.asked == []
+    assert make("set/3/cpu", 1, 2, "cpu", LIMIT)[0] is gloo.group
+
+
+def test_a_backend_that_is_not_there_any_more_is_an_error_of_making_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GatedGroup, "__init__", lambda *_: pytest.fail("a group was made"))
+    monkeypatch.setattr("worker_runtime.groups.backends.gated._list_faulty", lambda *_: [0])
+    if dist.is_ucc_available():
+        pytest.skip("this torch has a UCC")
+    with pytest.raises(RuntimeError, match="no UCC"):
+        compose(Choice(cpu=Backend.UCC), StubGloo().make, HashStore(), NUMBERS, LIMIT)("set/3/cpu", 1, 2, "cpu", LIMIT)

@@ -1,0 +1,232 @@
+"""Only a group's own connections are found and ended, and members that cannot connect find out why."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+from torch.distributed import HashStore, PrefixStore, Store
+
+from worker_runtime.groups import connections as connections_module
+from worker_runtime.groups import doors
+from worker_runtime.groups.connections import Connections, list_sockets, shut_down_to
+from worker_runtime.groups.doors import Door, UnreachedError, knock
+
+Own = tuple[Connections, socket.socket, socket.socket]
+
+
+@contextlib.contextmanager
+def connected() -> Iterator[tuple[socket.socket, socket.socket, socket.socket]]:
+    """A listener, and the two ends of a connection to it."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as one,
+        listener.accept()[0] as other,
+    ):
+        yield listener, one, other
+
+
+@pytest.fixture
+def group() -> Iterator[Own]:
+    """The connections of a group of two that this process plays alone, and their two ends."""
+    present = list_sockets()
+    with connected() as (_, one, other):
+        yield Connections.appeared_since(present, expected=2, store_port=0), one, other
+
+
+def say(segments: int, milliseconds: int) -> SimpleNamespace:
+    """In place of the struct by which the kernel's words on every connection are read."""
+    return SimpleNamespace(size=60, unpack=lambda _: (segments, milliseconds))
+
+
+def carries(one: socket.socket, other: socket.socket) -> bool:
+    """Whether what is sent at one end arrives at the other."""
+    one.sendall(b"x")
+    return other.recv(1) == b"x"
+
+
+def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_not() -> None:
+    with connected() as (_, old, old_peer):
+        present, pair = list_sockets(), socket.socketpair()
+        with connected() as (listener, one, other), pair[0], pair[1]:
+            Connections.appeared_since(present, expected=2, store_port=0).shut_down()
+            assert one.recv(1) == other.recv(1) == b""
+            assert carries(old, old_peer)
+            assert carries(*pair)
+            with socket.create_connection(listener.getsockname()):
+                listener.accept()[0].close()
+
+
+def test_when_a_stranger_connects_meanwhile_nothing_is_taken() -> None:
+    present = list_sockets()
+    with connected() as (_, one, other):
+        Connections.appeared_since(present, expected=1, store_port=0).shut_down()
+        assert carries(one, other)
+
+
+def test_connections_to_one_port_are_ended_and_those_to_others_and_older_ones_are_not() -> None:
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        (listener, old, _), (stranger, other, _) = enter(connected()), enter(connected())
+        present = list_sockets()
+        port = listener.getsockname()[1]
+        one = enter(socket.create_connection(listener.getsockname()))
+        peer = enter(listener.accept()[0])
+        second = enter(socket.create_connection(stranger.getsockname()))
+        unconnected = enter(socket.socket())
+        shut_down_to(port, present)
+        assert one.recv(1) == peer.recv(1) == b""
+        for each in (old, other, second):
+            each.sendall(b"x")
+        unconnected.connect(stranger.getsockname())
+
+
+def test_a_reused_descriptor_is_left_alone(group: Own) -> None:
+    connections, one, other = group
+    numbers = one.fileno(), other.fileno()
+    one.close()
+    other.close()
+    with connected() as second:
+        assert set(numbers) & {each.fileno() for each in second}
+        connections.shut_down()
+        assert carries(*second[1:])
+
+
+def test_a_peer_that_does_not_read_is_not_silent(group: Own) -> None:
+    """Its kernel acknowledges for it, and goes on to say that it takes no more."""
+    connections, one, _ = group
+    one.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        one.sendall(bytes(1 << 25))
+    time.sleep(0.5)  # several probes of the kernel's
+    assert connections.find_silent(0.3) == ""
+
+
+def test_who_acknowledges_nothing_of_what_was_sent_is_named(group: Own, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(2, 5001))
+    assert group[0].find_silent(5.0) == "127.0.0.1"
+    assert group[0].find_silent(5.1) == ""
+    monkeypatch.setattr(connections_module, "_UNACKNOWLEDGED", say(0, 60_000))  # nothing was sent
+    assert group[0].find_silent(5.0) == ""
+
+
+def test_forgotten_connections_are_left_alone(group: Own) -> None:
+    connections, one, other = group
+    connections.forget()
+    connections.shut_down()
+    assert carries(one, other)
+
+
+def test_no_descriptor_is_left_behind() -> None:
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
+    with connected():
+        Connections.appeared_since({}, expected=2, store_port=0).shut_down()
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
+
+
+def test_connections_of_the_store_are_not_the_groups() -> None:
+    present = list_sockets()
+    with connected() as (_, one, _), connected() as (store, client, accepted):
+        Connections.appeared_since(present, expected=2, store_port=store.getsockname()[1]).shut_down()
+        assert one.recv(1) == b""
+        assert carries(client, accepted)
+
+
+LIMIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Of a generation; what is awaited in vain is so for a moment."""
+    monkeypatch.setattr(doors, "KNOCK_SECONDS", 0.3)
+    monkeypatch.setattr(doors, "_WAIT", timedelta(seconds=1))
+    return PrefixStore("generation", HashStore())
+
+
+@pytest.fixture
+def closed() -> Iterator[int]:
+    """A port at which nobody listens."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+def look_all(*members: Door) -> list[str]:
+    """What each finds, all at the same time."""
+
+    def look(door: Door) -> str:
+        try:
+            door.look_who_is_unreached()
+        except UnreachedError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(members)) as threads:
+        return list(threads.map(look, members, timeout=LIMIT_SECONDS))
+
+
+def test_where_all_reach_each_other_nobody_is_named(store: Store) -> None:
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one, Door(store, 1, 2, "localhost", LIMIT_SECONDS) as other:
+        assert look_all(one, other) == ["", ""]
+
+
+def test_who_has_not_come_is_not_waited_for(store: Store) -> None:
+    with Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as one:
+        assert look_all(one) == [""]
+
+
+def test_all_tell_who_does_not_reach_whom(store: Store, closed: int) -> None:
+    with (
+        Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as first,
+        Door(store, 1, 3, "127.0.0.1", LIMIT_SECONDS) as second,
+    ):
+        store.set("door/2", f"{closed} 10.0.0.3")
+        store.set("unreached/2", "0")
+        told = look_all(first, second)
+    assert told == ["rank 2 does not reach rank 0 on 127.0.0.1"] * 2  # who has told may have left
+
+
+def test_who_has_not_failed_yet_tells_what_it_has_found_when_the_limit_is_over(store: Store, closed: int) -> None:
+    store.set("door/2", f"{closed} 127.0.0.1")
+    with Door(store, 1, 3, "127.0.0.1", 0.1), Door(store, 0, 3, "127.0.0.1", LIMIT_SECONDS) as other:
+        (told,) = look_all(other)
+    assert told == "rank 0 does not reach rank 2 on 127.0.0.1, rank 1 does not reach rank 2 on 127.0.0.1"
+
+
+def test_a_door_that_does_not_open_is_told_with_its_address(store: Store, closed: int) -> None:
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS) as one:
+        store.set("door/1", f"{closed} 127.0.0.1")
+        assert look_all(one) == ["rank 0 does not reach rank 1 on 127.0.0.1"]
+    assert store.get("unreached/0") == b"1"
+
+
+def test_neither_does_one_at_an_address_that_is_none_or_behind_a_wall(store: Store) -> None:
+    del store
+    with socket.socket() as wall:  # takes one connection, and lets the next ones wait
+        wall.bind(("127.0.0.1", 0))
+        wall.listen(0)
+        with socket.create_connection(wall.getsockname()):
+            port = wall.getsockname()[1]
+            assert knock({3: ("127.0.0.1", port), 1: ("no-such-host.invalid", 1), 2: ("", 0)}) == [1, 2, 3]
+
+
+def test_of_many_pairs_some_are_named() -> None:
+    pairs = tuple((rank, 9) for rank in range(7))
+    error = UnreachedError(pairs, {9: "10.0.0.9"})
+    assert error.pairs == pairs
+    assert str(error).startswith("rank 0 does not reach rank 9 on 10.0.0.9, rank 1 ")
+    assert str(error).endswith("rank 3 does not reach rank 9 on 10.0.0.9, and so on for 3 more")
+
+
+def test_a_door_is_closed_with_the_generation_and_where_it_cannot_open(store: Store) -> None:
+    with Door(store, 0, 2, "127.0.0.1", LIMIT_SECONDS):
+        port = int(store.get("door/0").split()[0])
+        assert knock({0: ("127.0.0.1", port)}) == []
+    assert knock({0: ("127.0.0.1", port)}) == [0]
+    with pytest.raises(OSError, match="assign"):
+        Door(store, 0, 2, "192.0.2.1", LIMIT_SECONDS)

@@ -1,0 +1,206 @@
+"""Forming the group of a generation: where it listens, and what it leaves alone."""
+
+import os
+import socket
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore, TCPStore
+
+import worker_runtime.torch as hvd
+from rendezvous.core.model import Assignment, Endpoint, Membership
+from rendezvous.errors import RendezvousError, SequencerStartError
+from tests.waiting import wait_until
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.errors import GroupFormationError
+from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.group import Group, form
+
+KEY = bytes(range(32))
+LIMIT = timedelta(seconds=60)
+LISTENING = "0A"  # the kernel's code in /proc/net/tcp
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}  # 127.0.0.1, and as an IPv6 address
+
+
+def be(rank: int) -> Membership:
+    """A member of a generation of two."""
+    return Membership(7, Assignment(rank, 2, rank, 2, 0, 1), KEY)
+
+
+def find_listening_addresses() -> set[str]:
+    """Where this process listens, as the kernel writes addresses."""
+    own = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_socket()}
+    rows = [
+        line.split() for table in ("tcp", "tcp6") for line in Path("/proc/self/net", table).read_text().splitlines()
+    ]
+    return {row[1].rpartition(":")[0] for row in rows if row[3] == LISTENING and f"socket:[{row[9]}]" in own}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
+def test_gloo_without_its_other_members_or_a_local_address_raises(address: str) -> None:
+    gloo = Gloo(HashStore(), address, 0, timedelta(hours=1))
+    with pytest.raises(RuntimeError):
+        gloo.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
+
+
+def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
+    for addresses in ranks.run(find_listening_addresses):
+        assert addresses
+        assert addresses <= LOOPBACK
+
+
+def test_a_generation_of_one_has_no_group() -> None:
+    alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
+    assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
+
+
+class Announcements:
+    """Where ranks in one process meet.
+
+    sequencer: where it is, or why there is none; None where so many members never come.
+    """
+
+    def __init__(self, sequencer: Endpoint | Exception | None = None) -> None:
+        self.heard: list[Endpoint] = []
+        self._has_store = threading.Event()
+        self._sequencer = sequencer
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Remember it, and tell."""
+        assert generation == 7
+        self.heard.append(endpoint)
+        self._has_store.set()
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Wait for it."""
+        assert generation == 7
+        assert self._has_store.wait(LIMIT.total_seconds())
+        return self.heard[0]
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """Tell rank 0."""
+        assert generation == 7
+        if isinstance(self._sequencer, Endpoint):
+            return self._sequencer
+        raise self._sequencer or AssertionError(generation)
+
+
+def form_pair(rendezvous: Announcements) -> list[Group | BaseException | None]:
+    """What each of two ranks gets."""
+    with ThreadPoolExecutor() as threads:
+        groups = [threads.submit(form, be(rank), rendezvous, "127.0.0.1", LIMIT) for rank in range(2)]
+        return [group.exception(2 * LIMIT.total_seconds()) or group.result() for group in groups]
+
+
+def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
+    sequencer = Endpoint("fe80::1", 4712)
+    for rank, group in enumerate(form_pair(Announcements(sequencer))):
+        assert isinstance(group, Group)
+        assert (group.generation, group.rank, group.size) == (7, rank, 2)
+        assert (group.sequencer, group.key) == (sequencer, KEY)
+        assert KEY.hex() not in repr(group)
+        assert repr(KEY) not in repr(group)
+        group.torch_groups.close()
+
+
+def test_all_members_are_told_why_there_is_no_sequencer() -> None:
+    failures = form_pair(Announcements(SequencerStartError("on a, it ended with signal 9")))
+    for failure in failures:
+        assert isinstance(failure, RendezvousError)
+        assert str(failure).endswith(
+            "no sequencer, which orders the workers' collectives: on a, it ended with signal 9"
+        )
+        assert [frame.name for frame in traceback.extract_tb(failure.__traceback__)][-1] == "form"  # none of gloo's
+
+
+def test_what_rank_0_sets_before_init_holds_for_the_sequencer(ranks: RankPool) -> None:
+    """The sequencer's process began before, with another environment."""
+
+    def body() -> None:
+        seconds = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.2"}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in seconds.items():
+                patch.setenv(name, value if hvd.rank() == 0 else "1000")
+            hvd.shutdown()
+            hvd.init()
+        handle = hvd.allreduce_async(torch.ones(1), name=f"of rank {hvd.rank()}")
+        wait_until(lambda: hvd.poll(handle))  # and not in the collective, which would be a deadlock
+        with pytest.raises(hvd.HorovodInternalError, match=r"for more than 0\.2 seconds, the stall limit"):
+            hvd.synchronize(handle)
+
+    ranks.run(body)
+
+
+def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
+    descriptors = []
+    message = r"^Horovod initialization failed: rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"
+    for _ in range(4):
+        announcements = Announcements()
+        with pytest.raises(GroupFormationError, match=message):
+            form(be(0), announcements, "127.0.0.1", timedelta(seconds=0.6))
+        assert announcements.heard[0].address == "127.0.0.1"
+        descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
+    assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_member_that_waits_for_others_can_be_told_to_stop(rank: int) -> None:
+    """Long before the limit; gloo itself has no such way."""
+    announcements, cancellation = Announcements(), Cancellation()
+    with ThreadPoolExecutor() as threads:
+        store = None
+        if rank == 1:
+            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            announcements.open_store(7, Endpoint("127.0.0.1", store.port))
+        forming = threads.submit(form, be(rank), announcements, "127.0.0.1", 9 * LIMIT, cancellation=cancellation)
+        with pytest.raises(TimeoutError):
+            forming.exception(0.5)
+        cancellation.cancel()
+        assert isinstance(forming.exception(LIMIT.total_seconds()), GroupFormationError)
+        del store
+
+
+def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:
+    announcements = Announcements()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        announcements.open_store(7, Endpoint(*listener.getsockname()[:2]))
+    with pytest.raises(GroupFormationError, match=r"rank 1 on 127\.0\.0\.1"):
+        form(be(1), announcements, "127.0.0.1", timedelta(seconds=1))
+
+
+def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:
+    def body() -> object:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=hvd.rank(), world_size=hvd.size()
+        )
+        x = torch.ones(1)
+        torch.distributed.all_reduce(x)
+        torch.distributed.destroy_process_group()
+        return x.item() + hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    assert ranks.run(body) == [4.0, 4.0]
+
+
+def test_ranks_on_an_ipv6_address_form_a_group(ranks: RankPool) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("no IPv6 on this machine")
+
+    def body() -> object:
+        hvd.shutdown()
+        os.environ["HVD_ADDRESS"] = "::1"
+        hvd.init()
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), find_listening_addresses()
+
+    for total, addresses in ranks.run(body):
+        assert total == 2.0
+        assert "00000000000000000000000001000000" in addresses  # ::1, as the kernel writes it
+        assert addresses <= {
+            "00000000000000000000000001000000",
+            *LOOPBACK,
+        }  # gloo closes the former group's a little later

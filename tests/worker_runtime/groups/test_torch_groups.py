@@ -1,0 +1,203 @@
+"""The torch groups of process sets, and the runner that begins, ends and gives up what runs in them."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from unittest.mock import Mock, call, patch
+
+import pytest
+import torch
+
+import worker_runtime.torch as hvd
+from tests.worker_runtime.generation import Pending
+from tests.worker_runtime.ranks import RankPool
+from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.engine import runner as runner_module
+from worker_runtime.engine.process_sets import ProcessSets
+from worker_runtime.engine.runner import Runner
+from worker_runtime.groups.connections import Connections
+from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroups, Work
+
+
+def make_groups(rank: int = 0, error: RuntimeError | None = None) -> tuple[TorchGroups, Mock]:
+    """Groups, and what makes each of them, or cannot."""
+    make = Mock(side_effect=error or (lambda *_: (Mock(), Connections(frozenset()))))
+    return TorchGroups(rank, make), make
+
+
+def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
+    groups, make = make_groups(5)
+    first = groups.find(3, (1, 5, 6))
+    assert groups.find(3, (1, 5, 6)) is first
+    assert groups.find(ALL_RANKS, tuple(range(8)), "cuda", timedelta(seconds=1)) is not first
+    assert make.mock_calls == [
+        call("set/3/cpu", 1, 3, "cpu", CONNECT_LIMIT),
+        call("set/-1/cuda", 5, 8, "cuda", timedelta(seconds=1)),
+    ]
+
+
+def test_nobody_leaves_a_set_before_all_are_connected() -> None:
+    groups, _ = make_groups()
+    made = groups.find(1, (0, 1, 2), limit=timedelta(seconds=3))
+    groups.find(1, (0, 1, 2))
+    assert made.mock_calls == [call.barrier(), call.barrier().wait(timedelta(seconds=3))]
+    of_nccl, of_all = groups.find(1, (0, 1), "cuda"), groups.find(ALL_RANKS, (0, 1))
+    assert of_nccl.mock_calls == of_all.mock_calls == []  # a barrier of NCCL's needs to be told a GPU
+
+
+def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
+    groups, _ = make_groups()
+    kept, ended = groups.find(1, (0, 1)), groups.find(2, (0, 1))
+    groups.end(2)
+    groups.end(7)  # which had none
+    assert (kept.shutdown.called, ended.shutdown.called) == (False, True)
+    groups.close()
+    assert kept.shutdown.called
+
+
+def test_closed_groups_make_no_more() -> None:
+    groups, _ = make_groups()
+    groups.close()
+    with pytest.raises(RuntimeError, match="the group is closed"):
+        groups.find(ALL_RANKS, (0, 1))
+
+
+def test_a_group_that_could_not_be_made_is_tried_again() -> None:
+    groups, make = make_groups(error=RuntimeError("no connection"))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no connection"):
+            groups.find(ALL_RANKS, (0, 1))
+    assert make.call_count == 2
+
+
+def test_abandoned_groups_are_never_ended() -> None:
+    groups, _ = make_groups()
+    group = groups.find(ALL_RANKS, (0, 1))
+    groups.abandon()
+    groups.close()
+    assert not group.shutdown.called
+
+
+def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(ranks: RankPool) -> None:
+    def body() -> object:
+        from worker_runtime.membership.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
+
+        pairs = [hvd.add_process_set(pair) for pair in ((0, 1), (1, 2), (0, 2))]
+        mine = [pair for pair in pairs if hvd.rank() in (pair.ranks or ())]
+        if hvd.rank() == 1:
+            mine.reverse()
+        large = torch.full((100_000,), float(hvd.rank()))
+        handles = [hvd.allreduce_async(large, op=hvd.Sum, name="x", process_set=pair) for pair in mine]
+        sums = {tuple(pair.ranks or ()): hvd.synchronize(h)[0].item() for pair, h in zip(mine, handles, strict=True)}
+        groups = RUNTIME.executor._attempt.runner._groups
+        counts = sorted(len(connections._names) for _, connections in groups._groups.values())
+        for pair in pairs:
+            hvd.remove_process_set(pair)
+        return sums, counts, len(groups._groups)
+
+    expected = {(0, 1): 1.0, (1, 2): 3.0, (0, 2): 2.0}
+    for rank, (sums, counts, left) in enumerate(ranks.run(body, size=3)):
+        assert sums == {pair: total for pair, total in expected.items() if rank in pair}
+        assert counts == [1, 1, 2]
+        assert left == 1
+
+
+class _Recorded(Operation[None]):
+    """Begins the works it is given, or raises."""
+
+    title = "barrier"
+
+    def __init__(self, question: Question, works: Sequence[Work] | BaseException = ()) -> None:
+        self.question = question
+        self._works = works
+
+    def start(self, *_: object) -> Sequence[Work]:
+        if isinstance(self._works, BaseException):
+            raise self._works
+        return self._works
+
+    def finish(self, *_: object) -> None:
+        pass
+
+
+def make_terms(kind: Kind, *, extents: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
+    signature = Signature(kind, ("float32",), ((2,),), Reduction.SUM)
+    question = Question(index, f"{kind.name.lower()}.x", signature)
+    return Release(index, question, (0, 1), extents=(extents, extents), value=value)
+
+
+BARRIER = make_terms(Kind.BARRIER)._replace(question=make_terms(Kind.BARRIER).question._replace(process_set=1))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has not ended is not waited for."""
+    monkeypatch.setattr(runner_module, "INTERRUPT_LIMIT_SECONDS", 0.0)
+
+
+def test_what_cannot_be_begun_is_an_error_without_frames() -> None:
+    runner = Runner(0, Mock(**{"find.side_effect": RuntimeError("no connection")}), ProcessSets(0, 2))
+    terms = make_terms(Kind.BARRIER)
+    error = runner.start(_Recorded(terms.question), terms)
+    assert isinstance(error, RuntimeError)
+    assert error.__traceback__ is None
+    assert runner.take_part(make_terms(Kind.ALLREDUCE)) is error
+
+
+def test_in_a_world_of_one_nothing_communicates() -> None:
+    runner = Runner(0, None, ProcessSets(0, 1))
+    terms = make_terms(Kind.BARRIER)
+    assert runner.start(_Recorded(terms.question, (Pending(),)), terms) == ()
+    runner.interrupt()
+    runner.abandon()
+    assert runner.close([])
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize(("is_done", "end"), [(True, call.close()), (False, call.abandon())])
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool, end: object, is_kept: bool) -> None:
+    """Also what a failed operation leaves behind, for which nobody waits."""
+    groups, works = Mock(), (Pending(is_done=True), Pending(is_done=is_done))
+    runner = Runner(0, groups, ProcessSets(0, 2))
+    if is_kept:
+        runner.keep(works)
+    assert runner.close([] if is_kept else [works]) is is_done
+    assert runner.close([])  # a second time there is nothing left
+    assert groups.mock_calls == [end]
+
+
+def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
+    """The others do not come: their data have travelled inside the questions."""
+    groups = Mock()
+    signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
+    terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
+    assert Runner(0, groups, ProcessSets(0, 2)).take_part(terms) is None
+    assert groups.mock_calls == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()])
+def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseException) -> None:
+    groups, terms = Mock(), make_terms(Kind.BARRIER)
+    runner = Runner(0, groups, ProcessSets(0, 2))
+    operation = _Recorded(terms.question, error)
+    if isinstance(error, RuntimeError):
+        assert runner.start(operation, terms) is error
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            runner.start(operation, terms)
+    assert not runner.close([])
+    assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]
+
+
+def test_what_a_joined_rank_had_begun_when_a_signal_s_handler_raised_is_given_up() -> None:
+    groups = Mock()
+    runner = Runner(0, groups, ProcessSets(0, 2))
+    with (
+        patch.object(runner, "start", return_value=(Pending(),)),
+        patch.object(runner_module, "isinstance", side_effect=KeyboardInterrupt, create=True),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        runner.take_part(make_terms(Kind.ALLREDUCE))
+    assert not runner.close([])
+    assert groups.mock_calls == [call.abandon()]

@@ -1,0 +1,158 @@
+"""One try to become a member: what it tells, and that nothing stays open of one that nobody waits for."""
+
+import gc
+import socket
+import threading
+import weakref
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.registrar import Registrar, publish
+from worker_runtime.coordination.link import Link
+from worker_runtime.errors import InitializationError
+from worker_runtime.groups.backends.choice import GLOO_ALONE
+from worker_runtime.membership import formation as formation_module
+from worker_runtime.membership.formation import Formation
+from worker_runtime.rendezvous import Decision, Endpoint, Membership, RendezvousError, Report, Wish
+
+
+class Scene:
+    """A formation after the generation 3, which has begun, and notes what it tells.
+
+    generation: what is formed, when its gate is opened.
+    """
+
+    def __init__(self, generation: Generation) -> None:
+        self.generation = generation
+        self.registrar = Registrar()
+        self.errors: list[Exception] = []
+        self._words: list[str] = []
+        self._changed = threading.Condition()
+        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), self)
+        self.formation.start()
+
+    def publish(self, size: int = 2) -> None:
+        """Let it be a member of the generation 4."""
+        self.registrar.read().answer(publish(4, Decision.RETRY, (0, 2)[:size], size=size))
+
+    def note_joined(self, formation: Formation, membership: Membership) -> None:
+        """As `Follower`."""
+        assert formation.membership == membership
+        self._note(f"joined {membership.generation}")
+
+    def note_connected(self, formation: Formation) -> None:
+        """As `Follower`."""
+        assert formation.is_connected
+        self._note("connected")
+
+    def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
+        """As `Follower`."""
+        del formation
+        self.errors.append(error)
+        self._note(f"failed{' for good' if is_final else ''}: {error}")
+
+    def read_told(self, count: int) -> list[str]:
+        """What it has told, when it was so much."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self._words) >= count, LIMIT_SECONDS)
+        return self._words
+
+    def end(self) -> None:
+        """Wait for the end of its thread."""
+        self.formation.join_thread(LIMIT_SECONDS)
+        assert not self.formation._thread.is_alive()
+
+    def _note(self, words: str) -> None:
+        with self._changed:
+            self._words.append(words)
+            self._changed.notify_all()
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    """One whose thread has ended in the end."""
+    with Generation(4) as made:
+        monkeypatch.setattr(formation_module, "form", made.form)
+        scene = Scene(made)
+        yield scene
+        scene.end()
+
+
+def test_a_formation_joins_with_its_report_and_tells_each_step(scene: Scene) -> None:
+    call = scene.registrar.read()
+    assert (call.after, call.report.wish) == (3, Wish.FORM)
+    call.answer(publish(4, Decision.RETRY, (0, 2), size=2))
+    assert scene.read_told(1) == ["joined 4"]
+    scene.generation.gate.set()
+    assert scene.read_told(2) == ["joined 4", "connected"]
+    assert scene.formation.take() == (scene.generation.group, scene.generation.link)
+    assert scene.formation.take() == (None, None)
+    assert not scene.generation.is_closed
+
+
+def test_a_formation_that_is_abandoned_when_it_has_connected_closes_what_nobody_has_taken(scene: Scene) -> None:
+    scene.generation.gate.set()
+    scene.publish()
+    scene.read_told(2)
+    scene.formation.abandon()
+    assert scene.generation.is_closed
+
+
+def test_a_formation_that_is_abandoned_before_it_is_published_says_nothing(scene: Scene) -> None:
+    call = scene.registrar.read()
+    scene.formation.abandon()
+    call.answer(RendezvousError("the job has ended"))
+    scene.end()
+    assert scene.read_told(0) == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError("unforeseen"), "for good: {}: this worker cannot connect (KeyError('unforeseen'))"),
+        (InitializationError("rank 1 is not there"), ": {}: rank 1 is not there"),  # it may try again
+    ],
+)
+def test_a_fault_of_its_own_is_final_and_a_connection_that_fails_is_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(formation_module, "form", fail)
+    scene.publish()
+    expected = f"failed {told}".replace(" :", ":").format("Horovod initialization failed")
+    assert scene.read_told(2)[1] == expected
+    assert scene.formation.membership is not None
+    assert not scene.formation.is_connected
+
+
+def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_group(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = Endpoint(*listener.getsockname())
+
+    class Formed:
+        """Whose sequencer was killed meanwhile."""
+
+        def connect(self, limit: timedelta) -> Link:
+            return Link.connect(endpoint, bytes(32), 4, 0, limit)
+
+    made = [Formed()]
+    group = weakref.ref(made[0])
+    monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
+    gc.disable()  # a group has threads and connections, and shall not wait for it
+    try:
+        scene.publish()
+        assert scene.read_told(2)[1].startswith("failed: ")
+        scene.end()
+        assert group() is None
+    finally:
+        gc.enable()
+    assert len(scene.errors) == 1

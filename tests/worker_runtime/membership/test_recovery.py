@@ -1,0 +1,405 @@
+"""Between a loss and the next generation: the rendezvous is played by the test, and so are the other members.
+
+Long because a worker can be in many places when something happens, and each is a story of its own.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+import torch
+
+from rendezvous.core.model import Slot, Worker
+from tests.worker_runtime.conversation import LIMIT_SECONDS
+from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.registrar import Call, Registrar, publish
+from worker_runtime.collectives import SUM, Allreduce
+from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.coordination.wire import Frame, encode_number
+from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.engine.handles import Handle
+from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
+from worker_runtime.groups.backends.choice import GLOO_ALONE
+from worker_runtime.groups.group import Group
+from worker_runtime.membership import formation as formation_module
+from worker_runtime.membership.recovery import Entry, Recovery
+from worker_runtime.rendezvous import (
+    Assignment,
+    Bootstrap,
+    CompletedOperation,
+    Decision,
+    Departed,
+    Interrupted,
+    Membership,
+    RendezvousError,
+    Report,
+    ResizeOffered,
+    Wish,
+)
+
+LOST = "rank 1 was lost"
+ALONE = Assignment(0, 1, 0, 1, 0, 1)
+
+
+def make_offer(generation: int, number: int = 1) -> ResizeOffered:
+    return ResizeOffered(generation, number, adds=True, removes=False)
+
+
+class Stage:
+    """A worker as rank 0 of the generation 5, once it has begun.
+
+    generations: those of more than one member, by number; each is connected when its gate is open.
+    heard: of new numbers and of offers, in order.
+    may_hear: cleared while the worker is held up in hearing of them: what must wait for it, and does not, shows.
+    """
+
+    def __init__(self, pool: ThreadPoolExecutor, *, late: bool = False) -> None:
+        self.registrar = Registrar()
+        self.generations = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
+        self.heard = SimpleQueue[Assignment | ResizeOffered]()
+        self.may_hear = threading.Event()
+        self.may_hear.set()
+        self.pool = pool
+        self._executors: list[ElasticExecutor] = []
+        bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
+        self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
+
+    def form(self, membership: Membership, *_: object, **__: object) -> Group | None:
+        """In gloo's place."""
+        return self.generations[membership.generation].form(membership)
+
+    def enter(self, wish: Wish, trouble: str = "") -> "Future[Entry]":
+        """In a thread of its own, as the program does."""
+        return self.pool.submit(self.recovery.enter, wish, trouble)
+
+    def begin(self, size: int = 1) -> ElasticExecutor:
+        """Its executor, in the first generation."""
+        self.generations[5].gate.set()
+        entering = self.enter(Wish.BEGIN)
+        call = self.registrar.read()
+        assert (call.after, call.report.wish) == (0, Wish.BEGIN)
+        call.answer(publish(5, Decision.BEGIN, size=size))
+        self._executors.append(entering.result(LIMIT_SECONDS).executor)
+        return self._executors[-1]
+
+    def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
+        """Tell that a generation cannot go on; what the worker asks for then."""
+        self.registrar.tell(Interrupted(generation, reason))
+        return self.registrar.read()
+
+    def read_heard(self) -> Assignment | ResizeOffered:
+        """What it is told next."""
+        return self.heard.get(timeout=LIMIT_SECONDS)
+
+    def close(self) -> None:
+        """End the worker, which leaves nothing open and no thread."""
+        self.may_hear.set()
+        for generation in self.generations.values():
+            generation.gate.set()
+        for executor in self._executors:
+            executor.close()
+        self.recovery.close()
+        assert self.registrar.is_closed
+        assert not any(thread.is_alive() for thread in self.recovery._threads)
+        for generation in self.generations.values():
+            generation.close()
+            generation.link.close()
+
+    def _hear(self, news: Assignment | ResizeOffered) -> None:
+        assert self.may_hear.wait(LIMIT_SECONDS)
+        self.heard.put(news)
+
+
+@pytest.fixture
+def make_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+    """Makes a worker that has not begun."""
+    made: list[Stage] = []
+    with ThreadPoolExecutor() as pool:
+
+        def make(*, late: bool = False) -> Stage:
+            made.append(Stage(pool, late=late))
+            monkeypatch.setattr(formation_module, "form", made[-1].form)
+            return made[-1]
+
+        yield make
+        for stage in made:
+            stage.close()
+
+
+@pytest.fixture
+def stage(make_stage: Callable[..., Stage]) -> Stage:
+    """A worker that has not begun."""
+    return make_stage()
+
+
+def submit(executor: ElasticExecutor, name: str = "x") -> Handle[list[torch.Tensor]]:
+    members = executor.find_members(GLOBAL_SET, name)
+    return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
+
+
+def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    stage.generations[5].lose()
+    call = stage.interrupt()
+    assert (call.after, call.report.wish) == (5, Wish.CONTINUE)
+    assert call.report.trouble in {"", LOST}  # of which it has heard in two ways
+    assert [pending.name for pending in call.report.pending] == ["allreduce.x"]
+    assert not call.report.has_state
+    stage.may_hear.clear()
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    waiting = stage.pool.submit(handle.wait)
+    with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
+        waiting.result(0.1)
+    stage.may_hear.set()
+    assert waiting.result(LIMIT_SECONDS)[0].tolist() == [1.0]
+    assert stage.heard.get_nowait() == ALONE
+    assert (stage.recovery.generation, executor.generation) == (6, 6)
+
+
+def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.begin(size=3)
+    is_over = threading.Event()
+    monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
+    is_over.set()
+    assert stage.read_heard() == ALONE
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_that_another_has_ended_well_is_passed_on_to_the_sequencer(stage: Stage, *, is_early: bool) -> None:
+    departed = Departed(5, Worker(Slot("localhost", 1), 1), 1)
+    if is_early:  # before the program has taken the generation, or after
+        stage.registrar.tell(departed)
+    stage.begin(size=3)
+    if not is_early:
+        stage.registrar.tell(departed)
+    assert stage.generations[5].sequencer.read() == (Frame.DEPARTED, encode_number(1))
+
+
+def test_trouble_is_reported_once_however_often_it_is_noticed(stage: Stage) -> None:
+    stage.begin()
+    stage.recovery.note_trouble(5, "the sequencer has ended")
+    stage.recovery.note_trouble(5, "allreduce 'x' failed")
+    call = stage.registrar.read()
+    assert (call.after, call.report.trouble) == (5, "the sequencer has ended")
+    stage.registrar.tell(Interrupted(5, "the sequencer has ended"))
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    assert stage.read_heard() == ALONE
+    assert stage.registrar.calls.empty()
+
+
+def test_news_of_an_earlier_generation_are_not_heeded(stage: Stage) -> None:
+    stage.begin()
+    stage.registrar.tell(Interrupted(4, "long ago"))
+    stage.recovery.note_trouble(4, "long ago")
+    stage.registrar.tell(make_offer(5))
+    assert stage.read_heard() == make_offer(5)
+    call = stage.interrupt()
+    stage.registrar.tell(make_offer(5, 2))  # to ranks that are not there any more
+    stage.registrar.tell(Interrupted(5, LOST))
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    stage.registrar.tell(make_offer(6, 3))
+    assert {stage.read_heard(), stage.read_heard()} == {ALONE, make_offer(6, 3)}
+    assert stage.registrar.calls.empty()
+
+
+def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(stage: Stage) -> None:
+    stage.begin(size=3)
+    call = stage.interrupt()
+    stage.registrar.tell(Interrupted(6, "rank 2 was lost"))  # by another way, and so too early
+    stage.registrar.tell(make_offer(9))
+    stage.read_heard()  # it has been heard
+    call.answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    again = stage.registrar.read()
+    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    again.answer(publish(7, Decision.RETRY, (0,)))
+    assert stage.read_heard() == ALONE
+
+
+def wait_until_closed(generation: Generation) -> None:
+    """Of a formation that was abandoned, whose thread nobody has any more."""
+    generation.gate.set()
+    for thread in threading.enumerate():
+        if thread.name == "hvd-formation":
+            thread.join(LIMIT_SECONDS)
+    assert generation.is_closed
+
+
+def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_first(stage: Stage) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    stage.generations[5].lose()
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    again = stage.interrupt(6, "rank 2 was lost")
+    assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
+    assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
+    again.answer(publish(7, Decision.RETRY, (0,)))
+    assert handle.wait()[0].tolist() == [1.0]
+    wait_until_closed(stage.generations[6])
+
+
+def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: Stage) -> None:
+    entering = stage.enter(Wish.BEGIN)
+    stage.registrar.read().answer(publish(5, Decision.BEGIN, size=3))
+    again = stage.interrupt()
+    assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
+    again.answer(publish(6, Decision.BEGIN))
+    assert entering.result(LIMIT_SECONDS).executor.generation == 6
+    wait_until_closed(stage.generations[5])
+
+
+@pytest.mark.parametrize(
+    ("decision", "raised", "words"),
+    [
+        (Decision.RESTORE, HorovodInternalError, f"allreduce 'x' was interrupted: {LOST}"),
+        (Decision.RESIZE, HostsUpdatedInterrupt, "the hosts of the job have changed"),
+    ],
+)
+def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generation(
+    stage: Stage, decision: Decision, raised: type[Exception], words: str
+) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    stage.generations[5].lose()
+    stage.interrupt().answer(publish(6, decision))
+    with pytest.raises(raised, match=words):
+        handle.wait()
+    entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+    assert entry.executor is not executor
+    assert (entry.executor.generation, entry.verdict.decision) == (6, decision)
+    assert stage.registrar.calls.empty()
+
+
+def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
+    executor = stage.begin()
+    with stage.recovery.declare():
+        entering = stage.enter(Wish.RESTORE, "allreduce 'x': shapes differ")
+        call = stage.registrar.read()
+    assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
+    assert call.report.has_state
+    call.answer(publish(6, Decision.RESTORE))
+    assert entering.result(LIMIT_SECONDS).executor is not executor
+    with pytest.raises(HorovodInternalError, match="not been initialized"):
+        submit(executor)
+
+
+def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: Stage) -> None:
+    """Else the others, who have done it with this rank, would seem to be wrong."""
+    executor, generation = stage.begin(size=3), stage.generations[5]
+    handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
+    generation.sequencer.read_names(1)
+    generation.release(0, index=7)
+    handle.wait()
+    stage.recovery.note_commit()
+    entering = stage.enter(Wish.RESTORE, "it broke")
+    call = stage.registrar.read()
+    call.answer(publish(6, Decision.RESTORE))
+    entering.result(LIMIT_SECONDS).executor.close()
+    completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
+    assert call.report == Report(Wish.RESTORE, "it broke", completed=completed, seen=7, commits=1)
+    assert generation.is_closed
+
+
+def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation(stage: Stage) -> None:
+    """It has an error of its own just when a rank is lost, and the verdict does not know of it yet."""
+    stage.begin()
+    call = stage.interrupt()
+    entering = stage.enter(Wish.RESIZE)
+    call.answer(publish(6, Decision.RETRY, (0,)))
+    again = stage.registrar.read()
+    assert (again.after, again.report.wish) == (6, Wish.RESIZE)
+    again.answer(publish(7, Decision.RESIZE))
+    assert entering.result(LIMIT_SECONDS).executor.generation == 7
+
+
+def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
+    executor = stage.begin()
+    call = stage.interrupt()
+    handle = submit(executor)
+    call.answer(RendezvousError("this worker was replaced by incarnation 2"))
+    with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
+        handle.wait()
+    with pytest.raises(RendezvousError, match="was replaced"):
+        stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, is_own: bool
+) -> None:
+    """As a communicator of NCCL whose abort does not return: the program may wait for its GPU for ever."""
+    codes = SimpleQueue[int]()
+    stage.begin(size=3)
+    stage.generations[5].played.is_stuck = True
+    monkeypatch.setattr(os, "_exit", codes.put)
+    if is_own:
+        entering = stage.enter(Wish.RESTORE, "it broke")
+    else:
+        stage.registrar.tell(Interrupted(5, LOST))
+    assert codes.get(timeout=LIMIT_SECONDS) == 1
+    assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
+    if is_own:  # the test goes on where the process would not
+        stage.registrar.read().answer(publish(6, Decision.RESTORE))
+        entering.result(LIMIT_SECONDS).executor.close()
+    else:
+        assert stage.registrar.calls.empty()
+
+
+def test_closing_leaves_nothing_open_and_waits_for_what_was_given_up_too(stage: Stage) -> None:
+    """A thread that comes back from gloo when Python has gone would end the process with SIGABRT."""
+    executor = stage.begin(size=3)
+    stage.generations[5].lose()
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0, 2), size=2))
+    stage.interrupt(6).answer(publish(7, Decision.RETRY, (0, 1), size=2))
+    executor.close()
+    closing = stage.pool.submit(stage.recovery.close)
+    for number in (7, 6):
+        with pytest.raises(TimeoutError):
+            closing.result(0.3)
+        stage.generations[number].gate.set()
+    closing.result(LIMIT_SECONDS)
+    assert all(generation.is_closed for generation in stage.generations.values())
+
+
+def test_a_state_is_declared_once_and_ends_with_its_function(stage: Stage) -> None:
+    stage.begin()
+    with stage.recovery.declare(), stage.recovery.declare():
+        assert stage.interrupt().report.has_state
+    assert stage.registrar.declared == [False]
+
+
+def test_a_newcomer_is_blank_until_it_has_the_state(make_stage: Callable[..., Stage]) -> None:
+    stage = make_stage(late=True)
+    entering = stage.enter(Wish.BEGIN)
+    call = stage.registrar.read()
+    assert call.report.is_blank
+    call.answer(publish(5, Decision.RESIZE))
+    entering.result(LIMIT_SECONDS)
+    with stage.recovery.declare():
+        stage.recovery.note_synced()
+        assert not stage.interrupt().report.is_blank
+    assert stage.registrar.declared == [True, False]
+
+
+def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.begin()
+    stage.registrar.tell(RendezvousError("the agent has ended"))
+    stage.recovery._threads[1].join(LIMIT_SECONDS)
+    assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
+
+
+def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = stage.begin()
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(ElasticExecutor, "adopt", lambda *_: 1 / 0)
+    stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
+    with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
+        submit(executor).wait()

@@ -1,0 +1,156 @@
+"""A worker as a process: how it looks, what it leaves to its children, and with whom it ends."""
+
+import json
+import multiprocessing.process
+import multiprocessing.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from multiprocessing.connection import Listener
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from worker_runtime.errors import InitializationError
+from worker_runtime.startup import process_image
+from worker_runtime.startup.member_mark import check_mark, remove_mark, set_mark
+from worker_runtime.startup.multiprocessing_folder import place_below
+from worker_runtime.startup.tether import make_arguments
+
+
+def test_a_kernel_that_refuses_to_show_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown where it does not is in the tests of programs."""
+    monkeypatch.setattr(process_image, "_PR_SET_MM", 0)
+    assert not process_image.show(["python"], {})
+
+
+def test_a_member_may_join_again_and_another_identity_is_its_own() -> None:
+    environment: dict[str, str] = {}
+    check_mark(environment, "job 1, slot 2")
+    set_mark(environment, "job 1, slot 2", 3)
+    check_mark(environment, "job 1, slot 2")
+    remove_mark(environment)
+    assert environment == {}
+
+
+def test_a_child_is_refused_until_its_parent_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment: dict[str, str] = {}
+    set_mark(environment, "job 1, slot 2", 3)
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(InitializationError, match=rf"process {parent}, which has started this one, is rank 3 of the"):
+        check_mark(environment, "job 1, slot 2")
+    check_mark(environment, "job 2, slot 2")  # a job inside the job
+    remove_mark(environment)
+    assert environment
+    monkeypatch.undo()
+    remove_mark(environment)
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    check_mark(environment, "job 1, slot 2")
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a test this process is one that has not been told yet where to keep its sockets."""
+    monkeypatch.setattr(multiprocessing.process.current_process(), "_config", {})
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """With a path short enough for a socket below it."""
+    with TemporaryDirectory(prefix="hvt-") as name:
+        yield Path(name)
+
+
+def find_place() -> str | None:
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]  # private, and the only place
+    return config.get("tempdir")  # type: ignore[no-any-return]  # a str or None
+
+
+def test_its_sockets_are_in_a_folder_that_is_this_user_s_alone(folder: Path) -> None:
+    place_below(folder)
+    place_below(folder)
+    place = folder / f"mp-{os.getpid()}"
+    assert multiprocessing.util.get_temp_dir() == str(place)
+    assert place.stat().st_mode & 0o777 == 0o700
+    with Listener(family="AF_UNIX") as listener:
+        assert Path(str(listener.address)).parent == place
+
+
+def test_what_the_program_has_chosen_stays(folder: Path) -> None:
+    multiprocessing.process.current_process()._config["tempdir"] = "mine"  # type: ignore[attr-defined]  # the same
+    place_below(folder)
+    assert find_place() == "mine"
+    assert not list(folder.iterdir())
+
+
+def test_the_longest_path_that_a_socket_may_have_is_used_and_no_longer_one(folder: Path) -> None:
+    rest = 107 - len(f"{folder}//mp-{os.getpid()}/listener-12345678")
+    (longer := folder / ("x" * (rest + 1))).mkdir()
+    place_below(longer)
+    assert find_place() is None
+    (longest := folder / ("x" * rest)).mkdir()
+    place_below(longest)
+    with Listener(family="AF_UNIX") as listener:
+        assert len(str(listener.address)) == 107
+
+
+def test_without_a_folder_or_in_one_that_is_gone_it_has_its_own_place(folder: Path) -> None:
+    place_below(None)
+    place_below(folder / "gone")
+    assert find_place() is None
+    assert not list(folder.iterdir())
+
+
+COUNTS = """
+import json, sys
+from worker_runtime.startup import thread_counts
+{imports}
+{then}
+counts = [torch.get_num_threads() if "torch" in sys.modules else None]
+from threadpoolctl import threadpool_info
+print(json.dumps(counts + sorted([pool["internal_api"], pool["num_threads"]] for pool in threadpool_info())))
+"""
+
+
+def count(imports: str, environment: dict[str, str], then: str = "") -> list[object]:
+    """The threads of torch (None: not imported), OpenMP and BLAS in a process of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    script = COUNTS.format(imports=imports, then=then)
+    found: list[object] = json.loads(subprocess.check_output([sys.executable, "-c", script], env=kept | environment))
+    return found
+
+
+@pytest.mark.parametrize("wanted", [2, *(pytest.param(each, marks=pytest.mark.nightly) for each in (None, 64))])
+def test_as_many_are_used_as_if_it_had_been_said_before_the_imports(wanted: int | None) -> None:
+    imports = "import numpy, scipy.linalg, torch"
+    before = count(imports, {} if wanted is None else {"OMP_NUM_THREADS": str(wanted)})
+    assert count(imports, {"OMP_NUM_THREADS": "1"}, f"thread_counts.set_all({wanted})") == before
+    assert len(before) == 4
+
+
+def test_one_thread_is_left_as_it_is() -> None:
+    assert count("import numpy", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(1)") == [None, ["openblas", 1]]
+
+
+def test_what_was_not_imported_is_left_alone() -> None:
+    assert count("", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(3)") == [None]
+
+
+def test_a_tethered_process_runs_its_module_and_none_that_hides_python_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "says.py").write_text("import sys\nprint(__name__, sys.argv)\n")
+    (tmp_path / "json.py").write_text("raise ImportError('it hides the one of Python')")
+    monkeypatch.syspath_prepend(tmp_path)
+    command = [sys.executable, "-P", "-c", *make_arguments("says", "one", "two")]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", check=True)
+    assert finished.stdout == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
+
+
+def test_a_tethered_process_whose_owner_has_gone_before_it_looks_ends() -> None:
+    boot, path, _, *rest = make_arguments("code")
+    with subprocess.Popen([sys.executable, "-P", "-c", boot, path, "0", *rest], stdin=subprocess.PIPE) as tethered:
+        assert tethered.wait(60) == 0

@@ -1,0 +1,1 @@
+"""Horovod's functions that are the same for all frameworks."""

@@ -1,0 +1,1 @@
+"""The conversation with the sequencer, which fixes the order of the collectives."""

@@ -1,0 +1,376 @@
+"""Drives the conversation of one rank with the sequencer: sends what was gathered, hears the answers, has them run.
+
+One thread at a time drives. A caller who blocks drives himself, which is fastest: nothing is handed from thread to
+thread. What was submitted and is not waited for yet is driven by a thread in the background (`background.py`).
+
+Long because each way in which threads share the one connection is to be read beside the others.
+"""
+
+import contextlib
+import logging
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from worker_runtime.coordination import bundles
+from worker_runtime.coordination.accord import Accord
+from worker_runtime.coordination.background import Background
+from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
+from worker_runtime.coordination.wire import (
+    Frame,
+    decode_index,
+    decode_neutral,
+    decode_numbered,
+    decode_releases,
+    encode_number,
+)
+from worker_runtime.engine.handles import Handle
+
+_WAIT_MILLISECONDS = 1000
+_TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
+_END_SECONDS = 5.0  # for who drives to notice that the conversation is over
+
+_LOG = logging.getLogger("hvd")
+
+
+class Performer(Protocol):
+    """Who carries out what the sequencer answers."""
+
+    def count_members(self, process_set: int) -> int:
+        """How many members a set has."""
+
+    def list_members(self, process_set: int) -> tuple[int, ...]:
+        """Its ranks."""
+
+    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
+        """Run a released operation; never raises."""
+
+    def perform_neutral(self, terms: Release) -> None:
+        """Take part in an operation for which this rank, having joined, did not ask; never raises."""
+
+    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
+        """Finish operations that were released together; False where each has to be run by itself; never raises."""
+
+    def refuse(self, handle: Handle[object], reason: str) -> None:
+        """The operation will not run."""
+
+    def note_stopping(self, index: int) -> None:
+        """A stop notice has come for the job, before the release of this index."""
+
+    def give_up(self, reason: str) -> None:
+        """Nothing will be answered any more."""
+
+
+class Driver:
+    """The conversation of one generation. `ask` may be called from any thread.
+
+    Args:
+        link: to the sequencer.
+        performer: of what it answers.
+        accord: the executor's.
+        patience: of a thread that waits, until it says that it can do nothing else.
+
+    askers: the program's threads that have ever asked.
+    """
+
+    def __init__(
+        self, link: Link, performer: Performer, accord: Accord | None = None, patience: Patience = USUAL
+    ) -> None:
+        self._link = link
+        self._performer = performer
+        self._accord = accord or Accord()
+        self._patience = patience
+        self._pending: dict[int, Handle[object]] = {}
+        # A signal's handler may leave while its thread sends or drives.
+        self._sending = threading.RLock()  # what goes out, and the numbers of questions
+        self._driving = threading.RLock()
+        self.askers: set[int] = set()
+        # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
+        self._waiters: set[SimpleQueue[None]] = set()
+        self._background: Background | None = None
+        self._is_closed = False
+        self._has_left = False
+
+    def ask(self, handle: Handle[object], *, at_once: bool, is_awaited: bool) -> None:
+        """Ask for an operation.
+
+        Args:
+            handle: of the operation.
+            at_once: send the question now, and not with those that follow.
+            is_awaited: somebody will call `await_answer` right away.
+        """
+        link = self._link
+        with self._sending:
+            self._pending[link.ask(handle.operation)] = handle
+            if handle.thread is not None:
+                self.askers.add(handle.thread)
+        if at_once or link.is_full:
+            self._flush()
+        if not is_awaited and (self._background is None or not self._background.is_rung):
+            self._ring()
+
+    @property
+    def pending(self) -> list[Handle[object]]:
+        """What was asked and is not answered."""
+        return list(self._pending.values())
+
+    def await_answer(self, handle: Handle[object]) -> None:
+        """Wait until an operation is released or refused, driving meanwhile."""
+        began, wait = time.monotonic(), None
+        try:
+            while not handle.is_answered and not self._is_closed:
+                seconds = PATIENCE_SECONDS if wait is None else wait.listens_seconds
+                if self._driving.acquire(blocking=False):
+                    self._drive_turn(seconds)
+                else:
+                    self._flush()  # who drives may be listening already, and would send this question only afterwards
+                    self._await_turn(handle, seconds)
+                if not handle.is_answered:
+                    wait = wait or Wait(self, self._accord, handle, began, self._patience)
+                    wait.go_on()
+        except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
+            self._ring()
+            raise
+        finally:
+            if wait is not None:
+                wait.end()
+
+    def speak_of(self, handle: Handle[object], kind: Frame, *, is_blocked: bool = False, reason: str = "") -> bool:
+        """Tell of a question that it is waited for, or no longer, or withdrawn; False where it is answered."""
+        with self._sending:
+            number = next((number for number, pending in self._pending.items() if pending is handle), None)
+            if number is None:
+                return False
+            self._link.tell(kind, encode_wait(kind, number, is_blocked=is_blocked, reason=reason))
+        self._flush()
+        return True
+
+    def tell(self, mention: Mention) -> None:
+        """An operation will not be asked for by this rank's next use of its name, which has failed."""
+        try:
+            body = mention.encode()
+        except ValueError:
+            return  # nobody else can ask for it either
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.tell(Frame.GIVE_UP, body)
+        self._flush()
+
+    def tell_departed(self, rank: int) -> None:
+        """A member's process has ended well: what needs it will not run. For any thread."""
+        with self._sending:
+            if self._is_closed:
+                return
+            self._link.tell(Frame.DEPARTED, encode_number(rank))
+        self._flush()
+
+    def progress(self) -> None:
+        """Run what has been released, if there is something, without waiting."""
+        if self._pending:
+            self.listen()
+
+    def listen(self) -> None:
+        """Carry out what has come, without waiting: also that a rank was lost, when nothing is pending."""
+        if not self._is_closed and self._driving.acquire(blocking=False):
+            self._drive_turn(None)
+
+    def await_end(self, limit_seconds: float) -> None:
+        """Wait for the news that nothing will be answered any more; it need not come."""
+        deadline = time.monotonic() + limit_seconds
+        while not self._is_closed and (left := deadline - time.monotonic()) > 0:
+            if self._driving.acquire(timeout=left):
+                try:
+                    if not self._is_closed:  # another thread has heard it, and nothing follows
+                        self._hear(left)
+                finally:
+                    self._driving.release()
+                    self._wake_waiters()
+
+    def halt(self, reason: str, limit_seconds: float) -> None:
+        """Have nothing more released to anybody, and carry out what was released before.
+
+        Args:
+            reason: the others are told.
+            limit_seconds: how long to wait for the end of it.
+        """
+        with self._sending, contextlib.suppress(OSError):  # who has ended it already needs not be told
+            if not self._is_closed:
+                self._link.tell(Frame.HALT, reason.encode())
+                self._link.flush()
+        self.await_end(limit_seconds)
+
+    def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
+        """Say goodbye and end the connection and the thread; what is pending stays unanswered.
+
+        Args:
+            find_farewell: tells, at the last moment, what the others are told.
+            kind: END or EXIT where the process ends, and the others shall hear of it only then: who has failed ends
+                before them.
+        """
+        with self._sending:
+            self._is_closed = True
+        if self._background is not None:
+            self._background.close()
+        self.quit(find_farewell, kind)
+        if kind is Frame.LEAVE:
+            self._link.shut_down()  # wakes who still hears
+        else:
+            self._link.leave_to_process()
+        # Who drives may be connecting a group whose other members do not come: the descriptor is freed with the link.
+        if self._driving.acquire(timeout=_END_SECONDS):
+            self._link.close()
+            self._driving.release()
+        self._pending.clear()
+
+    def quit(self, find_farewell: Callable[[], Farewell], kind: Frame = Frame.LEAVE) -> None:
+        """Say goodbye, unless that was done, and nothing any more; see `leave`, which has to follow."""
+        with self._sending, contextlib.suppress(OSError):  # it may have gone before
+            self._is_closed = True
+            if not self._has_left:
+                self._has_left = True
+                self._link.tell(kind, find_farewell().encode())
+                self._link.flush()
+
+    def abandon(self) -> None:
+        """In a forked child: the connection is the parent's, and so is the thread."""
+        self._is_closed = True
+        self._link.close()
+        if self._background is not None:
+            self._background.abandon()
+        self._pending.clear()
+
+    def drive_in_background(self, poller: select.poll) -> None:
+        """Drive for those who do not wait, until nothing is pending. For the thread in the background.
+
+        Args:
+            poller: of the bell; it wakes up as well when more was asked.
+        """
+        descriptor = self._link.fileno()
+        poller.register(descriptor, select.POLLIN)
+        try:
+            while self._pending and not self._is_closed:
+                self._flush()  # also while somebody listens who waits, and would send this only afterwards
+                if not self._driving.acquire(timeout=_TRY_SECONDS):
+                    continue
+                try:
+                    heard = set() if self._is_closed else {number for number, _ in poller.poll(_WAIT_MILLISECONDS)}
+                    if descriptor in heard or self._link.has_received:
+                        self._hear(wait_seconds=None)
+                finally:
+                    self._driving.release()
+                self._wake_waiters()
+                if heard - {descriptor}:
+                    return
+        finally:
+            poller.unregister(descriptor)
+
+    @property
+    def asked(self) -> int:
+        """How many questions were asked until now."""
+        return self._link.asked
+
+    def _drive_turn(self, wait_seconds: float | None) -> None:
+        """Send, and hear once; the caller holds `_driving`, which is released."""
+        try:
+            self._flush()
+            self._hear(wait_seconds)
+        finally:
+            self._driving.release()
+            self._wake_waiters()
+
+    def _await_turn(self, handle: Handle[object], wait_seconds: float) -> None:
+        """Wait while another thread drives: until the answer has come, or that one has stopped."""
+        woken: SimpleQueue[None] = SimpleQueue()
+        self._waiters.add(woken)  # before it is tried again: who stops driving now sees it
+        try:
+            if self._driving.acquire(blocking=False):
+                self._driving.release()
+            elif not handle.is_answered:
+                with contextlib.suppress(Empty):
+                    woken.get(timeout=wait_seconds)
+        finally:
+            self._waiters.discard(woken)
+
+    def _wake_waiters(self) -> None:
+        if self._waiters:
+            for waiter in tuple(self._waiters):
+                waiter.put(None)
+
+    def _ring(self) -> None:
+        """Have what is pending driven though nobody waits for it."""
+        with self._sending:  # one thread, and none once somebody leaves
+            if not self._is_closed:
+                if self._background is None:
+                    self._background = Background(self)
+                self._background.ring()
+
+    def _flush(self) -> None:
+        with self._sending:
+            try:
+                self._link.flush()
+            except OSError as error:
+                self._end_broken(error)
+            except RuntimeError as error:
+                self._end(f"what was asked could not be sent ({error})")
+
+    def _hear(self, wait_seconds: float | None) -> None:
+        """Carry out the answers that have come, or come within the time."""
+        try:
+            frames = self._link.receive(wait_seconds)  # what a signal's handler raises here changes nothing
+            try:
+                for kind, body in frames:
+                    self._obey(kind, body)
+            except BaseException as error:
+                self._end(f"it was interrupted ({type(error).__name__}) while it carried out what was released")
+                self._link.shut_down()  # tells the others
+                raise
+        except EOFError:
+            self._end("the sequencer has ended")
+        except OSError as error:
+            self._end_broken(error)
+
+    def _obey(self, kind: int, body: memoryview) -> None:
+        performer = self._performer
+        match kind:
+            case Frame.RELEASES:
+                for released in decode_releases(body, self._count_members):
+                    handles = [self._pending.pop(number) for number in released.numbers]
+                    bundles.answer(released, handles, performer.list_members, performer.perform, performer.conclude)
+            case Frame.NEUTRAL:
+                performer.perform_neutral(decode_neutral(body))
+            case Frame.REFUSAL:
+                number, reason = decode_numbered(body)
+                performer.refuse(self._pending.pop(number), reason)
+            case Frame.FAILURE:
+                self._end(str(body, "utf-8"))
+            case Frame.STALL:
+                _LOG.warning(str(body, "utf-8"))
+            case Frame.WANTED:
+                self._accord.want(Mention.decode(body))
+            case Frame.RESTART:
+                self._accord.restart()
+            case Frame.STOPPING:
+                performer.note_stopping(decode_index(body))
+            case _:
+                self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
+
+    def _count_members(self, number: int) -> int:
+        return self._performer.count_members(self._pending[number].operation.question.process_set)
+
+    def _end_broken(self, error: OSError) -> None:
+        how = error.strerror or error
+        self._end(f"rank {self._link.rank} was cut off: its connection to the sequencer broke: {how}")
+
+    def _end(self, reason: str) -> None:
+        """Nothing will be answered any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._performer.give_up(reason)

@@ -1,0 +1,233 @@
+"""The connection of one rank to the sequencer: questions out, answers in.
+
+Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
+decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
+one go: see `outbox.py`.
+"""
+
+import contextlib
+import hmac
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Self
+
+from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.outbox import Outbox
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.errors import SequencerError
+from worker_runtime.rendezvous import Endpoint
+
+_CHUNK_BYTES = 256 * 1024
+_RETRY_SECONDS = 0.02  # between two tries to connect, where the network or its kernel is at a loss
+PATIENCE_SECONDS = 5.0  # to be turned away unheard, and to come again
+_TIMEVAL = struct.Struct("@ll")
+
+
+class Link:
+    """A connection that both sides have proved; made by `connect`.
+
+    Args:
+        connection: to the sequencer.
+        rank: of this worker.
+
+    rank: this one.
+    """
+
+    def __init__(self, connection: socket.socket, rank: int = 0) -> None:
+        self.rank = rank
+        self._socket = connection
+        self._outbox = Outbox(rank)
+        self._received: list[bytes] = []  # one piece at most, which has not been looked at
+        self._partial = bytearray()  # what has come of a frame that is not complete
+        self._needed = wire.HEADER.size  # how much that must at least become
+        self._limit_seconds = 0.0  # of a blocking receive
+
+    @classmethod
+    def connect(cls, endpoint: Endpoint, key: bytes, generation: int, rank: int, limit: timedelta) -> Self:
+        """Connect and prove to each other that both know the generation's key.
+
+        Raises:
+            SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
+        """
+        deadline = time.monotonic() + limit.total_seconds()
+        patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
+        failure: SequencerError | None = None
+        while failure is None:
+            connection: socket.socket | None = None
+            try:
+                connection = _dial(endpoint, deadline)
+                _prove(connection, key, generation, rank, deadline)
+            except OSError as error:
+                if connection is not None:
+                    connection.close()
+                # Under a flood of strangers the oldest are turned away unheard: that may have hit this rank.
+                if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
+                    failure = SequencerError(endpoint, str(error) or type(error).__name__)
+                else:
+                    time.sleep(_RETRY_SECONDS)
+            else:
+                return cls(connection, rank)
+        raise failure  # without the context, whose frames would hold the caller's group
+
+    def hand_over(self, environment: Mapping[str, str]) -> None:
+        """As rank 0: tell the sequencer what the program has set for it, before anybody waits."""
+        self.tell(Frame.SETTINGS, wire.encode_settings(environment))
+        with contextlib.suppress(OSError):  # whoever uses the connection finds that it is broken
+            self.flush()
+
+    def limit_silence(self, seconds: float) -> None:
+        """Count the connection as broken when the sequencer's host has acknowledged nothing for so long."""
+        if self._socket.family == socket.AF_UNIX:
+            return  # within one kernel, as between a test and itself
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(seconds / 2)))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    @property
+    def asked(self) -> int:
+        """How many questions were asked until now."""
+        return self._outbox.asked
+
+    def ask(self, operation: Operation[object]) -> int:
+        """Gather an operation, whose values are read by `flush`; its number is what answers call it by.
+
+        Raises:
+            UnsendableError: no question can be made of it; it was not gathered.
+        """
+        return self._outbox.ask(operation)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was gathered that the sequencer may begin with it."""
+        return self._outbox.is_full
+
+    def tell(self, kind: Frame, body: bytes = b"") -> None:
+        """Gather another frame; it goes after the questions that were gathered before."""
+        self._outbox.tell(kind, body)
+
+    def flush(self) -> None:
+        """Send what was gathered; blocks until the network has taken it.
+
+        Raises:
+            OSError: the connection is broken.
+        """
+        data = self._outbox.empty()
+        if data:
+            self._socket.sendall(data)
+
+    def receive(self, wait_seconds: float | None) -> Iterator[tuple[int, memoryview]]:
+        """The frames that have come, or come within the time: type and body; none at all when none came.
+
+        Args:
+            wait_seconds: for the first byte; None takes only what is there.
+
+        Raises:
+            EOFError: the sequencer has ended the connection.
+            OSError: the connection is broken.
+        """
+        if wait_seconds is not None:
+            self._limit_waiting(wait_seconds)
+        flags = socket.MSG_DONTWAIT if wait_seconds is None else 0
+        try:
+            if not self._received:  # in one step, so that no exception of a signal's handler loses what has come
+                self._received.extend(map(self._socket.recv, (_CHUNK_BYTES,), (flags,)))
+        except BlockingIOError:
+            return iter(())
+        if not self._received[0]:
+            raise EOFError
+        return self._split()
+
+    @property
+    def has_received(self) -> bool:
+        """Something has come that nobody has looked at yet, since an interrupt came between."""
+        return bool(self._received)
+
+    def fileno(self) -> int:
+        """The descriptor to poll."""
+        return self._socket.fileno()
+
+    def shut_down(self) -> None:
+        """End the connection in both directions once all that was sent has gone out; wakes a blocking `receive`."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def leave_to_process(self) -> None:
+        """Have the connection end with this process, and not before."""
+        os.dup(self._socket.fileno())
+
+    def close(self) -> None:
+        """Free the descriptor."""
+        self._socket.close()
+
+    def _limit_waiting(self, seconds: float) -> None:
+        if seconds != self._limit_seconds:
+            microseconds = max(1, int(seconds * 1e6))
+            self._socket.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000))
+            )
+            self._limit_seconds = seconds
+
+    def _split(self) -> Iterator[tuple[int, memoryview]]:
+        data = self._received.pop()
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed:
+                return
+            data, self._partial = bytes(self._partial), bytearray()
+        view = memoryview(data)
+        offset, end = 0, len(data)
+        while end - offset >= wire.HEADER.size:
+            length, kind = wire.HEADER.unpack_from(data, offset)
+            start = offset + wire.HEADER.size
+            if end - start < length:
+                self._needed = wire.HEADER.size + length
+                break
+            offset = start + length
+            yield kind, view[start:offset]
+        else:
+            self._needed = wire.HEADER.size
+        self._partial += data[offset:]
+
+
+def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection((endpoint.address, endpoint.port), max(0.1, deadline - time.monotonic()))
+        except ConnectionRefusedError:
+            raise  # it has listened, so it is gone, and does not come back: another generation has another one
+        except OSError:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+class _EndedError(OSError):
+    """The sequencer has ended the connection before the proof."""
+
+
+def _prove(connection: socket.socket, key: bytes, generation: int, rank: int, deadline: float) -> None:
+    """Show that this rank knows the key, and see that the other side does."""
+    connection.settimeout(max(0.1, deadline - time.monotonic()))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    challenge = _receive_exactly(connection, wire.NONCE_BYTES)
+    greeting, expected = wire.make_greeting(key, generation, rank, challenge, os.urandom(wire.NONCE_BYTES))
+    connection.sendall(greeting)
+    if not hmac.compare_digest(_receive_exactly(connection, wire.PROOF_BYTES), expected):
+        raise OSError("it does not know the key of this generation")
+    connection.settimeout(None)
+
+
+def _receive_exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        chunk = connection.recv(count - len(data))
+        if not chunk:
+            raise _EndedError("it ended the connection")
+        data += chunk
+    return data

@@ -1,0 +1,77 @@
+"""`python -m worker_runtime.coordination.sequencer ADDRESS`: fixes the order of the collectives of its generations.
+
+It binds ADDRESS on a free port, writes `{"port": N}` and a line feed on standard output, and reads orders from standard
+input, one a line: an activation, `{"generation": 3, "size": 4, "key": "<64 hexadecimal digits>"}`, or `stop`: a stop
+notice has come for the job. It ends with code 0 at the end of standard input, since its owner has gone then; with 1
+when it cannot serve, and says why on standard error.
+"""
+
+import gc
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+from contextlib import suppress
+
+from worker_runtime.coordination.sequencer.activation import OrderError
+from worker_runtime.coordination.sequencer.orders import Orders
+from worker_runtime.coordination.sequencer.server import Server
+
+_BACKLOG = 1024
+_STANDARD_INPUT = 0
+_GARBAGE = 50_000  # objects that are made before the garbage collector looks: hardly anything here makes cycles
+
+
+def main() -> int:
+    """Serve until the owner has gone; the process's exit code."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGINT, signal.SIGUSR2):  # a terminal's Ctrl-C, and stop notices, are for the owner
+        signal.signal(number, signal.SIG_IGN)
+    if len(sys.argv) != 2:  # noqa: PLR2004 - the program's name, and one argument
+        _complain("one argument was expected: the address to listen on")
+        return 2
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # nothing here multiplies matrices
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # the hard limit is above what the kernel allows by now (fs.nr_open)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # strangers cost files too
+    gc.freeze()
+    gc.set_threshold(_GARBAGE)
+    try:
+        with listen(sys.argv[1]) as listener:
+            print(json.dumps({"port": listener.getsockname()[1]}), flush=True)  # noqa: T201 - what the owner waits for
+            Server(listener, Orders(_STANDARD_INPUT)).run()
+    except (OSError, OrderError) as error:
+        _complain(f"cannot serve on {sys.argv[1]}: {error}")
+        return 1
+    return 0
+
+
+def listen(address: str) -> socket.socket:
+    """Listen on a free port of an address: IPv4, IPv6 or a name, of which the first one that is this host's is taken.
+
+    Raises:
+        OSError: it is not an address of this host.
+    """
+    error: OSError | None = None
+    for family, kind, protocol, _, name in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(name)
+            listener.listen(_BACKLOG)
+        except OSError as refused:
+            listener.close()
+            error = refused
+        else:
+            return listener
+    raise error or OSError(f"{address} is no address")
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"sequencer: {text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

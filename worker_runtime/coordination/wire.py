@@ -1,0 +1,339 @@
+"""What a worker and the sequencer say to each other, in bytes; and how each proves that it knows the generation's key.
+
+A connection begins with the proof: the sequencer sends NONCE_BYTES random bytes; the worker answers with a greeting
+(`make_greeting`), the sequencer with its own proof. Nothing else is read before. Then both send frames: a length and a
+type, and so many bytes. Questions are frequent and small, so a signature is sent once and called by a number after.
+
+A frame of ASK holds any number of questions, one after the other; each connection counts its questions from 0, and a
+frame of RELEASES calls them by that number, those of a burst at once by the first one's. Integers are little-endian.
+
+Long because what is encoded and how it is decoded are to be read side by side.
+"""
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+KEY_BYTES = 32
+STALL_VARIABLES = (
+    "HOROVOD_STALL_CHECK_DISABLE",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+)
+MAX_FRAME_BYTES = 64 * 1024 * 1024
+MAX_SIGNATURES = 4096  # of one rank, as their numbers are used again; many more than are asked for at one go
+
+HEADER = struct.Struct("<IB")  # how many bytes follow the header, and the frame's type
+_GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
+GREETING_BYTES = _GREETING.size
+_NUMBERS = struct.Struct("<QI")
+_QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, extents, bytes of the payload, factors
+_RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, extents of each, value
+_TERMS = struct.Struct("<IQHHq")  # the same but for the question
+_NUMBER = struct.Struct("<I")
+encode_number = _NUMBER.pack  # the number of a question
+_BLOCKED = struct.Struct("<IB")
+_INDEX = struct.Struct("<Q")
+encode_index = _INDEX.pack  # of a release
+
+
+class Frame(IntEnum):
+    """The types of frames; the first ones go to the sequencer, the others come from it."""
+
+    SIGNATURE = 1  # a number, and the signature it calls
+    ASK = 2  # questions
+    BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
+    LEAVE = 4  # goodbye: a farewell
+    END = 5  # the same, from the end of this connection on, which is that of the process
+    EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
+    DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
+    HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
+    GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
+    WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
+    SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
+    IDLE = 8  # the number of a question for which the rank's only thread has waited for a while
+
+    RELEASES = 16  # of questions of this rank, in the order of their indices
+    NEUTRAL = 17  # one release to a rank that has joined, which did not ask
+    REFUSAL = 18  # the number of a question, and why
+    FAILURE = 19  # why nothing will be released any more
+    STALL = 20  # a warning for people
+    WANTED = 21  # a mention of an operation in which this rank is missed while all wait, and the signature's note
+    RESTART = 22  # all are refused what they wait for: what each rank has counted by itself begins anew
+    STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
+
+
+class ProtocolError(ValueError):
+    """What came does not follow the protocol; says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What a worker says first: who it wants to be, and what proves that it may."""
+
+    generation: int
+    rank: int
+    nonce: bytes
+    proof: bytes
+
+    def is_proven(self, key: bytes, challenge: bytes) -> bool:
+        """Whether it knows the key; the comparison takes as long wherever it fails."""
+        return hmac.compare_digest(self.proof, _prove(key, b"worker", self, challenge))
+
+    def answer(self, key: bytes, challenge: bytes) -> bytes:
+        """The sequencer's own proof."""
+        return _prove(key, b"sequencer", self, challenge)
+
+
+def make_greeting(key: bytes, generation: int, rank: int, challenge: bytes, nonce: bytes) -> tuple[bytes, bytes]:
+    """The greeting's bytes, and the proof that the sequencer is to answer."""
+    greeting = Greeting(generation, rank, nonce, b"")
+    proof = _prove(key, b"worker", greeting, challenge)
+    return _GREETING.pack(generation, rank, nonce, proof), greeting.answer(key, challenge)
+
+
+def read_greeting(data: bytes) -> Greeting:
+    """A greeting of GREETING_BYTES bytes."""
+    return Greeting(*_GREETING.unpack(data))
+
+
+def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
+    """A whole frame."""
+    return HEADER.pack(len(body), kind) + body
+
+
+def decode_index(body: memoryview) -> int:
+    """The index of a release."""
+    return int(_INDEX.unpack(body)[0])
+
+
+def encode_settings(environment: Mapping[str, str]) -> bytes:
+    """The body of a SETTINGS: those variables that are for the sequencer."""
+    return json.dumps({name: environment[name] for name in STALL_VARIABLES if name in environment}).encode()
+
+
+def decode_settings(body: memoryview) -> dict[str, str]:
+    """Variables and their values."""
+    try:
+        return {name: str(value) for name, value in json.loads(bytes(body)).items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise ProtocolError(f"variables were expected: {error}") from None
+
+
+def encode_signature(number: int, signature: Signature) -> bytes:
+    """The body of a SIGNATURE."""
+    return _NUMBER.pack(number) + json.dumps(asdict(signature), separators=(",", ":")).encode()
+
+
+def decode_signature(body: memoryview) -> tuple[int, Signature]:
+    """A number and the signature it calls."""
+    try:
+        return _NUMBER.unpack_from(body)[0], _make_signature(json.loads(bytes(body[_NUMBER.size :])))
+    except (struct.error, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"a signature was expected: {error}") from None
+
+
+def encode_question(
+    signature: int,
+    process_set: int,
+    name: bytes,
+    extents: Sequence[int] = (),
+    payload_bytes: int = 0,
+    *,
+    factors: tuple[float, float] = (1.0, 1.0),
+) -> bytes:
+    """One question, to be followed by its payload."""
+    head = _QUESTION.pack(signature, process_set, len(name), len(extents), payload_bytes, *factors)
+    return head + name + struct.pack(f"<{len(extents)}q", *extents) if extents else head + name
+
+
+# One question as it arrives: its head, extents and payload. A bare tuple, since there may be a thousand in one message;
+# and the head is still in bytes, since most have come before: `decode_head` is for those that have not.
+Asked = tuple[bytes, tuple[int, ...], bytes]
+
+
+def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
+    """The questions of an ASK whose body is `data[offset:end]`; heads and payloads are copies."""
+    unpack, size = _QUESTION.unpack_from, _QUESTION.size
+    try:
+        while offset < end:
+            _, _, name_bytes, extent_count, payload_bytes, _, _ = unpack(data, offset)
+            extents_at = offset + size + name_bytes
+            payload_at = extents_at + 8 * extent_count
+            head = data[offset:extents_at]
+            offset = payload_at + payload_bytes
+            if offset > end:
+                raise ProtocolError("a question is cut off")
+            extents = struct.unpack_from(f"<{extent_count}q", data, extents_at) if extent_count else ()
+            yield head, extents, data[payload_at:offset]
+    except struct.error as error:
+        raise ProtocolError(f"a question was expected: {error}") from None
+
+
+def decode_head(head: bytes) -> tuple[int, int, str, tuple[float, float]]:
+    """What a question's head says: its signature's number on this connection, its set, its name and its factors."""
+    signature, process_set, _, _, _, before, after = _QUESTION.unpack_from(head)
+    try:
+        return signature, process_set, head[_QUESTION.size :].decode(), (before, after)
+    except UnicodeDecodeError:
+        raise ProtocolError(f"{head[_QUESTION.size :]!r} is no name") from None
+
+
+def encode_releases(number: int, first: Release, payloads: Sequence[bytes]) -> bytes:
+    """Releases of consecutive questions, by the first one's number on this connection; see `encode_terms`."""
+    return encode_number(number) + encode_terms(first, payloads)
+
+
+def encode_terms(first: Release, payloads: Sequence[bytes]) -> bytes:
+    """What follows the number of the first question, and is the same for all members.
+
+    Args:
+        first: release; the others have the indices that follow, and are equal in all else.
+        payloads: of each, at least one.
+    """
+    extents, joined, count = first.extents, first.joined, len(payloads)
+    each = len(extents[0]) if extents else 0
+    parts = [_TERMS.pack(count, first.index, len(joined), each, first.value)]
+    if each:
+        parts.append(struct.pack(f"<{each * len(extents)}q", *(extent for member in extents for extent in member)))
+    if joined:
+        parts.append(struct.pack(f"<{len(joined)}I", *joined))
+    parts.append(struct.pack(f"<{count}I", *map(len, payloads)))
+    return b"".join((*parts, *payloads))
+
+
+class Released(NamedTuple):
+    """Releases as they arrive, of consecutive questions and indices; but for these, all is the same for each.
+
+    number: of the first question, counted on this connection.
+    index: of the first release.
+    lengths: how many bytes of payload each has.
+    payload: one after the other.
+    """
+
+    number: int
+    index: int  # type: ignore[assignment]  # it hides the method of tuples, which nobody wants here
+    joined: tuple[int, ...]
+    extents: tuple[tuple[int, ...], ...]
+    value: int
+    lengths: tuple[int, ...]
+    payload: memoryview
+
+    @property
+    def numbers(self) -> range:
+        """Of the questions."""
+        return range(self.number, self.number + len(self.lengths))
+
+
+def decode_releases(body: memoryview, count_members: Callable[[int], int]) -> Iterator[Released]:
+    """The releases of a RELEASES; their payloads are views of `body`.
+
+    Args:
+        body: of the frame.
+        count_members: tells, of a question's number, how many members its set has.
+    """
+    offset, end = 0, len(body)
+    while offset < end:
+        number, count, index, joined_count, each, value = _RELEASES.unpack_from(body, offset)
+        offset += _RELEASES.size
+        extents: tuple[tuple[int, ...], ...] = ()
+        joined: tuple[int, ...] = ()
+        if each:
+            total = each * count_members(number)
+            flat = struct.unpack_from(f"<{total}q", body, offset)
+            offset += 8 * total
+            extents = tuple(flat[start : start + each] for start in range(0, total, each))
+        if joined_count:
+            joined = struct.unpack_from(f"<{joined_count}I", body, offset)
+            offset += 4 * joined_count
+        lengths = struct.unpack_from(f"<{count}I", body, offset)
+        start = offset + 4 * count
+        offset = start + sum(lengths)
+        yield Released(number, index, joined, extents, value, lengths, body[start:offset])
+
+
+def encode_neutral(release: Release) -> bytes:
+    """The body of a NEUTRAL."""
+    question = {**release.question._asdict(), "signature": asdict(release.question.signature)}
+    fields = {**release._asdict(), "question": question}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_neutral(body: memoryview) -> Release:
+    """A release to a rank that did not ask."""
+    fields = json.loads(bytes(body))
+    question = fields["question"]
+    return Release(
+        index=fields["index"],
+        question=Question(
+            question["process_set"],
+            question["name"],
+            _make_signature(question["signature"]),
+            tuple(question["factors"]),
+        ),
+        members=tuple(fields["members"]),
+        joined=tuple(fields["joined"]),
+        extents=tuple(tuple(member) for member in fields["extents"]),
+        value=fields["value"],
+    )
+
+
+def encode_numbered(number: int, text: str = "") -> bytes:
+    """The body of a REFUSAL or a WITHDRAW."""
+    return _NUMBER.pack(number) + text.encode(errors="backslashreplace")
+
+
+def decode_numbered(body: memoryview) -> tuple[int, str]:
+    """A question's number and a text."""
+    if len(body) < _NUMBER.size:
+        raise ProtocolError("a question's number and a text were expected")
+    return _NUMBER.unpack_from(body)[0], str(body[_NUMBER.size :], "utf-8", "replace")
+
+
+def decode_number(body: memoryview) -> int:
+    """A question's number."""
+    if len(body) != _NUMBER.size:
+        raise ProtocolError("a question's number was expected")
+    return int(_NUMBER.unpack(body)[0])
+
+
+def encode_blocked(number: int, *, is_blocked: bool) -> bytes:
+    """The body of a BLOCKED."""
+    return _BLOCKED.pack(number, is_blocked)
+
+
+def decode_blocked(body: memoryview) -> tuple[int, bool]:
+    """A question's number, and whether its rank is blocked in it."""
+    if len(body) != _BLOCKED.size:
+        raise ProtocolError("a question's number and a truth value were expected")
+    number, is_blocked = _BLOCKED.unpack(body)
+    return number, bool(is_blocked)
+
+
+def _prove(key: bytes, role: bytes, greeting: Greeting, challenge: bytes) -> bytes:
+    numbers = _NUMBERS.pack(greeting.generation, greeting.rank)
+    return hmac.digest(key, b"hvd " + role + numbers + greeting.nonce + challenge, hashlib.sha256)
+
+
+def _make_signature(fields: dict[str, Any]) -> Signature:
+    reduction = fields["reduction"]
+    return Signature(
+        kind=Kind(fields["kind"]),
+        dtypes=tuple(str(dtype) for dtype in fields["dtypes"]),
+        shapes=tuple(tuple(int(extent) for extent in shape) for shape in fields["shapes"]),
+        reduction=None if reduction is None else Reduction(reduction),
+        root=None if fields["root"] is None else int(fields["root"]),
+        device=str(fields["device"]),
+        payload_dtype=str(fields["payload_dtype"]),
+        tolerates_joined=bool(fields["tolerates_joined"]),
+        note=str(fields["note"]),
+    )

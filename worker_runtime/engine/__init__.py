@@ -1,0 +1,1 @@
+"""An operation from its submission to its result."""

@@ -1,0 +1,424 @@
+"""Where every collective passes: asked for here, run in the one order of the generation, awaited through a handle.
+
+A rank asks the sequencer for what it has ready, in whatever order, and runs what is released in the order of the
+releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
+
+What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
+outlives its workers `ElasticExecutor` goes on in another.
+
+Long because all that an operation goes through is to be read in one place.
+"""
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+
+from worker_runtime.collectives.agreements import Commit, Join
+from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.accord import Accord
+from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.mentions import Mention
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
+from worker_runtime.coordination.wire import Frame
+from worker_runtime.engine.attempt import Attempt
+from worker_runtime.engine.handle_table import HandleTable
+from worker_runtime.engine.handles import Handle, are_running
+from worker_runtime.engine.names import Names
+from worker_runtime.engine.process_sets import ProcessSets
+from worker_runtime.errors import (
+    DuplicateNameError,
+    ForkedError,
+    HorovodInternalError,
+    NotInitializedError,
+    OperationFailedError,
+    OperationRefusedError,
+    ShutDownError,
+    UnsendableError,
+)
+from worker_runtime.groups.group import Group
+from worker_runtime.groups.works import describe_cause
+from worker_runtime.rendezvous import limit_silence
+
+ResultT = TypeVar("ResultT")
+
+_CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
+_LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
+_AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
+_LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
+_INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
+
+
+class Executor:
+    """Runs the operations of a job; its methods may be called from any thread.
+
+    Args:
+        group: of the generation; None in a world of one.
+        link: to the sequencer; None in a world of one.
+        find_cause: asked after a failure whether a better reason is known than gloo's.
+        lease_seconds: how long a host may be silent before it is lost.
+
+    rank, size: of this worker, and of the job.
+    generation: in which it runs them.
+    key: of its first generation, with which members prove to each other what they send; empty in a world of one.
+    handle_table: the numbers under which programs know their asynchronous operations.
+    accord: keeps this rank in step with the others.
+    origin: this worker's rank when this executor was made.
+    lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
+    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
+        the last rank that is left, which waits for nobody.
+    has_stepped: so they have at least one.
+    is_stopping: a stop notice for the job had come when the last of these steps was released; the same on all ranks.
+    is_elastic: gradients are kept until their step is committed.
+    last_goodbye: what is said when the process ends.
+    silence_seconds: how long a member's host may acknowledge nothing of what was sent to it, which no member that only
+        is busy does, until it counts as cut off from this one.
+    """
+
+    is_elastic = False
+    last_goodbye = Frame.END
+
+    def __init__(
+        self,
+        group: Group | None = None,
+        link: Link | None = None,
+        find_cause: Callable[[], str | None] = lambda: None,
+        lease_seconds: float = _LEASE_SECONDS,
+    ) -> None:
+        self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
+        self.key = group.key if group else b""
+        self.handle_table = HandleTable()
+        self._find_cause = find_cause
+        self._lock = threading.RLock()  # a signal's handler may call shutdown()
+        self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
+        self._names = Names()
+        self.accord = Accord(self._names.restart)
+        self._commits: Counter[int] = Counter()  # rounds that were completed, by set
+        self._closed = False
+        self._is_forked = False
+        self._look_at = 0.0  # when whoever waits for gloo looks again whether all hosts are reached
+        self._attempt = Attempt(self, self._lock)
+        if group is not None and link is not None:
+            self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
+            self._attempt.connect(group, link)
+        self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
+        self.origin, self.lineage = self.rank, tuple(range(self.size))
+        self.committed = 0, self.lineage
+        self.has_stepped = self.is_stopping = False
+
+    @classmethod
+    def connect(
+        cls,
+        group: Group | None,
+        limit: timedelta,
+        find_cause: Callable[[], str | None] = lambda: None,
+        lease_seconds: float = _LEASE_SECONDS,
+    ) -> Self:
+        """The executor of a group that has been formed; it owns the group.
+
+        Args:
+            group: of the generation; None in a world of one.
+            limit: how long to try to reach the sequencer.
+            find_cause: see the class.
+            lease_seconds: see the class.
+
+        Raises:
+            SequencerError: the sequencer was not reached; the group is closed.
+        """
+        return cls(group, group.connect(limit) if group else None, find_cause, lease_seconds)
+
+    @property
+    def process_sets(self) -> ProcessSets:
+        """The process sets that all ranks know."""
+        return self._attempt.sets
+
+    @property
+    def has_failed(self) -> bool:
+        """Nothing is answered any more: a member has ended, or its connection."""
+        return self._attempt.failure is not None
+
+    def begin_again(self) -> None:
+        """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
+        with self._lock:
+            self._attempt.sets.supersede()
+
+    def find_members(self, process_set: int, title: str) -> Members:
+        """The set as this rank sees it; see `ProcessSets.find`.
+
+        Raises:
+            ValueError: there is no such set, or this rank is not in it.
+            HorovodInternalError: `shutdown()` was called, or the set has lost a member.
+        """
+        self._check_open()
+        return self._attempt.sets.find(process_set, title)
+
+    def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
+        """The name under which an operation travels: "allreduce.loss"; see `Names`."""
+        made = self._names.make(kind, name, process_set)
+        unasked = self.accord.unasked
+        unasked.made += 1
+        if unasked.calls:
+            unasked.names[process_set, made] = unasked.made
+        return made
+
+    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
+        """An operation whose name was made will not be submitted: its call has failed, and the others are told why."""
+        self.accord.unasked.names.pop((process_set, name), None)
+        attempt = self._attempt
+        if attempt.driver is not None and process_set in attempt.sets.numbers and attempt.sets.count(process_set) > 1:
+            attempt.driver.tell(Mention(process_set, name, reason))
+
+    def withdraw(self, handle: Handle[ResultT], reason: str) -> None:
+        """Have an operation refused on all ranks, unless it runs already; its handle is to be waited for still."""
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.speak_of(handle, Frame.WITHDRAW, reason=reason)
+
+    def submit(
+        self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
+    ) -> Handle[ResultT]:
+        """Ask for an operation; it runs when all members of its set have asked for it.
+
+        Args:
+            operation: with its tensors, which must be left alone until its handle was waited for.
+            at_once: ask now, and not with the operations that follow.
+            is_awaited: the caller waits for it right away, so that no other thread need be woken for it.
+
+        Raises:
+            ValueError: an operation of this name is in flight in its set, or it cannot be sent.
+            HorovodInternalError: it cannot run any more.
+        """
+        with self._lock:
+            self._check_open()
+            operation = self._admit(operation)
+            attempt, driver = self._attempt, self._attempt.driver
+            question = operation.question
+            key = question.process_set, question.name
+            handle = Handle(self, operation, threading.get_ident())
+            earlier = self._in_flight.get(key)
+            if earlier is not None and not self._make_way(earlier):
+                raise DuplicateNameError(operation.title)
+            if not self._may_ask(handle, key):
+                self.accord.unasked.names.pop(key, None)
+                return handle
+            if driver is None or attempt.sets.count(question.process_set) == 1:
+                self._run_alone(handle)
+                self.accord.unasked.names.pop(key, None)
+                return handle
+            self._in_flight[key] = handle
+        try:
+            driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+        except UnsendableError:
+            self.forget(handle)
+            raise
+        self.accord.unasked.names.pop(key, None)
+        return handle
+
+    def run(self, operation: Operation[ResultT]) -> ResultT:
+        """Ask for an operation and wait for its result; raises what `submit` and `Handle.wait` raise."""
+        return self.submit(operation, is_awaited=True).wait()
+
+    def note_step(self, process_set: int, index: int) -> None:
+        """A step of a set is complete on this rank.
+
+        Args:
+            process_set: its number.
+            index: of the step's last release, the same on all ranks; what came before it was told before.
+        """
+        if process_set == GLOBAL_SET:
+            self.has_stepped = True
+            self.is_stopping |= index >= self._attempt.stops_from
+
+    def knows_of_notice(self) -> bool:
+        """This rank has heard of a stop notice for the job, perhaps earlier than others."""
+        return self.is_stopping or self._attempt.stops_from < math.inf
+
+    def commit(self, among: Members) -> None:
+        """Wait until all members have come to the end of their step.
+
+        Raises:
+            HorovodInternalError: a rank was lost.
+        """
+        self.run(Commit(among, self._commits[among.number] + 1))
+
+    def progress(self) -> None:
+        """Run what has been released meanwhile, without waiting."""
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.progress()
+
+    def listen(self) -> None:
+        """Hear what the sequencer has to say, without waiting. For those who wait for gloo.
+
+        Raises:
+            RuntimeError: the group has failed, and gloo still has not ended what it was interrupted in.
+        """
+        attempt = self._attempt
+        if attempt.driver is not None:
+            attempt.driver.listen()
+        now = time.monotonic()
+        if attempt.failure is None and now > self._look_at:
+            self._look_at = now + _LOOK_SECONDS
+            self._look_for_silence(attempt)
+        if attempt.failure is not None and now > attempt.failed_at + _INTERRUPT_SECONDS:
+            raise RuntimeError(attempt.failure)
+
+    def _look_for_silence(self, attempt: Attempt) -> None:
+        address = attempt.runner.find_silent(self.silence_seconds)
+        if address:
+            attempt.give_up(
+                f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
+                f"{self.silence_seconds:.3g} s"
+            )
+
+    def await_answer(self, handle: Handle[Any]) -> None:
+        """Wait until the operation is released or refused. For its handle."""
+        driver = self._attempt.driver
+        if driver is not None:
+            driver.await_answer(handle)
+        if not handle.is_answered:
+            handle.fail(self._explain_end(handle.title))
+
+    def settle(self, handle: Handle[Any], terms: Release) -> bool:
+        """The operation has ended well, and its result will be used; False where it was interrupted. For its handle."""
+        del terms
+        self.forget(handle)
+        return True
+
+    def is_in_flight(self, handle: Handle[Any]) -> bool:
+        """Whether nobody has had its result yet."""
+        question = handle.operation.question
+        return self._in_flight.get((question.process_set, question.name)) is handle
+
+    def forget(self, handle: Handle[Any]) -> None:
+        """The operation has ended: its name is free. For its handle."""
+        if self.is_in_flight(handle):
+            question = handle.operation.question
+            del self._in_flight[question.process_set, question.name]
+
+    def report_failure(
+        self, handle: Handle[Any], terms: Release | None, error: RuntimeError
+    ) -> HorovodInternalError | None:
+        """Turn gloo's error into ours, and tell the peers by closing the connections: a failure does not spread."""
+        del terms
+        attempt = self._attempt
+        attempt.runner.interrupt()
+        attempt.runner.keep(handle.works)
+        if attempt.driver is not None:
+            attempt.driver.await_end(_CAUSE_SECONDS)  # who lost the rank that gloo has missed names it
+        cause = attempt.failure or self._find_cause() or describe_cause(error)
+        if attempt.failure is None:
+            if attempt.driver is not None:
+                # who has no connection to this rank, or one that gloo forgets, hears of it too
+                attempt.driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
+            attempt.give_up(cause)
+        return OperationFailedError(handle.title, self.rank, cause)
+
+    def close(self, *, end: str = "") -> None:
+        """End the group; what is still pending fails here and there.
+
+        end: how the process ends, of which the others hear then: "ended (exit code 3)"; "" where it does not.
+        """
+        with self._lock:
+            self._closed = True
+        attempt = self._attempt
+        if attempt.driver is not None and not attempt.is_closed:
+            aborted = f"it {end or 'called shutdown()'} while operations were under way"
+            attempt.is_closed = True
+            attempt.driver.leave(
+                lambda: Farewell(aborted if are_running([*self._in_flight.values()]) else "", end),
+                self.last_goodbye if end else Frame.LEAVE,
+            )
+        handles, self._in_flight = list(self._in_flight.values()), {}
+        if are_running(handles):
+            attempt.runner.interrupt()
+        for handle in handles:
+            if not handle.is_done():
+                handle.fail(ShutDownError(handle.title, self.rank))
+        if attempt.runner.close([handle.works for handle in handles]):
+            for handle in handles:
+                handle.let_go()
+
+    def abandon(self) -> None:
+        """In a forked child: forget the group, whose threads and connections belong to the parent."""
+        self._closed = self._is_forked = True
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        attempt = self._attempt
+        for handle in self._in_flight.values():
+            attempt.runner.keep(handle.works)
+            handle.fail(ForkedError(self.rank))
+        if attempt.driver is not None:
+            attempt.driver.abandon()
+        attempt.runner.abandon()
+
+    def note_release(self, terms: Release) -> None:
+        """Something is run. For the attempt."""
+        kind = terms.question.signature.kind
+        if kind is Kind.JOIN:
+            self._names.count_join()
+            self.note_step(terms.question.process_set, terms.index)  # those that had joined have missed the last ones
+        elif kind is Kind.REMOVE_SET:
+            self._names.forget(terms.extents[0][0])
+        elif kind is Kind.COMMIT:
+            self._commits[terms.question.process_set] += 1
+
+    def find_join_device(self) -> torch.device | None:
+        """Where a rank that has joined makes neutral elements for operations on CUDA. For the attempt."""
+        joining = [handle.operation for handle in self._in_flight.values() if isinstance(handle.operation, Join)]
+        return joining[0].device if joining else None
+
+    def refuse(self, handle: Handle[Any], reason: str) -> None:
+        """The operation will not run, and its name is free. For the attempt."""
+        handle.fail(OperationRefusedError(reason))
+        self.forget(handle)
+
+    def end_attempt(self, attempt: Attempt, reason: str) -> None:
+        """Nothing will be answered any more: what is pending fails. For the attempt."""
+        del attempt
+        with self._lock:
+            handles = list(self._in_flight.values())
+        for handle in handles:
+            if not handle.is_answered:
+                handle.fail(OperationFailedError(handle.title, self.rank, reason))
+
+    def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
+        """The operation as it can run now; raises where it cannot. The caller holds the lock."""
+        if self._attempt.failure is not None:
+            raise OperationFailedError(operation.title, self.rank, self._attempt.failure)
+        return operation
+
+    def _make_way(self, earlier: Handle[Any]) -> bool:
+        """Whether an operation of the same name may be asked for; who waits for this one may do so later."""
+        return earlier.is_done()
+
+    def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
+        """Whether somebody listens; if not, the operation waits. The caller holds the lock."""
+        del handle, key
+        return True
+
+    def _run_alone(self, handle: Handle[Any]) -> None:
+        operation = handle.operation
+        question = operation.question
+        sets = self._attempt.sets
+        ranks = sets.list_ranks(question.process_set)
+        number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
+        terms = Release(-1, question, ranks, extents=(tuple(operation.extents),), value=number)
+        self._attempt.runner.change_sets(terms)
+        if question.signature.kind is Kind.JOIN:
+            self._names.count_join()
+        handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ForkedError(self.rank) if self._is_forked else NotInitializedError
+
+    def _explain_end(self, title: str) -> HorovodInternalError:
+        if self._attempt.failure is not None:
+            return OperationFailedError(title, self.rank, self._attempt.failure)
+        return ShutDownError(title, self.rank)

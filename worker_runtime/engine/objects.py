@@ -1,0 +1,153 @@
+"""Python objects between workers: cloudpickle makes the bytes, a collective carries them.
+
+Whoever can unpickle something for a worker can run what he likes in it, so each object carries a proof (an HMAC) that
+somebody who has the generation's key has sent it under this name; nothing is unpickled without.
+"""
+
+import hashlib
+import hmac
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import torch
+
+from worker_runtime.collectives import Allgather
+from worker_runtime.collectives.checks import make_title, read_root
+from worker_runtime.collectives.layout import view_memory
+from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET
+from worker_runtime.engine.executor import Executor
+from worker_runtime.errors import ForgedObjectError, UnpicklableError
+
+_PROOF_BYTES = hashlib.sha256().digest_size
+
+
+def broadcast_object(
+    executor: Executor,
+    value: Any,  # noqa: ANN401 - any object
+    root: int,
+    name: str | None = None,
+    process_set: int = GLOBAL_SET,
+) -> Any:  # noqa: ANN401 - any object
+    """The root's object on every rank of a set: itself on the root, a copy elsewhere.
+
+    The root's bytes, and no others', are gathered, so that one operation tells their number too.
+
+    Args:
+        executor: of the generation.
+        value: the object; counts on the root alone.
+        root: the root's rank in the job.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the set's number.
+
+    Raises:
+        ValueError: the set is unknown, or this rank or the root is not in it.
+        HorovodInternalError: the operation failed, what came was not sent by the root, or the root could not pickle it.
+        Exception: on the root, what pickling has raised.
+    """
+    among = executor.find_members(process_set, "broadcast_object")
+    root = read_root("broadcast_object", root, among.ranks)
+    is_root = among.rank == root
+    if is_root and among.size == 1:
+        return value
+    title = executor.make_name("broadcast_object", name, process_set)
+    nothing = torch.empty(0, dtype=torch.uint8, device="cpu")
+    data, error = _pack(executor, title, value, root) if is_root else (nothing, None)
+    ((gathered, _),) = executor.run(_RootRows(data, root, among, title))
+    if error is not None:
+        raise error
+    return value if is_root else _unpack(executor, title, gathered, root)
+
+
+def allgather_object(
+    executor: Executor,
+    value: Any,  # noqa: ANN401 - any object
+    name: str | None = None,
+    process_set: int = GLOBAL_SET,
+) -> list[Any]:
+    """The objects of all ranks of a set, in rank order; also this rank's own is a copy.
+
+    Args:
+        executor: of the generation.
+        value: this rank's object.
+        name: by which the ranks' calls find each other; without one, calls are counted.
+        process_set: the set's number.
+
+    Raises:
+        ValueError: the set is unknown, or this rank is not in it.
+        HorovodInternalError: the operation failed, something that came was not sent by a worker of the job, or a rank
+            could not pickle its object.
+        Exception: on that rank, what pickling has raised.
+    """
+    among = executor.find_members(process_set, "allgather_object")
+    title = executor.make_name("allgather_object", name, process_set)
+    data, error = _pack(executor, title, value, among.rank)
+    ((gathered, counts),) = executor.run(Allgather((data,), among, title))
+    if error is not None:
+        raise error
+    parts = gathered.split_with_sizes(counts)
+    return [_unpack(executor, title, part, rank) for part, rank in zip(parts, among.ranks, strict=True)]
+
+
+class _Unpicklable(NamedTuple):
+    """Travels in the place of an object that could not be pickled: the others wait for something."""
+
+    cause: str
+
+
+class _RootRows(Allgather):
+    """Gathers the rows of one rank: then it does not matter who else is left."""
+
+    def __init__(self, data: torch.Tensor, root: int, among: Members, name: str) -> None:
+        super().__init__((data,), among, name, note=f"root rank {root}")
+        self._data = data
+        self._root = root
+
+    @property
+    def needed_rank(self) -> int:
+        """The one that has rows."""
+        return self._root
+
+    def find_obstacle(self, *, is_begun: bool) -> str:
+        """None: see `Operation`."""
+        del is_begun
+        return ""
+
+    def renew(self, among: Members, ranks: Mapping[int, int]) -> Self:
+        """See `Operation`."""
+        return type(self)(self._data, ranks[self._root], among, self.question.name)
+
+
+def _pack(executor: Executor, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
+    """The proof and the pickled object, as one row of bytes; with an error, that row tells the others of it."""
+    stream = io.BytesIO()
+    stream.write(bytes(_PROOF_BYTES))
+    try:
+        cloudpickle.dump(value, stream)
+    except Exception as error:  # noqa: BLE001 - the object's own code runs here
+        data, _ = _pack(executor, title, _Unpicklable(f"{type(error).__name__}: {error}"), rank)
+        return data, error
+    message = stream.getbuffer()
+    message[:_PROOF_BYTES] = _prove(executor.key, title, rank, message[_PROOF_BYTES:])
+    return torch.frombuffer(message, dtype=torch.uint8), None
+
+
+def _unpack(executor: Executor, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
+    message = view_memory(data)
+    proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _prove(executor.key, title, rank, pickled)):
+        raise ForgedObjectError(title, rank)
+    value = pickle.loads(pickled)  # noqa: S301 - a worker of this job has sent it, which was proved
+    if isinstance(value, _Unpicklable):
+        raise UnpicklableError(make_title(title), rank, value.cause)
+    return value
+
+
+def _prove(key: bytes, title: str, rank: int, pickled: memoryview) -> bytes:
+    """What only somebody with the key can make of these bytes, this name and this sender."""
+    proof = hmac.new(key, f"{title} of rank {rank}\0".encode(), hashlib.sha256)
+    proof.update(pickled)
+    return proof.digest()

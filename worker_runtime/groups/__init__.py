@@ -1,0 +1,1 @@
+"""torch's process groups: formed, watched, aborted."""

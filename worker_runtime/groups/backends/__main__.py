@@ -1,0 +1,37 @@
+"""`python -m worker_runtime.groups.backends NAME`: whether this interpreter's torch has the backend.
+
+See `rendezvous.backend`.
+
+It ends with code 0 when it has answered, whatever the answer; with 2 on wrong use.
+"""
+
+import os
+import sys
+
+from worker_runtime.rendezvous import Backend, encode_answer
+from worker_runtime.startup.environment import read_is_elastic
+
+
+def main() -> int:
+    """Answer on standard output; the process's exit code."""
+    if len(sys.argv) != 2 or sys.argv[1] not in set(Backend):  # noqa: PLR2004 - the program's name, and one argument
+        sys.stderr.write(f"one argument was expected: {', '.join(Backend)}\n")
+        return 2
+    sys.stdout.write(encode_answer(_find_objection(Backend(sys.argv[1]))).decode())
+    sys.stdout.flush()
+    return 0
+
+
+def _find_objection(wish: Backend) -> str:
+    try:
+        from worker_runtime.groups.backends.choice import find_objection  # noqa: PLC0415 - it may be torch that is missing
+        from worker_runtime.groups.backends.features import Features  # noqa: PLC0415 - the same
+    except ImportError as error:
+        return f"torch cannot be imported ({error})"
+    return find_objection(
+        wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=read_is_elastic(os.environ)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Which backend moves which tensors: the rules, and what to say where a wish cannot be fulfilled. Pure."""
+
+from dataclasses import dataclass
+
+from worker_runtime.groups.backends.errors import BackendRefusedError
+from worker_runtime.groups.backends.features import Features
+from worker_runtime.rendezvous import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backends of one job; all its workers have the same.
+
+    cpu, cuda: for tensors on such devices.
+    holds_host: whoever waits for an operation on CUDA waits for its end, and not only his stream: in a job that
+        outlives its workers, what is called done must be done.
+    """
+
+    cpu: Backend = Backend.GLOO
+    cuda: Backend = Backend.GLOO
+    holds_host: bool = False
+
+    def of(self, device: str) -> Backend:
+        """The one for tensors on this kind of device, "cpu" or "cuda"."""
+        return self.cpu if device == "cpu" else self.cuda
+
+
+GLOO_ALONE = Choice()
+
+
+def choose(wish: Backend | None, features: Features, *, is_elastic: bool = False) -> Choice:
+    """What is used, given what was asked for.
+
+    Args:
+        wish: what hvdrun or the user asked for; None leaves it to what torch has.
+        features: of torch, with its devices where the wish is NCCL.
+        is_elastic: the job outlives the loss of workers.
+
+    Raises:
+        BackendRefusedError: the wish cannot be fulfilled.
+    """
+    if wish is not None and (objection := find_objection(wish, features, is_elastic=is_elastic)):
+        raise BackendRefusedError(wish, objection)
+    cuda = Backend.NCCL if features.has_nccl and wish is not Backend.GLOO else Backend.GLOO
+    cpu = wish if wish in (Backend.UCC, Backend.MPI) else Backend.GLOO
+    return Choice(cpu, cuda, holds_host=is_elastic)
+
+
+def find_objection(wish: Backend, features: Features, *, is_elastic: bool = False) -> str:
+    """Why the wish cannot be fulfilled, and what would help: a sentence without a full stop; "" when it can."""
+    torch = f"torch {features.version}"
+    match wish:
+        case Backend.UCC | Backend.MPI if is_elastic:
+            return (
+                "what is under way in it cannot be ended when a worker is lost, and this job is to outlive that; leave "
+                "--backend out, or --min-np and the discovery of hosts"
+            )
+        case Backend.UCC if not features.has_ucc:
+            return (
+                f"{torch} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
+                'plug-in that registers the name "ucc" when torch is imported'
+            )
+        case Backend.MPI if not features.has_mpi:
+            return f"{torch} has no MPI; build torch from source on a machine that has MPI"
+        case Backend.NCCL if not features.has_nccl:
+            return f"{torch} has no NCCL; install a build of torch for CUDA"
+        case Backend.NCCL if not features.devices:
+            return f"{torch} has NCCL, but sees no GPU; look at nvidia-smi and CUDA_VISIBLE_DEVICES"
+    return ""

@@ -1,0 +1,42 @@
+"""Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # torch.distributed has no types for them
+
+from worker_runtime.groups.connections import Connections, list_sockets
+from worker_runtime.groups.torch_groups import TorchGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Gloo:
+    """How the groups of one generation are made.
+
+    store: in which the members find each other.
+    address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
+    store_port: of the store, whose connections are none of gloo's.
+    operation_limit: the time limit of each collective, once a group is formed.
+    """
+
+    store: Store
+    address: str
+    store_port: int
+    operation_limit: timedelta
+
+    def make(self, prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Connections]:
+        """Connect to the other members; see `torch_groups.MakeGroup`.
+
+        Raises:
+            RuntimeError: they could not connect within the limit.
+        """
+        del device  # tensors of any device travel through the CPU
+        present = list_sockets()
+        gloo: Any = ProcessGroupGloo  # typed incompletely
+        options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
+        options._devices = [gloo.create_device(hostname=self.address)]  # noqa: SLF001 - the same
+        options._timeout = limit  # noqa: SLF001 - the same
+        torch_group: TorchGroup = gloo(PrefixStore(prefix, self.store), rank, size, options)
+        torch_group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
+        return torch_group, Connections.appeared_since(present, expected=size - 1, store_port=self.store_port)

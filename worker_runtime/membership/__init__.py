@@ -1,0 +1,1 @@
+"""How a process comes into a job, stays in it and leaves it."""

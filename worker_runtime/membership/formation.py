@@ -1,0 +1,148 @@
+"""One try to become a member of a generation and to connect to the others, in a thread that can be given up.
+
+gloo cannot be told to stop connecting, so whoever waits must be able to go on without it: a formation that was
+abandoned ends by itself, soon or at least within its limit, and closes what it may still open.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Protocol
+
+from worker_runtime.coordination.link import Link
+from worker_runtime.errors import InitializationError
+from worker_runtime.groups.backends.choice import Choice
+from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.group import Group, StoreExchange, form
+from worker_runtime.rendezvous import Membership, RendezvousError, Report
+
+# The members are alive and come here one right after the other, whatever their programs do meanwhile.
+CONNECT_LIMIT = timedelta(seconds=30)
+
+
+class JoiningClient(StoreExchange, Protocol):
+    """What a formation needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
+
+    def join(self, after: int, report: Report | None = None) -> Membership:
+        """Wait for a generation newer than `after` that has this worker."""
+
+
+class Follower(Protocol):
+    """Who hears how far a formation has come; in its thread."""
+
+    def note_joined(self, formation: "Formation", membership: Membership) -> None:
+        """The generation was published; now its members connect."""
+
+    def note_connected(self, formation: "Formation") -> None:
+        """All are connected: `take()` gives what was formed."""
+
+    def note_failed(self, formation: "Formation", error: Exception, *, is_final: bool) -> None:
+        """It has failed; finally where the rendezvous refuses this worker, or is not reached."""
+
+
+class Formation:
+    """Begins with `start()`; tells its follower of each step until it was abandoned.
+
+    Args:
+        client: of the rendezvous; others may use it meanwhile.
+        address: on which the other members reach this worker.
+        choice: through which backends tensors travel.
+        after: the last generation that this worker was a member of.
+        report: what it tells of itself.
+        follower: hears of it.
+    """
+
+    def __init__(  # noqa: PLR0917 - each is needed once, in one place
+        self,
+        client: JoiningClient,
+        address: str,
+        choice: Choice,
+        after: int,
+        report: Report,
+        follower: Follower,
+    ) -> None:
+        self.report = report
+        self.membership: Membership | None = None
+        self.is_connected = False
+        self._client = client
+        self._address = address
+        self._choice = choice
+        self._after = after
+        self._follower = follower
+        self._lock = threading.Lock()
+        self._is_abandoned = False
+        self._cancellation = Cancellation()
+        self._formed: tuple[Group, Link] | None = None
+        self._thread = threading.Thread(target=self._run, name="hvd-formation", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def take(self) -> tuple[Group | None, Link | None]:
+        """What was formed, which the caller owns from now on; nothing in a world of one."""
+        with self._lock:
+            formed, self._formed = self._formed, None
+        return formed or (None, None)
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more: what it has opened, or opens still, is closed."""
+        with self._lock:
+            self._is_abandoned = True
+        self._cancellation.cancel()
+        self._close_formed()
+
+    def join_thread(self, limit_seconds: float) -> None:
+        """Wait for its thread, which ends soon when the formation is over."""
+        self._thread.join(limit_seconds)
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        client = self._client
+        try:
+            membership = client.join(self._after, self.report)
+            self.membership = membership
+            self._tell(lambda: self._follower.note_joined(self, membership))
+            group = form(
+                membership,
+                client,
+                self._address,
+                CONNECT_LIMIT,
+                choice=self._choice,
+                cancellation=self._cancellation,
+            )
+            link = None if group is None else group.connect(CONNECT_LIMIT)
+        except (RendezvousError, InitializationError) as error:
+            # Its traceback's frames hold the group, and with it the store and its connections.
+            failure, is_final = error.with_traceback(None), self.membership is None
+            self._tell(lambda: self._follower.note_failed(self, failure, is_final=is_final))
+        except BaseException as error:  # a fault of ours: nobody may wait for this thread
+            fault = InitializationError(f"this worker cannot connect ({error!r})")
+            self._tell(lambda: self._follower.note_failed(self, fault, is_final=True))
+            raise
+        else:
+            if group is not None and link is not None:
+                with self._lock:
+                    self._formed = group, link
+            self.is_connected = True
+            if not self._tell(lambda: self._follower.note_connected(self)):
+                self._close_formed()
+
+    def _tell(self, tell: Callable[[], None]) -> bool:
+        """Tell the follower, if it still wants to know; whether it did."""
+        with self._lock:
+            if self._is_abandoned:
+                return False
+        tell()
+        return True
+
+    def _close_formed(self) -> None:
+        group, link = self.take()
+        if link is not None:
+            link.close()
+        if group is not None:
+            group.torch_groups.close()

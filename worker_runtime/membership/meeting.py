@@ -1,0 +1,216 @@
+"""How the members of a world that another launcher made find each other, and then form a group as any other members.
+
+torch's own store (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes as
+soon as the group stands. Either only says where the group's store is and what the generation's key is, so that a second
+`init()` meets in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
+open to whoever can reach it.
+
+There is no agent here that could own a sequencer, so rank 0 has one as its child, for all generations.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import socket
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from torch.distributed.rendezvous import rendezvous
+
+from worker_runtime.coordination.sequencer_process import SequencerProcess
+from worker_runtime.coordination.wire import KEY_BYTES
+from worker_runtime.engine import objects
+from worker_runtime.engine.executor import Executor
+from worker_runtime.errors import MeetingError
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
+from worker_runtime.groups.group import form
+from worker_runtime.membership.worlds import Master, OneHost, World
+from worker_runtime.rendezvous import Assignment, Endpoint, Membership, Slot, rank
+
+LOOPBACK = "127.0.0.1"
+_POLL_SECONDS = 0.02
+
+
+class Place(Protocol):
+    """Where rank 0 says something to all members; address is where they reach this host."""
+
+    address: str
+
+    def say(self, name: str, text: str) -> None:
+        """As rank 0: hang up a text under this name."""
+
+    def hear(self, name: str) -> str:
+        """Wait for the text of this name; raises when it does not come."""
+
+    def clear(self) -> None:
+        """As rank 0: take down what was said; all have heard it."""
+
+
+class StorePlace:
+    """The store that torch's own rendezvous finds; its address is where this host is reached from there."""
+
+    def __init__(self, world: World, master: Master, limit: timedelta) -> None:
+        self._world = world
+        self._master = master
+        try:
+            url = f"tcp://{master}" if "RANK" not in os.environ else "env://"
+            self._store, _, _ = next(iter(rendezvous(url, world.rank, world.size, timeout=limit)))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise MeetingError(world.launcher, str(master), str(error)) from None
+        self.address = find_own_address(master)
+
+    def say(self, name: str, text: str) -> None:
+        """See `Place`."""
+        self._store.set(f"hvd/{name}", text)
+
+    def hear(self, name: str) -> str:
+        """See `Place`."""
+        try:
+            return str(self._store.get(f"hvd/{name}"), "utf-8")
+        except RuntimeError as error:
+            raise MeetingError(self._world.launcher, str(self._master), str(error)) from None
+
+    def clear(self) -> None:
+        """Nothing is to be removed: the store is the launcher's."""
+
+
+class FilePlace:
+    """Files of this user's on the one host of all members."""
+
+    address = LOOPBACK
+
+    def __init__(self, world: World, place: OneHost, limit: timedelta) -> None:
+        name = re.sub(r"[^A-Za-z0-9.-]", "_", place.job)
+        self._path = Path(tempfile.gettempdir(), f"hvd-{os.getuid()}-{name}")
+        self._world = world
+        self._limit = limit
+        self._said: list[Path] = []
+
+    def say(self, name: str, text: str) -> None:
+        """See `Place`."""
+        with tempfile.NamedTemporaryFile("w", dir=self._path.parent, prefix=self._path.name, delete=False) as file:
+            file.write(text)
+        self._said.append(Path(file.name).replace(self._find(name)))
+
+    def hear(self, name: str) -> str:
+        """See `Place`."""
+        path = self._find(name)
+        deadline = time.monotonic() + self._limit.total_seconds()
+        while time.monotonic() < deadline:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_uid == os.getuid():  # a stranger's file leads to a stranger's store
+                    return path.read_text(encoding="utf-8")
+            time.sleep(_POLL_SECONDS)
+        raise MeetingError(self._world.launcher, str(path), f"rank 0 did not come in {self._limit.total_seconds():g} s")
+
+    def clear(self) -> None:
+        """See `Place`."""
+        while self._said:
+            self._said.pop().unlink(missing_ok=True)
+
+    def _find(self, name: str) -> Path:
+        return self._path.with_name(f"{self._path.name}-{name.replace('/', '-')}")
+
+
+class Meeting:
+    """What the members of one world say to each other before they have a group; kept for a second `init()`.
+
+    On rank 0 it owns the world's sequencer; `close` it when the process leaves for good.
+    """
+
+    def __init__(self, world: World, place: Place, limit: timedelta) -> None:
+        self._world = world
+        self._place = place
+        self._limit = limit
+        self._sequencer = SequencerProcess(place.address)
+
+    @property
+    def address(self) -> str:
+        """Where the other members reach this host."""
+        return self._place.address
+
+    def share_key(self, generation: int) -> bytes:
+        """The generation's key; rank 0 makes it, and has the sequencer serve the generation.
+
+        Raises:
+            MeetingError: rank 0 did not come in time.
+            SequencerStartError: the sequencer could not be started.
+        """
+        if self._world.rank != 0:
+            return bytes.fromhex(self._place.hear(f"{generation}/key"))
+        key = secrets.token_bytes(KEY_BYTES)
+        self._place.say(f"{generation}/key", key.hex())
+        self._sequencer.activate(generation, self._world.size, key)
+        return key
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """Announce rank 0's store; see `group.StoreExchange`."""
+        self._place.say(f"{generation}/store", f"{endpoint.port} {endpoint.address}")
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Wait for rank 0's store; see `group.StoreExchange`."""
+        port, _, address = self._place.hear(f"{generation}/store").partition(" ")
+        return Endpoint(address, int(port))
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """On rank 0: wait until its sequencer listens; see `group.StoreExchange`."""
+        del generation  # it serves the last one whose key was shared
+        return self._sequencer.await_endpoint(self._limit)
+
+    def end(self) -> None:
+        """The group stands: what led to it is not needed any more."""
+        if self._world.rank == 0:
+            self._place.clear()
+
+    def close(self) -> None:
+        """End the sequencer; a later `share_key` starts another."""
+        self._sequencer.close()
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of the parent's sequencer."""
+        self._sequencer.abandon()
+
+
+def meet(world: World, limit: timedelta) -> Meeting:
+    """The place where the members of a world meet.
+
+    Raises:
+        MeetingError: it was not reached in time.
+    """
+    place: Place
+    match world.meeting:
+        case Master() as master:
+            place = StorePlace(world, master, limit)
+        case OneHost() as host:
+            place = FilePlace(world, host, limit)
+    return Meeting(world, place, limit)
+
+
+def join_world(
+    world: World, meeting: Meeting, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
+) -> tuple[Assignment, Executor]:
+    """Form a group with all members, and find the numbers that depend on who shares a host.
+
+    Raises:
+        MeetingError, GroupFormationError: the members did not come, or could not connect, in time.
+        SequencerStartError: there is no sequencer.
+    """
+    unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+    membership = Membership(generation, unknown, meeting.share_key(generation))
+    group = form(membership, meeting, meeting.address, limit, choice=choice)
+    executor = Executor.connect(group, limit)
+    hosts = objects.allgather_object(executor, socket.gethostname(), "hosts")
+    meeting.end()
+    return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], executor
+
+
+def find_own_address(master: Master) -> str:
+    """The address from which the way to the master leads: what the members near it can reach."""
+    family, _, _, _, where = socket.getaddrinfo(master.address, master.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(where)  # sends nothing
+        return str(probe.getsockname()[0])

@@ -1,0 +1,306 @@
+"""The one object that a training process has of this package: who it is in the job, and through what it communicates.
+
+`init()` joins the job and forms the group; `shutdown()` leaves it; both may be repeated any number of times.
+
+Long because the ways into a job, and out of it, share one state under one lock.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol
+
+from worker_runtime.engine.executor import Executor
+from worker_runtime.errors import InitializationError, NotInitializedError
+from worker_runtime.groups.backends.choice import Choice, choose
+from worker_runtime.groups.backends.features import Features
+from worker_runtime.groups.group import form
+from worker_runtime.membership.agent_watch import AgentWatch
+from worker_runtime.membership.failure_notice import FailureNotice, Telling
+from worker_runtime.membership.meeting import Meeting, join_world, meet
+from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
+from worker_runtime.membership.recovery import FollowingClient, Recovery
+from worker_runtime.membership.stop_notice import StopNotice
+from worker_runtime.membership.worlds import World, find_world
+from worker_runtime.rendezvous import (
+    Assignment,
+    Backend,
+    Bootstrap,
+    RendezvousError,
+    ResizeOffered,
+    Verdict,
+    Wish,
+    connect,
+    read_backend,
+)
+from worker_runtime.startup.environment import read_is_elastic, read_numbers
+from worker_runtime.startup.exit_code import describe_end
+from worker_runtime.startup.member_mark import check_mark, remove_mark, set_mark
+from worker_runtime.startup.multiprocessing_folder import place_below
+from worker_runtime.startup.tracebacks import shorten_tracebacks
+
+ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
+WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's world to meet; torch's default is as long
+DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
+
+
+class Client(FollowingClient, Telling, Protocol):
+    """What the runtime needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
+
+    def find_departed(self, generation: int, limit_seconds: float) -> int | None:
+        """The rank of a member that has ended well, if one is heard of in time."""
+
+
+@dataclass(slots=True)
+class _World:
+    assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
+    executor: Executor
+
+
+class Runtime:
+    """Membership and communication of this process; a process has one, `RUNTIME`.
+
+    Args:
+        connect: makes the client of the rendezvous.
+    """
+
+    def __init__(self, connect: Callable[[Bootstrap], Client]) -> None:
+        self.notifications = NotificationManager()
+        self.stop_notice = StopNotice()
+        self._connect = connect
+        self._lock = threading.RLock()
+        self._world: _World | None = None
+        self._generation = 0
+        self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
+        self._is_registered = False
+        self._recovery: Recovery | None = None  # in an elastic job
+        self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
+        self._is_forked = False  # from the process that has joined
+        self._failure_notice = FailureNotice(
+            connect, lambda: self._world is not None and self._world.executor.has_failed
+        )
+
+    def init(self, environment: Mapping[str, str] = os.environ) -> None:
+        """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
+
+        Without hvdrun it joins the world that torchrun, mpirun or srun has made; without any, it is a world of one.
+
+        Raises:
+            InitializationError: the job refused this worker, the workers did not connect in time, another launcher
+                does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
+        """
+        with self._lock:
+            if self._world is not None and not self._is_forked:
+                return
+            try:
+                bootstrap = Bootstrap.read(environment)
+                world = None if bootstrap is not None else find_world(environment)
+                is_elastic = read_is_elastic(environment)
+                identity = str(bootstrap or world or "")
+                check_mark(environment, identity)
+                wish = read_backend(environment)
+                choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
+                if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
+                    assignment, executor = read_numbers(environment), Executor()
+                    self._late = bootstrap, choice
+                elif bootstrap is not None:
+                    assignment, executor = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
+                elif world is not None:
+                    assignment, executor = self._join_foreign(world, choice)
+                else:
+                    assignment, executor = ALONE, Executor()
+            except RendezvousError as error:
+                raise InitializationError(str(error)) from None
+            self._world, self._is_forked = _World(assignment, executor), False
+            place_below(None if bootstrap is None else bootstrap.socket.parent)
+            if identity:
+                set_mark(os.environ, identity, assignment.rank)
+            self._failure_notice.prepare(bootstrap)
+            self.stop_notice.prepare(bootstrap)
+            if not self._is_registered:
+                self._is_registered = True
+                shorten_tracebacks()
+                atexit.register(self._end)
+                os.register_at_fork(after_in_child=self._abandon)
+
+    def enter_anew(self, wish: Wish, trouble: str = "") -> Verdict | None:
+        """Become a member of the next generation, after an exception that says so; what it brings.
+
+        Args:
+            wish: RESIZE or RESTORE.
+            trouble: why, of a RESTORE.
+
+        Returns:
+            The verdict of an elastic job; None elsewhere, where the job is left and joined again.
+
+        Raises:
+            InitializationError: there is none for this worker.
+        """
+        with self._lock:
+            recovery = self._recovery
+            if recovery is None:
+                self.shutdown()
+                self.init()
+                return None
+            self._world = None
+            try:
+                entry = recovery.enter(wish, trouble)
+            except RendezvousError as error:
+                raise InitializationError(str(error)) from None
+            self._world = _World(entry.assignment, entry.executor)
+            return entry.verdict
+
+    def join_late(self) -> bool:
+        """Join the others, where they train already; whether that was still to be done.
+
+        A worker that is started while others train is alone until here, so that they need not wait for what a program
+        does before it can train: it has the numbers that it was started with, and its collectives are its own.
+
+        Raises:
+            InitializationError: there is no generation for this worker.
+        """
+        with self._lock:
+            late, self._late = self._late, None
+            if late is None:
+                return False
+            world, self._world = self._world, None
+            if world is not None:
+                world.executor.close()
+            try:
+                self._world = _World(*self._join_elastic(*late))
+            except RendezvousError as error:
+                raise InitializationError(str(error)) from None
+            return True
+
+    def declare_state(self) -> AbstractContextManager[None]:
+        """Within it, this worker can begin again after an exception: those that are lost are replaced."""
+        return nullcontext() if self._recovery is None else self._recovery.declare()
+
+    @property
+    def recovery(self) -> Recovery | None:
+        """What keeps this worker a member of a job that outlives the loss of workers; None in others."""
+        return self._recovery
+
+    def shutdown(self) -> None:
+        """Leave the job; operations pending on any rank fail. Does nothing when not initialised."""
+        self._leave()
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child."""
+        return self._world is not None
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it was a process above this one that has joined: only numbers are known here."""
+        return self._is_forked
+
+    @property
+    def assignment(self) -> Assignment:
+        """This worker's numbers; raises NotInitializedError."""
+        return self._require().assignment
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the collectives of the present generation; raises NotInitializedError."""
+        return self._require().executor
+
+    def _require(self) -> _World:
+        world = self._world
+        if world is None:
+            raise NotInitializedError
+        return world
+
+    def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
+        """Become a member of a job that outlives the loss of workers, until `shutdown()`."""
+        recovery = self._recovery = Recovery(
+            bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
+        )
+        try:
+            entry = recovery.enter(Wish.BEGIN)
+        except BaseException:
+            self._close_recovery()
+            raise
+        return entry.assignment, entry.executor
+
+    def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
+        """Become a member of a new generation.
+
+        The client is closed as soon as the group stands: a static job tells its workers nothing more, and a training
+        process forks (DataLoader workers), which an open gRPC channel does not always survive.
+        """
+        limit = timedelta(seconds=bootstrap.start_timeout_seconds)
+        with closing(self._connect(bootstrap)) as client:
+            membership = client.join(self._generation)
+            self._generation = membership.generation
+            group = form(membership, client, bootstrap.address, limit, choice=choice)
+        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
+        return membership.assignment, executor
+
+    def _name_departed(self, bootstrap: Bootstrap) -> str | None:
+        """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
+        with closing(self._connect(bootstrap)) as client:
+            try:
+                rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
+            except RendezvousError:
+                return None
+        return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
+
+    def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Executor]:
+        """Become a member of a world that another launcher made."""
+        if self._meeting is None:
+            self._meeting = meet(world, WORLD_LIMIT)
+        self._generation += 1
+        return join_world(world, self._meeting, self._generation, WORLD_LIMIT, choice)
+
+    def _leave(self, end: str = "") -> None:
+        with self._lock:
+            world, self._world = self._world, None
+            is_forked, self._is_forked = self._is_forked, False
+        if world is not None and not is_forked:
+            world.executor.close(end=end)
+            remove_mark(os.environ)
+        self._close_recovery()
+
+    def _close_recovery(self) -> None:
+        recovery, self._recovery = self._recovery, None
+        if recovery is not None:
+            recovery.close()
+            self._generation = recovery.generation
+
+    def _note_assignment(self, assignment: Assignment) -> None:
+        """The program goes on with other numbers."""
+        if self._world is not None:
+            self._world.assignment = assignment
+
+    def _note_offer(self, offer: ResizeOffered) -> None:
+        """Hosts have come or gone."""
+        self.notifications.handle_hosts_updated(offer.number, HOSTS_ADDED * offer.adds | HOSTS_REMOVED * offer.removes)
+
+    def _end(self) -> None:
+        """This process ends: what `shutdown()` keeps for another `init()` is not needed any more."""
+        self._leave(describe_end(self._failure_notice.returncode))
+        if self._meeting is not None:
+            self._meeting.close()
+
+    def _abandon(self) -> None:
+        """After a fork, in the child: it is no member, and must not touch the parent's connections."""
+        self._lock = threading.RLock()  # another thread of the parent may have held it
+        self._failure_notice.prepare(None)
+        self.stop_notice.prepare(None)
+        if self._recovery is not None:
+            self._recovery.abandon()
+            self._recovery = None
+        if self._meeting is not None:
+            self._meeting.abandon()
+            self._meeting = None
+        if self._world is not None and not self._is_forked:
+            self._is_forked = True
+            self._world.executor.abandon()
+
+
+RUNTIME = Runtime(AgentWatch(connect).connect)

@@ -1,0 +1,1 @@
+"""How a worker process begins and ends, before and after the job."""

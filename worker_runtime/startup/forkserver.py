@@ -1,0 +1,235 @@
+"""Imports torch once per host, and forks workers that cannot be told from executed ones.
+
+The agent starts it with the interpreter that the job's command names, in the job's own environment, as
+`python -m worker_runtime.startup.forkserver DESCRIPTOR WORDS MODULES`; see `hvdrun/agent/prefork.py`, which holds the
+other end of its socket, and `hvdrun/agent/entrance`, which has Python ask `serve` what to run. It only imports: it runs
+no torch operation, opens no device and no channel, and has one thread, since what a second thread holds at the moment
+of a fork is held in the child for ever. Each worker is forked twice, so that it becomes a child of the agent, which is
+a subreaper.
+
+What a fork cannot keep apart is set right in the child: the session, descriptors, environment, arguments, the seeds of
+torch's and NumPy's global generators (Python's own is reseeded by itself), the number of threads, multiprocessing's
+key. What the imports print is printed by each worker. What stays: hash randomisation is drawn once for all workers of
+a host, and garbage collections leave out what was imported before the fork.
+
+In a job that replaces lost workers it does not only wait in the meantime: it imports what torch leaves to the first
+optimizer that is made, which takes a second or two, so that a replacement need not.
+"""
+
+import errno
+import gc
+import importlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+
+from worker_runtime import own_packages
+from worker_runtime.rendezvous import (
+    DESCRIPTORS,
+    LENGTH,
+    Forked,
+    ForkRequest,
+    Message,
+    Ready,
+    decode,
+    encode,
+    import_client,
+)
+from worker_runtime.startup import process_image, program, thread_counts
+from worker_runtime.startup.program import Program
+
+_OUTPUTS = (1, 2)
+_STANDARD = (0, *_OUTPUTS)
+_PID_BYTES = 32
+_IDLE_SECONDS = 5.0  # the first workers import and connect meanwhile, on the same cores
+
+
+def serve(descriptor: str, words: str, modules: str) -> Program:
+    """Import the modules, then fork a worker for each request; returns in the workers, with what each is to run.
+
+    descriptor: of the socket to the agent.
+    words: what the command starts with, after the interpreter; this and `modules` are lists in JSON.
+
+    Raises:
+        SystemExit: in the forkserver, when the agent has gone or closed the socket.
+    """
+    agent = socket.socket(fileno=int(descriptor))
+    names: list[str] = json.loads(modules)
+    import_all(names)
+    said = read_outputs()
+    agent.sendall(encode(Ready(find_objection(agent) or program.find_objection(json.loads(words)))))
+    later = list_later(names)
+    has_forked = False
+    while True:
+        if later and has_forked and is_idle(agent):
+            import_all(later)
+            later, said = (), read_outputs()
+            if find_objection(agent):
+                raise SystemExit(0)  # the agent executes the workers that are still to come
+        request, descriptors = receive(agent)
+        if request is None:
+            raise SystemExit(0)
+        pid = fork_twice()
+        if pid == 0:
+            agent.close()  # or the agent would not hear of the forkserver's death
+            *streams, gate = descriptors
+            pass_gate(gate)
+            return become(request, streams, said)
+        for sent in descriptors:
+            os.close(sent)
+        agent.sendall(encode(Forked(request.number, pid)))
+        has_forked = True
+
+
+def import_all(modules: Sequence[str]) -> None:
+    """Import what the workers need, and keep it out of collections, which would cost each worker 0.3 s at its end."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    for name in modules:
+        importlib.import_module(name)
+    if modules:
+        import_client()
+    gc.freeze()
+    if was_enabled:
+        gc.enable()
+
+
+def list_later(modules: Sequence[str]) -> tuple[str, ...]:
+    """What is imported when the first workers have been forked, for those that may come in their place."""
+    is_elastic = os.environ.get("HOROVOD_ELASTIC") == "1"
+    return ("torch._dynamo",) if is_elastic and "torch" in modules else ()
+
+
+def is_idle(agent: socket.socket) -> bool:
+    """Whether nobody is asked for, for some time."""
+    ready, _, _ = select.select([agent], [], [], _IDLE_SECONDS)
+    return not ready
+
+
+def read_outputs() -> tuple[bytes, ...]:
+    """What has been printed until now, on standard output and error, which are files."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    return tuple(os.pread(output, os.fstat(output).st_size, 0) for output in _OUTPUTS)
+
+
+def find_objection(agent: socket.socket) -> str:
+    """Why this process must not fork; "" when it may."""
+    threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names are all that is wanted
+    if threads > 1:
+        return f"something that is imported here (a sitecustomize, a preload) started {threads - 1} more threads"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "something that is imported here opened a CUDA device"
+    for descriptor in set(process_image.list_descriptors()).difference(_STANDARD, {agent.fileno()}):
+        return f"something that is imported here keeps {os.readlink(f'/proc/self/fd/{descriptor}')} open"  # noqa: PTH115 - text
+    return ""
+
+
+def receive(agent: socket.socket) -> tuple[ForkRequest | None, list[int]]:
+    """The next request with its descriptors; None when the agent has gone."""
+    head, descriptors, _, _ = socket.recv_fds(agent, LENGTH.size, DESCRIPTORS)
+    if not head:
+        return None, []
+    head += read(agent, LENGTH.size - len(head))
+    message: Message = decode(read(agent, LENGTH.unpack(head)[0]))
+    return (message if isinstance(message, ForkRequest) else None), descriptors
+
+
+def read(agent: socket.socket, size: int) -> bytes:
+    """Exactly so many bytes.
+
+    Raises:
+        SystemExit: the agent has gone.
+    """
+    data = bytearray()
+    while len(data) < size:
+        chunk = agent.recv(size - len(data))
+        if not chunk:
+            raise SystemExit(0)
+        data += chunk
+    return bytes(data)
+
+
+def fork_twice() -> int:
+    """Fork a grandchild that leads a session of its own and is nobody's child here: its pid, and 0 in itself.
+
+    Raises:
+        OSError: there are too many processes.
+    """
+    reader, writer = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        try:
+            worker = os.fork()
+        except OSError as error:
+            os.write(writer, str(-(error.errno or errno.EAGAIN)).encode())
+            os._exit(1)
+        if worker != 0:
+            os._exit(0)
+        os.setsid()
+        os.write(writer, str(os.getpid()).encode())
+        return 0
+    os.close(writer)
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        pid = int(pipe.read(_PID_BYTES))
+    os.waitpid(middle, 0)
+    if pid < 0:
+        raise OSError(-pid, os.strerror(-pid))
+    return pid
+
+
+def pass_gate(gate: int) -> None:
+    """Wait until the agent knows of this worker, which is then its child; end where it has given the worker up."""
+    if not os.read(gate, 1):
+        os._exit(0)
+
+
+def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) -> Program:
+    """Be the worker that was asked for; where that cannot be done in this process, execute it after all.
+
+    said: what is printed first, on standard output and error.
+    """
+    process_image.take_streams(streams)
+    try:
+        process_image.take_environment(request.environment)
+        process_image.show(request.arguments, request.environment)
+        os.chdir(request.directory)
+        forget_relatives()
+        thread_counts.set_all(request.threads)
+        loaded = program.load(request.arguments)
+    except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
+        os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
+    own_packages.hide()
+    for output, text in zip(_OUTPUTS, said, strict=True):
+        write(output, text)
+    return loaded
+
+
+def forget_relatives() -> None:
+    """Have secrets, random numbers and knowledge of one's own, where an import has drawn them before the fork."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()  # the import has drawn one
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.current_process().authkey = os.urandom(32)
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # noqa: SLF001 - Python 3.11 forgets to
+    sys.path_importer_cache.clear()  # folders may have been made since
+
+
+def write(output: int, data: bytes) -> None:
+    """Write all of it."""
+    while data:
+        data = data[os.write(output, data) :]
+
+
+if __name__ == "__main__":
+    raise SystemExit("this Python has not run the sitecustomize that the agent has put on its PYTHONPATH")
