@@ -22,7 +22,8 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError, UnsendableError
-from worker_runtime.rendezvous import Endpoint, runtime
+from worker_runtime.membership import runtime
+from worker_runtime.rendezvous import Endpoint
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=LIMIT_SECONDS)

@@ -12,7 +12,7 @@ NETWORK = 'ip link set lo up && ip addr add 192.0.2.1/32 dev lo && exec "$0" "$@
 FORMS = """
 from concurrent.futures import ThreadPoolExecutor
 from rendezvous.core.model import Endpoint
-from tests.worker_runtime.test_group import LIMIT, Announcements, be
+from tests.worker_runtime.groups.test_group import LIMIT, Announcements, be
 from worker_runtime.groups.group import form
 from worker_runtime.groups.torch_log import _find_level
 
