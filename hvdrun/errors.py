@@ -247,8 +247,8 @@ class TooFewSlotsNowError(LaunchError):
 
     def __init__(self, offered: int, size: int) -> None:
         super().__init__(
-            f"the hosts that the script names now offer {offered} of the {size} slots that the job starts with: it "
-            "would wait for more, for as long as --elastic-timeout allows."
+            f"the hosts that the script names now offer {offered} of the {size} slot{'' if size == 1 else 's'} that "
+            "the job starts with: it would wait for more, for as long as --elastic-timeout allows."
         )
         self.offered = offered
         self.size = size

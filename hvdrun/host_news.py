@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from hvdrun.hosts import count_slots
 from rendezvous.core.blame import Blame
 from rendezvous.core.model import Host
 from rendezvous.core.outcome import describe_reset_limit
@@ -97,10 +98,10 @@ def describe_limit(state: State) -> str:
 def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[str]:
     """What has become of the hosts, in at most three sentences without a full stop."""
     former, present = ({host.name: host.slots for host in hosts} for hosts in (before, now))
-    came = [f"{host.name} ({_count_slots(host.slots)})" for host in now if host.name not in former]
+    came = [f"{host.name} ({count_slots(host.slots)})" for host in now if host.name not in former]
     gone = [host.name for host in before if host.name not in present]
     others = [
-        f"{host.name} ({_count_slots(host.slots)}, before {former[host.name]})"
+        f"{host.name} ({count_slots(host.slots)}, before {former[host.name]})"
         for host in now
         if former.get(host.name, host.slots) != host.slots
     ]
@@ -110,7 +111,3 @@ def describe_changes(before: Sequence[Host], now: Sequence[Host]) -> Iterator[st
         yield f"the script does not name these hosts any more: {', '.join(gone)}"
     if others:
         yield f"the script names other numbers of slots: {', '.join(others)}"
-
-
-def _count_slots(slots: int) -> str:
-    return f"{slots} slot{'' if slots == 1 else 's'}"

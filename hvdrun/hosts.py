@@ -39,6 +39,11 @@ def is_host_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def count_slots(slots: int) -> str:
+    """So many slots, in words."""
+    return f"{slots} slot{'' if slots == 1 else 's'}"
+
+
 def parse_hosts(text: str) -> HostList:
     """Read `server1:4,me@server2:4`.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from hvdrun.console import Console, Page
 from hvdrun.console.page import describe_ranks, describe_returncode
 from hvdrun.host_news import LossCounter, describe_changes, describe_closed, describe_limit
+from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
 from rendezvous.core.blame import Blame
@@ -235,8 +236,8 @@ class Narrator:
     def _tell_shortage(self, slots: int) -> None:
         if slots < self._size:
             self._console.notice(
-                f"the hosts offer {slots} of the {self._size} slots that the job starts with: it waits for more, up to "
-                f"{self._timeout_seconds:g} s (--elastic-timeout)."
+                f"the hosts offer {slots} of the {count_slots(self._size)} that the job starts with: it waits for more, "
+                f"up to {self._timeout_seconds:g} s (--elastic-timeout)."
             )
 
     def _show_hopeless(self, outcome: Outcome) -> None:

@@ -36,7 +36,7 @@ class OutputWatch:
             self._console.notice(f"a part of the {_NAMES[stream]} is lost: {error.strerror}")
         files = [] if self._console.files is None else list(self._console.files.list_lost())
         for path, error in files[:1]:
-            others = f", and of {len(files) - 1} more files" if len(files) > 1 else ""
+            others = f", and of {len(files) - 1} more" if len(files) > 1 else ""
             self._console.notice(f"a part of {str(path)!r}{others} is lost: {error.strerror}")
         return OUTPUT_LOST if lost or files else 0
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hvdrun.errors import LaunchError
+from hvdrun.hosts import count_slots
 from rendezvous.core.model import Host
 
 _NAMED_HOSTS = 3
@@ -53,4 +54,4 @@ class Allocation:
         named = [f"{host.name}:{host.slots}" for host in self.hosts[:_NAMED_HOSTS]]
         if len(self.hosts) > _NAMED_HOSTS:
             named.append(f"and {len(self.hosts) - _NAMED_HOSTS} more hosts")
-        return f"{self.name}: {self.slots} slot{'' if self.slots == 1 else 's'} on {', '.join(named)}."
+        return f"{self.name}: {count_slots(self.slots)} on {', '.join(named)}."

@@ -11,7 +11,7 @@ from hvdrun.cluster.errors import UnknownKeywordError
 from hvdrun.discovery import discover_hosts
 from hvdrun.jobspec import JobSpec
 from hvdrun.options import OPTIONS, Option
-from hvdrun.request import make_job, settle_request
+from hvdrun.request import choose_allocation, make_job, settle_request
 
 MODULE = "worker_runtime.tasks"
 _DEFAULT_SIZE = 2
@@ -87,16 +87,16 @@ def read_job(words: list[str], environment: Mapping[str, str]) -> JobSpec:
 
 
 def complete(words: list[str], interpreter: str | None = None) -> list[str]:
-    """The words with the number of workers, if it is not given, and with the command.
+    """The words with the number of workers, if neither they nor a scheduler say it, and with the command.
 
     Raises:
-        HvdrunError: the hosts cannot be read.
+        HvdrunError: the hosts cannot be read, or what the scheduler says cannot be understood.
     """
     command = [interpreter or sys.executable, "-m", MODULE]
     typed, _ = cli.parse([*words, *command])
     settled, _, _ = settle_request(typed, os.environ)
     values = settled.values
-    if values["size"] is not None:
+    if values["size"] is not None or choose_allocation(values, os.environ) is not None:
         return [*words, *command]
     return ["-np", str(_choose_size(values)), *words, *command]
 

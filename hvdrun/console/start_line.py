@@ -9,6 +9,7 @@ from functools import partial
 
 from hvdrun.console.page import describe_seconds
 from hvdrun.console.status import StatusLine
+from hvdrun.hosts import count_slots
 from rendezvous.core.state import Phase, State
 
 PATIENCE_SECONDS = 1.0  # a shorter start needs no word
@@ -31,7 +32,7 @@ class StartProgress:
     def describe(self, seconds: float) -> str:
         """In words, for a start that has taken so long."""
         if self.offered is not None:
-            return f"waiting for hosts: {self.offered} of {self.workers} slots, {describe_seconds(seconds)}"
+            return f"waiting for hosts: {self.offered} of {count_slots(self.workers)}, {describe_seconds(seconds)}"
         return (
             f"hosts connected {self.connected}/{self.hosts}, workers joined {self.joined}/{self.workers}, "
             f"{describe_seconds(seconds)}"

@@ -17,6 +17,7 @@ from hvdrun import __version__
 from hvdrun.agent.agent import Ending, Orders, serve
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.errors import LaunchError
+from hvdrun.hosts import count_slots
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
 from hvdrun.joining.tunnel import TunnelEnd
@@ -50,6 +51,16 @@ class WrongLauncherError(LaunchError):
         super().__init__(
             f"the server at {place} is not the one that the token file {str(token_file)!r} was made for ({reason}): "
             "give the token file of that job, or the address of this token's."
+        )
+
+
+class TokenExpiredError(LaunchError):
+    """Nobody listens, and the token is too old for whoever will."""
+
+    def __init__(self, place: Endpoint, token_file: Path, token: Token) -> None:
+        super().__init__(
+            f"nobody listens at {place}, and the token file {str(token_file)!r} ran out at {token.describe_expiry()}: "
+            "give this agent the token file of a job that runs."
         )
 
 
@@ -87,7 +98,7 @@ class Applicant:
 
         Raises:
             TokenFileError: the token cannot be used.
-            LaunchError: the launcher refuses this agent.
+            LaunchError: the launcher refuses this agent, or the token has run out.
         """
         stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._answer_signals(stopped)
@@ -144,8 +155,7 @@ class Applicant:
         channel = await self._knock(wish.slots)
         if isinstance(channel, Channel):
             self._pause_seconds = FIRST_PAUSE_SECONDS
-            slots = f"{wish.slots} slot{'' if wish.slots == 1 else 's'}"
-            self._tell(f"joined the job at {wish.place} as {wish.host} with {slots}.")
+            self._tell(f"joined the job at {wish.place} as {wish.host} with {count_slots(wish.slots)}.")
         return channel
 
     async def _knock(self, slots: int) -> Channel | int:
@@ -154,7 +164,7 @@ class Applicant:
         The exit code where no more agents are needed.
 
         Raises:
-            LaunchError: it refuses this agent, or is another launcher.
+            LaunchError: it refuses this agent, is another launcher, or is not there and the token has run out.
             OSError, EOFError, RendezvousError: nobody is there yet.
         """
         wish = self._application
@@ -163,6 +173,10 @@ class Applicant:
             channel = await dial(wish.place.address, wish.place.port, make_client_context(token.authority))
         except ssl.SSLCertVerificationError as error:
             raise WrongLauncherError(wish.place, wish.token_file, error.verify_message) from error
+        except OSError as error:
+            if slots and token.has_expired():
+                raise TokenExpiredError(wish.place, wish.token_file, token) from error
+            raise
         taken = False
         try:
             channel.keep_alive(WAITING_SECONDS)

@@ -2,6 +2,7 @@
 
 import shlex
 
+from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.joining.reception import choose_place, find_reachable, write_line
 from hvdrun.joining.request import Joining
@@ -17,7 +18,7 @@ def describe_joining(spec: JobSpec, joining: Joining) -> str:
     token = str(joining.token_file or "FILE")
     return "\n".join(
         [
-            f"--dry-run: nothing is started. hvdrun would wait for agents with {spec.size} slots:",
+            f"--dry-run: nothing is started. hvdrun would wait for agents with {count_slots(spec.size)}:",
             f"  listens    {at if place.port else f'{address}, on a free port'}",
             f"  token      {joining.token_file or f'made for this job, in {spec.directory}'}",
             f"  each host  {write_line(at, token)}",

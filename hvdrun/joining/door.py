@@ -133,8 +133,8 @@ class Door:
             )
         if join.slots and self._token.has_expired():  # an agent that has joined stays
             return _refuse(
-                f"its token ran out at {self._token.expires.astimezone():%Y-%m-%d %H:%M %Z}: start the job with a new "
-                "one (`hvdrun token FILE`)."
+                f"its token ran out at {self._token.describe_expiry()}: start the job with a new one "
+                "(`hvdrun token FILE`)."
             )
         task = asyncio.current_task()
         if task is not None and task in self._strangers:

@@ -15,6 +15,7 @@ from hvdrun.joining.token import (
     Token,
     TokenFileError,
     find_expiry,
+    refuse_open,
     write_secret,
 )
 from rendezvous.authority import Authority
@@ -60,11 +61,12 @@ def load_files(path: Path) -> Keys:
     token = Token.read(path)
     key_path = name_key(path)
     if token.has_expired():
-        when = f"{token.expires.astimezone():%Y-%m-%d %H:%M %Z}"
-        raise TokenFileError(path, f"ran out at {when}", f"remove it and {key_path.name}, and a new one is made")
+        reason = f"ran out at {token.describe_expiry()}"
+        raise TokenFileError(path, reason, f"remove it and {key_path.name}, and a new one is made")
     try:
         authority = Authority(_NAME, key_path.read_bytes())
         is_pair = authority.owns(token.authority)
+        mode = key_path.stat().st_mode
     except OSError as error:
         reason = f"has its key in {str(key_path)!r}, which cannot be read"
         raise TokenFileError(path, reason, error.strerror or str(error)) from error
@@ -73,6 +75,7 @@ def load_files(path: Path) -> Keys:
     if not is_pair:
         reason = f"does not belong to the key in {str(key_path)!r}"
         raise TokenFileError(path, reason, "remove both, and new ones are made")
+    refuse_open(key_path, mode)
     return Keys(token, authority, path)
 
 

@@ -44,5 +44,5 @@ def make_token(values: Mapping[str, Any]) -> str:
     keys = make_files(path, values["lifetime"])
     return (
         f"{values['file']} is for hvdrun and all agents, {name_key(path).name} for hvdrun alone; agents may join until "
-        f"{keys.token.expires.astimezone():%Y-%m-%d %H:%M %Z}."
+        f"{keys.token.describe_expiry()}."
     )

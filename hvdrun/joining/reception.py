@@ -13,6 +13,7 @@ from typing import Any
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
+from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.joining.door import Door
 from hvdrun.joining.keys import open_keys
@@ -147,10 +148,10 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 def describe_agents(hosts: tuple[Host, ...], size: int) -> str:
     """Who has come, and how much is missing."""
-    named = [f"{host.name} ({host.slots} slot{'' if host.slots == 1 else 's'})" for host in hosts[:_NAMED]]
+    named = [f"{host.name} ({count_slots(host.slots)})" for host in hosts[:_NAMED]]
     more = [f"and {len(hosts) - _NAMED} more"] if len(hosts) > _NAMED else []
     slots = sum(host.slots for host in hosts)
-    offered = f"{slots} of {size} slots" if slots < size else f"{slots} slots"
+    offered = f"{slots} of {count_slots(size)}" if slots < size else count_slots(slots)
     return f"agents: {', '.join([*named, *more]) or 'none'}; {offered}."
 
 

@@ -10,7 +10,7 @@ and the newcomer is refused.
 import asyncio
 from dataclasses import dataclass
 
-from hvdrun.hosts import MAX_SLOTS_PER_HOST, is_host_name
+from hvdrun.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from hvdrun.joining.channel import WAITING_SECONDS, Channel
 from hvdrun.joining.tunnel import lead_inside
 from rendezvous import wire
@@ -76,8 +76,8 @@ class Roster:
         if not is_host_name(join.host) or not 1 <= join.slots <= MAX_SLOTS_PER_HOST:
             return AgentAdmitted(
                 Admission.REFUSED,
-                f"{join.host!r} with {join.slots} slots is no host: give it a name of letters, digits, dots and dashes "
-                f"(--name), and 1 to {MAX_SLOTS_PER_HOST} slots (--slots).",
+                f"{join.host!r} with {count_slots(join.slots)} is no host: give it a name of letters, digits, dots and "
+                f"dashes (--name), and 1 to {MAX_SLOTS_PER_HOST} slots (--slots).",
             )
         while not self._full and (former := self._arrivals.get(join.host)) is not None:
             limit_seconds = self._limit(former)

@@ -7,6 +7,8 @@ the token has run out.
 
 import json
 import os
+import shlex
+import stat
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ KEY_SUFFIX = ".key"
 DEFAULT_LIFETIME_SECONDS = 24 * 3600.0
 MAX_TOKEN_BYTES = 64 * 1024
 _OWNER_ONLY = 0o600
+_OTHERS = 0o007  # a group may read: Kubernetes gives a Secret to the group of a pod
 
 
 class TokenFileError(UsageError):
@@ -46,23 +49,30 @@ class Token:
 
         Raises:
             FileNotFoundError: there is no such file; it may still come.
-            TokenFileError: it is none, or may not be read.
+            TokenFileError: it is none, may not be read, or is open to every user.
         """
         try:
             with path.open("rb") as file:
                 found = json.loads(file.read(MAX_TOKEN_BYTES))
             expires = datetime.fromisoformat(found["expires"])
-            return cls(found["authority"].encode(), bytes.fromhex(found["secret"]), expires.astimezone(UTC))
+            token = cls(found["authority"].encode(), bytes.fromhex(found["secret"]), expires.astimezone(UTC))
+            mode = path.stat().st_mode
         except FileNotFoundError:
             raise
         except OSError as error:
             raise TokenFileError(path, "cannot be read", error.strerror or str(error)) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise TokenFileError(path, "is not a token", "make one with `hvdrun token FILE`") from error
+        refuse_open(path, mode)
+        return token
 
     def has_expired(self) -> bool:
         """The launcher accepts no more agents with it."""
         return datetime.now(UTC) >= self.expires
+
+    def describe_expiry(self) -> str:
+        """When that is, for people."""
+        return f"{self.expires.astimezone():%Y-%m-%d %H:%M %Z}"
 
     def encode(self) -> bytes:
         """The text of the file."""
@@ -82,6 +92,17 @@ def find_expiry(lifetime_seconds: float) -> datetime:
     return datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=lifetime_seconds)
 
 
+def refuse_open(path: Path, mode: int) -> None:
+    """Take no secret file that is open to all users of the machine, as ssh takes no such private key.
+
+    Raises:
+        TokenFileError: it is.
+    """
+    if mode & _OTHERS:
+        reason = f"is open to every user of this machine (mode {stat.S_IMODE(mode):04o})"
+        raise TokenFileError(path, reason, f"close it with `chmod 600 {shlex.quote(str(path))}`")
+
+
 def write_secret(path: Path, text: bytes) -> None:
     """Write a file that only its owner may read, at once or not at all.
 
@@ -96,5 +117,5 @@ def write_secret(path: Path, text: bytes) -> None:
         unfinished.rename(path)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
-        remedy = f"{error.strerror or error}; name another place with --token-file"
+        remedy = f"{error.strerror or error}; give `hvdrun token` or --token-file another file name"
         raise TokenFileError(path, "cannot be written", remedy) from error

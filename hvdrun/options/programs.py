@@ -97,7 +97,8 @@ def read_agent(words: Sequence[str]) -> dict[str, Any]:
                 f"hvdrun agent lacks {flag}: copy the line that hvdrun --wait-for-agents prints, as in hvdrun agent "
                 "--join 10.0.0.1:29400 --token-file job.token"
             )
-    values["name"] = values["name"] or socket.gethostname()
+    if values["name"] is None:
+        values["name"] = socket.gethostname()
     return values
 
 

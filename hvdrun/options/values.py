@@ -87,6 +87,8 @@ def parse_bind(text: str) -> Endpoint:
         raise ValueError(text)
     port = 0 if int(match["port"] or 0) == 0 else parse_port(match["port"])
     address = match["name"]
+    if address is not None and address.isdecimal():  # a port alone, which would be taken for an address
+        raise ValueError(text)
     return Endpoint(str(IPv6Address(match["ipv6"])) if address is None else address, port)
 
 

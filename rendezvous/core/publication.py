@@ -85,8 +85,7 @@ def publish_first(state: State) -> tuple[State, tuple[Effect, ...]]:
     hosts = [host.name for host in state.offered]
     members = arrange((), state.standing(Standing.WAITING), hosts)
     started = len(members) + state.count(Standing.INTENDED)
-    who = f"all {started}" if len(members) == started else f"{len(members)} of {started}"
-    reason = f"{who} workers have joined"
+    reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
     return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
 
 
@@ -163,8 +162,12 @@ def _publish_next(
         if not state.may_form_anew:
             return draining.enter(state, exhaust_resets(state.resets, verdict.reason, state.cause))
         state = replace(state, resets=state.resets + 1)
-    reason = verdict.reason or f"all {len(composition.members)} workers have joined"
+    reason = verdict.reason or _describe_all(len(composition.members))
     return _publish(state, verdict, composition, reason)
+
+
+def _describe_all(workers: int) -> str:
+    return "the only worker has joined" if workers == 1 else f"all {workers} workers have joined"
 
 
 def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> tuple[State, tuple[Effect, ...]]:

@@ -1,5 +1,6 @@
 """The keywords of `hvdrun.run()` and the words of a command line that they stand for."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,3 +101,14 @@ def test_without_a_number_all_slots_or_this_machines_accelerators_or_two_workers
     completed = complete(words)
     assert read_job(completed, {}).size == size
     assert completed[-len(COMMAND) :] == COMMAND
+
+
+def test_inside_an_allocation_the_schedulers_hosts_and_slots_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nodes").write_text("a\na\nb\n", encoding="utf-8")
+    monkeypatch.setenv("PBS_JOBID", "5")
+    monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
+    spec = read_job(complete([]), os.environ)
+    assert (spec.size, [host.name for host in spec.hosts]) == (3, ["a", "b"])
+    assert read_job(complete(["-H", "c:4"]), os.environ).size == 4

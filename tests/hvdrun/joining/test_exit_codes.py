@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hvdrun.joining.applicant import Applicant, Application
+from hvdrun.errors import CANNOT_LAUNCH
+from hvdrun.joining.applicant import Applicant, Application, TokenExpiredError
+from hvdrun.joining.keys import make_files
 from hvdrun.routes import LOOPBACK
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Release
@@ -47,6 +49,19 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
         launcher.roster.shut("the job has ended.", 3)
         assert await leave(launcher, path, "b") == 3
         await transport.close()
+
+
+@in_loop
+async def test_an_agent_whose_token_ran_out_does_not_wait_where_nobody_listens(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    make_files(path, lifetime_seconds=0.0)
+    async with started(Endpoint(LOOPBACK, 1), path) as agent, asyncio.timeout(30):
+        with pytest.raises(
+            TokenExpiredError, match=r"nobody listens at .*, and the token file '.*' ran out at "
+        ) as caught:
+            await agent.end()
+    assert caught.value.exit_code == CANNOT_LAUNCH
+    assert agent.said == []
 
 
 @in_loop

@@ -27,6 +27,18 @@ def test_a_token_and_its_key_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert made.token.secret.hex() not in repr(loaded)
 
 
+def test_a_file_that_every_user_may_read_is_refused_and_one_of_a_group_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "job.token"
+    make_files(path)
+    for file in (path, name_key(path)):
+        file.chmod(0o440)  # as Kubernetes gives a Secret to a pod
+        assert load_files(path).path == path
+        file.chmod(0o644)
+        with pytest.raises(TokenFileError, match=rf"is open to every user of .* \(mode 0644\): .* `chmod 600 {file}`"):
+            load_files(path)
+        file.chmod(0o600)
+
+
 def test_a_token_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "job.token"
     name_key(path).write_text("mine")

@@ -20,6 +20,7 @@ from hvdrun.network.interfaces import InterfaceAddress
 from hvdrun.options.programs import read_agent, read_token
 from rendezvous.core.model import Endpoint, Host
 
+PROGRAMS = ("agent", "token")
 JOB = ("-np", "2", "--wait-for-agents")
 
 
@@ -56,12 +57,18 @@ def test_a_job_that_waits_has_no_hosts_and_leaves_paths_to_them(
         ((*JOB, "--host-discovery-script", "x"), "--host-discovery-script is for hosts that hvdrun goes to"),
         ((*JOB, "--oversubscribe"), "with --wait-for-agents give the agents more --slots."),
         ((*JOB, "--bind", "a:b"), "--bind takes an address of this machine, with or without a port"),
+        ((*JOB, "--bind", "29400"), "--bind takes an address of this machine, with or without a port, as in --bind 10"),
+        (("token", "nowhere/x"), "No such file or directory; give `hvdrun token` or --token-file another file name."),
+        (
+            ("agent", "--join", "a:1", "--token-file", "x", "--name", ""),
+            "a host cannot be called '': give another name",
+        ),
     ],
 )
 def test_what_contradicts_waiting_is_refused(
     words: Sequence[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words, "true"]) == 2
+    assert main([*words, *(() if words[0] in PROGRAMS else ("true",))]) == 2
     assert sentence in capsys.readouterr().err
 
 
@@ -96,6 +103,8 @@ def test_hosts_are_taken_as_they_come_and_ranked_by_name() -> None:
 
 def test_the_line_about_agents_says_what_is_missing() -> None:
     assert describe_agents((Host("a", 1), Host("b", 2)), 8) == "agents: a (1 slot), b (2 slots); 3 of 8 slots."
+    assert describe_agents((), 1) == "agents: none; 0 of 1 slot."
+    assert describe_agents((Host("a", 1),), 1) == "agents: a (1 slot); 1 slot."
     many = tuple(Host(f"n{number}", 4) for number in range(10))
     assert describe_agents(many, 8).endswith("n7 (4 slots), and 2 more; 40 slots.")
 
