@@ -236,8 +236,8 @@ class Narrator:
     def _tell_shortage(self, slots: int) -> None:
         if slots < self._size:
             self._console.notice(
-                f"the hosts offer {slots} of the {count_slots(self._size)} that the job starts with: it waits for more, "
-                f"up to {self._timeout_seconds:g} s (--elastic-timeout)."
+                f"the hosts offer {slots} of the {count_slots(self._size)} that the job starts with: it waits for "
+                f"more, up to {self._timeout_seconds:g} s (--elastic-timeout)."
             )
 
     def _show_hopeless(self, outcome: Outcome) -> None:
