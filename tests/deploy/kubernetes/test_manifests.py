@@ -213,6 +213,13 @@ def test_there_are_as_many_pods_as_workers(folder: Path) -> None:
     assert job["completions"] == job["parallelism"] == int(read_option(launcher, "-np"))
 
 
+def test_each_run_of_the_elastic_job_has_checkpoints_of_its_own() -> None:
+    """A run that is made again under its name resumes; another one begins anew, though both use one volume."""
+    (launcher,) = (one for pod, one in list_launchers() if pod.name == "elastic: coordinator")
+    fields = {"status.podIP": "10.0.0.1", "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train-1"}
+    assert "/checkpoints/train-1" in fill_words(launcher, fields)
+
+
 def test_the_budget_is_for_the_coordinator_alone() -> None:
     (budget,) = (document for folder in ALL for document in find_kind(folder, "PodDisruptionBudget"))
     (jobset,) = find_kind(ELASTIC, "JobSet")
