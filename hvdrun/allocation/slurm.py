@@ -23,6 +23,7 @@ SCHEDULER_SECONDS = 10.0  # scontrol waits for slurmctld for minutes
 _OF_THE_JOB = re.compile(r"SLURM_(JOB_.+|JOBID|CONF|CLUSTER_NAME|SUBMIT_.+|RESTART_COUNT|ARRAY_.+|JWT)")
 _SLURM = re.compile(r"S(LURM|BATCH|ALLOC|RUN)_")
 _ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
+_INTERACTIVE_STEP = str(0xFFFFFFFA)  # salloc's, which leaves the job's own variables as they are
 _INDICES = re.compile(r"\(.*?\)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)(?=,|$)")
 # With one process and all CPUs of the host that the job has: the agent shares them out. --unbuffered: otherwise srun
@@ -119,7 +120,7 @@ def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str,
 
     Within a step, the number of tasks is the step's.
     """
-    in_step = "SLURM_STEP_NUM_TASKS" in environment
+    in_step = "SLURM_STEP_NUM_TASKS" in environment and environment.get("SLURM_STEP_ID") != _INTERACTIVE_STEP
     if in_step and (each := environment.get("SLURM_NTASKS_PER_NODE", "")).isdecimal():
         return dict.fromkeys(nodes, int(each))
     if not in_step and ("SLURM_NTASKS" in environment or "SLURM_NTASKS_PER_NODE" in environment):
