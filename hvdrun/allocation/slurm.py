@@ -26,11 +26,12 @@ _ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
 _INTERACTIVE_STEP = str(0xFFFFFFFA)  # salloc's, which leaves the job's own variables as they are
 _INDICES = re.compile(r"\(.*?\)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)(?=,|$)")
-# With one process and all CPUs of the host that the job has: the agent shares them out. --unbuffered: otherwise srun
-# keeps output back until a line ends, and frames have no lines.
+# With one process and all CPUs of the host that the job has: the agent shares them out. --gpus: in a job that has asked
+# for GPUs as a whole, or for each task, --gres is refused. --unbuffered: otherwise srun keeps output back until a line
+# ends, and frames have no lines.
 _STEP = (
     "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --kill-on-bad-exit=0 --no-kill --wait=0 --export=ALL "
-    "--cpu-bind=none --cpus-per-task={cpus} --gres={gres} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
+    "--cpu-bind=none --cpus-per-task={cpus} {gpus} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
 )
 
 
@@ -76,8 +77,8 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
 
 def write_step(host: str, node: Node) -> tuple[str, ...]:
     """The words before a command that is to run as a step on this host."""
-    gres = f"gpu:{node.gpus}" if node.gpus else "none"
-    return tuple(_STEP.format(host=host, cpus=node.cpus, gres=gres).split())
+    gpus = f"--gpus={node.gpus}" if node.gpus else "--gres=none"
+    return tuple(_STEP.format(host=host, cpus=node.cpus, gpus=gpus).split())
 
 
 def leave_steps(environment: Mapping[str, str]) -> dict[str, str]:

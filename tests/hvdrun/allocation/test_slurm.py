@@ -74,7 +74,7 @@ def test_variables_that_cannot_be_read_are_one_sentence() -> None:
 
 def test_a_step_has_all_cpus_and_gpus_of_its_host() -> None:
     words = write_step("n1", Node(cpus=8, gpus=2))
-    assert {"--nodelist=n1", "--cpus-per-task=8", "--gres=gpu:2", "--overlap", "--unbuffered"} < set(words)
+    assert {"--nodelist=n1", "--cpus-per-task=8", "--gpus=2", "--overlap", "--unbuffered"} < set(words)
     assert "--gres=none" in write_step("n1", Node(cpus=8, gpus=0))
 
 
