@@ -55,7 +55,7 @@ def run(*command: str | Path, limit_seconds: float = 600) -> str:
 
 def sweep() -> None:
     """Remove the folders of runs that were killed."""
-    for path in Path(gettempdir()).glob(f"{FOLDER}*"):
+    for path in Path(gettempdir()).glob(f"{FOLDER}[0-9]*-*"):
         if not psutil.pid_exists(int(path.name.split("-")[2])):
             shutil.rmtree(path, ignore_errors=True)
 
