@@ -84,7 +84,7 @@ def count(output: str) -> dict[str, int]:
         ("--nodes=2", {"host1": 1, "host2": 1}),
         ("--nodes=2 --cpus-per-task=2", {"host1": 1, "host2": 1}),
         ("--nodes=2 --gres=gpu:2", {"host1": 2, "host2": 2}),
-        ("--nodes=2 --gpus=3", {"host1": 2, "host2": 1}),
+        ("--nodelist=host[1-2] --gpus=3", {"host1": 2, "host2": 1}),
         ("--nodes=2 --gres=gpu:2 --ntasks-per-node=1", {"host1": 1, "host2": 1}),
     ],
 )
