@@ -22,6 +22,7 @@ from worker_runtime.groups.group import form
 from worker_runtime.membership.agent_watch import AgentWatch
 from worker_runtime.membership.failure_notice import FailureNotice, Telling
 from worker_runtime.membership.meeting import Meeting, join_world, meet
+from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import FollowingClient, Recovery
 from worker_runtime.membership.stop_notice import StopNotice
@@ -39,7 +40,6 @@ from worker_runtime.rendezvous import (
 )
 from worker_runtime.startup.environment import read_is_elastic, read_numbers
 from worker_runtime.startup.exit_code import describe_end
-from worker_runtime.startup.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.startup.multiprocessing_folder import place_below
 from worker_runtime.startup.tracebacks import shorten_tracebacks
 

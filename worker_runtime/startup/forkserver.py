@@ -27,7 +27,6 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from worker_runtime import own_packages
 from worker_runtime.rendezvous import (
     DESCRIPTORS,
     LENGTH,
@@ -38,6 +37,7 @@ from worker_runtime.rendezvous import (
     decode,
     encode,
     import_client,
+    isolation,
 )
 from worker_runtime.startup import process_image, program, thread_counts
 from worker_runtime.startup.program import Program
@@ -204,7 +204,7 @@ def become(request: ForkRequest, streams: Sequence[int], said: Sequence[bytes]) 
         loaded = program.load(request.arguments)
     except BaseException:  # noqa: BLE001 - whatever is wrong with the program, Python says it best
         os.execve(request.executable, request.arguments, request.environment)  # noqa: S606 - the user's own command
-    own_packages.hide()
+    isolation.hide()
     for output, text in zip(_OUTPUTS, said, strict=True):
         write(output, text)
     return loaded

@@ -21,12 +21,12 @@ from importlib.machinery import BuiltinImporter, PathFinder
 from io import open_code
 from types import ModuleType
 
-from worker_runtime import own_packages
+from worker_runtime.rendezvous import isolation
 
 _MODULE_FLAG = "-m"
 _MAIN = "__main__"
 _MP_MAIN = "__mp_main__"  # what children that were spawned call the script's classes when they send them back
-_OURS = frozenset({_MAIN, *own_packages.NAMES})  # the latter have a way of their own to step aside
+_OURS = frozenset({_MAIN, *isolation.NAMES})  # the latter have a way of their own to step aside
 
 Program = Callable[..., object]  # runs it, without a frame of its own; whatever arguments it gets mean nothing
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from worker_runtime.errors import InitializationError
+from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.startup import process_image
-from worker_runtime.startup.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.startup.multiprocessing_folder import place_below
 from worker_runtime.startup.tether import make_arguments
 

@@ -1,11 +1,11 @@
-"""The one door from a training process to the rendezvous package; see `own_packages` for why there is only one."""
+"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one."""
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from worker_runtime.own_packages import own_packages
+from worker_runtime.rendezvous.isolation import own_packages
 
 if TYPE_CHECKING:
     from rendezvous.client import WorkerClient

@@ -16,7 +16,7 @@ from pkgutil import extend_path
 from types import ModuleType
 
 NAMES = ("protos", "rendezvous")
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 _KEPT = f"{__name__}:"  # under this prefix ours wait in the table for the next time
 
 
