@@ -136,8 +136,8 @@ def list_commands() -> list[list[str]]:
 
 
 def find_lines(page: str) -> list[str]:
-    """What a page tells its reader to type: after a prompt, in a sentence, or in a script of PBS."""
-    lines = re.findall(r"(?:^ *\$ |`|job\.pbs: )((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
+    """What a page tells its reader to type: after a prompt, or in a sentence."""
+    lines = re.findall(r"(?:^ *\$ |`)((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
     return [line for line in lines if not line.endswith("...")]
 
 
