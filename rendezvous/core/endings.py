@@ -66,7 +66,7 @@ def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     for host in unheard_hosts(state):
         if (reason := find_overdue(state, host)) is not None:
             return end_host(state, host, reason)
-    if state.is_settled:
+    if state.is_settled or not (state.number or state.failures):  # before the first failure no slot waits for its time
         return state, ()
     return chain(state, lambda state: lose_late(state, find_late(state)), move_on)
 
