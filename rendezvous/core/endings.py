@@ -137,8 +137,8 @@ def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect,
         return lose_host(state, host, reason)
     if not state.policy.is_elastic:
         return state, ()
-    left = state.with_host_ended(host, -SIGKILL).without_host(host)
-    return left, (Dismiss(host, f"host {host} was lost: {reason}", is_drained),)
+    state, effects = _settle(state.with_host_ended(host, -SIGKILL).without_host(host))
+    return state, (Dismiss(host, f"host {host} was lost: {reason}", is_drained), *effects)
 
 
 def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...]]:
