@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from tests.deploy.samples import check_sample
+from tests.deploy.systemd.test_unit import UNIT, start_line
 from tests.system.launcher import Launcher, Running
 
 PLACE = ("--bind", "127.0.0.1", "--token-file", "job.token")
@@ -47,22 +49,27 @@ def start_agent(hvdrun: Launcher, line: str, name: str, slots: int = 1) -> Runni
     return hvdrun.start(*words, forks=True, environment={"MARK": f"of {name}"})
 
 
-def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher) -> None:
+@pytest.mark.sample
+def test_a_static_job_starts_when_its_agents_have_come(hvdrun: Launcher, rewrite: bool) -> None:  # noqa: FBT001 - a fixture
+    """One agent is started by the line that the launcher prints, the other one as systemd starts it."""
     hvdrun.write("tell.py", TELLS)
     running = hvdrun.start("-np", "3", "--wait-for-agents", *PLACE[:2], "python", "tell.py")
     line = running.stderr.wait_for(LINE, 60)[1]
-    late = start_agent(hvdrun, line, "b", 2)
-    running.stderr.wait_for(r"^hvdrun: agents: b \(2 slots\); 2 of 3 slots\.$", 60)
-    first = start_agent(hvdrun, line, "a", 2)
+    late = start_agent(hvdrun, line, "node2", 2)
+    running.stderr.wait_for(r"^hvdrun: agents: node2 \(2 slots\); 2 of 3 slots\.$", 60)
+    _, _, place, _, token = line.split()
+    unit = UNIT.read_text(encoding="utf-8").replace("/etc/hvdrun/token", token)
+    words = start_line(unit.replace("${JOIN}", place).replace("${SLOTS}", "2"))[1:]
+    first = start_agent(hvdrun, " ".join(words), "node1", 2)
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
     told = sorted(finished.stdout.splitlines())
-    assert told == ["[0@a] 0 a of a", "[1@a] 1 a of a", "[2@b] 2 b of b"]
-    assert "hvdrun: agents: a (2 slots), b (2 slots); 4 slots.\n" in finished.stderr
-    for agent in (first, late):
+    assert told == ["[0@node1] 0 node1 of node1", "[1@node1] 1 node1 of node1", "[2@node2] 2 node2 of node2"]
+    check_sample("launcher", finished.stderr, rewrite=rewrite)
+    for name, agent in (("systemd", first), ("agent", late)):
         ended = agent.wait()
         assert (ended.returncode, ended.stdout) == (0, "")
-        assert ended.stderr.endswith("hvdrun: the job has ended, and has released this agent.\n")
+        check_sample(name, ended.stderr, rewrite=rewrite)
     assert sorted(path.name for path in hvdrun.directory.iterdir()) == ["tell.py"]
 
 

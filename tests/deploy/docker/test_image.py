@@ -2,7 +2,9 @@
 
 import faulthandler
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +13,9 @@ from tempfile import TemporaryDirectory, gettempdir
 
 import psutil
 import pytest
+import yaml
 
+from tests.deploy.samples import PARTIAL, check_sample
 from tests.house.sources import ROOT
 from tests.lab.requirements import do_without, find_program
 
@@ -20,6 +24,7 @@ BASE = "localhost/base"
 FOLDER = "hvd-image-"  # and the number of the process that uses it
 # What a container's runtime mounts. The image's own root stays read-only.
 ENTER = """set -e
+[ -z "$HOST" ] || hostname "$HOST"
 mount --rbind /dev "$0/dev"
 for place in dev/shm tmp; do mount -t tmpfs tmpfs "$0/$place"; done
 mount -t proc proc "$0/proc"
@@ -40,10 +45,15 @@ for _ in range(3):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()
     optimizer.step()
-one, other = hvd.allgather(model.weight.detach())
+weights = hvd.allgather(model.weight.detach())
+assert weights.shape == (hvd.size(), 4)
+assert torch.equal(weights, weights[:1].expand_as(weights)), weights
 first = open("/proc/1/cmdline").read().split("\\0")[1]
-print("of", hvd.size(), "user", os.getuid(), "alike", torch.equal(one, other), "process 1", first, flush=True)
+print("rank", hvd.rank(), "of", hvd.size(), "user", os.getuid(), "process 1", first, flush=True)
 """
+COMPOSE = ROOT / "deploy" / "docker" / "compose.yaml"
+CONTAINERS = ("1c5f0e9a7b32", "8d2b64f1c0ae", "e47a93d5026c")  # names as Docker makes them
+UNSETTLED = re.compile(rf"{PARTIAL.pattern}|waiting for (?!agents)")  # which one starts first is chance
 
 
 def run(*command: str | Path, limit_seconds: float = 600) -> str:
@@ -92,11 +102,62 @@ def image() -> Iterator[Path]:
             run(*store, "image", "unmount", "--all")
 
 
-def test_two_workers_train_in_the_image(image: Path, tmp_path: Path) -> None:
+def start(image: Path, folder: Path, *command: str, host: str = "") -> subprocess.Popen[str]:
+    """Start a container of the image, whose job is in the folder."""
+    unshare = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER]
+    return subprocess.Popen(
+        [*unshare, str(image), str(folder), *command],
+        env={**os.environ, "HOST": host},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(container: subprocess.Popen[str]) -> tuple[int, str]:
+    """Its exit code, and what it has printed."""
+    with container:
+        try:
+            out, err = container.communicate(timeout=120)
+        finally:
+            container.kill()
+    return container.returncode, f"{err}{out}"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A folder with a training."""
     tmp_path.chmod(0o755)
     (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
-    unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, str(image), str(tmp_path)]
-    command = ["hvdrun", "--no-prefix", "-np", "2", "python", "train.py"]
-    done = subprocess.run([*unshare, *command], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["of 2 user 1000 alike True process 1 /opt/hvdrun/bin/hvdrun"] * 2
+    return tmp_path
+
+
+@pytest.mark.sample
+def test_two_workers_train_in_the_image(image: Path, job: Path, *, rewrite: bool) -> None:
+    code, said = finish(start(image, job, "hvdrun", "-np", "2", "python", "train.py"))
+    assert code == 0, said
+    assert said.count("of 2 user 1000 process 1 /opt/hvdrun/bin/hvdrun\n") == 2
+    check_sample("docker", said, rewrite=rewrite)
+
+
+@pytest.mark.sample
+def test_the_containers_of_compose_train(image: Path, job: Path, *, rewrite: bool) -> None:
+    """Its commands, with one network and one volume for all; Compose writes the container before each line."""
+    volume = job / "volume"
+    volume.mkdir()
+    os.chown(volume, 1000, 1000)
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        place = f"127.0.0.1:{reserved.getsockname()[1]}"
+    words = {"launcher:29400": place, "/token/token": "/mnt/volume/token", "${SCRIPT:-train.py}": "train.py"}
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    commands = {
+        name: ["hvdrun", *(words.get(word, word) for word in service["command"])] for name, service in services.items()
+    }
+    containers = {"launcher-1": start(image, job, *commands["launcher"], host="launcher")}
+    for number, host in enumerate(CONTAINERS, start=1):
+        containers[f"agent-{number}"] = start(image, job, *commands["agent"], host=host)
+    ended = {name: finish(container) for name, container in containers.items()}
+    assert {code for code, _ in ended.values()} == {0}, ended
+    shown = "".join(f"{name:<10} | {line}\n" for name, (_, said) in ended.items() for line in said.splitlines())
+    names = {place: "launcher:29400", "/mnt/volume": "/token"}
+    check_sample("compose", shown, names, without=UNSETTLED, rewrite=rewrite)

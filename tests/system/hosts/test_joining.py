@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deploy.samples import PARTIAL, check_sample
 from tests.house.sources import ROOT
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_workers
@@ -87,11 +88,12 @@ def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_i
 
 
 @pytest.mark.nightly
-def test_a_job_of_pbs_trains_on_its_hosts(pair: Cluster) -> None:
+@pytest.mark.sample
+def test_a_job_of_pbs_trains_on_its_hosts(pair: Cluster, *, rewrite: bool) -> None:
     launcher = pair.lab.launcher
     pair.write("pbs_tmrsh", PBS_TMRSH, mode=0o755)
     pair.write("nodes", f"{launcher.name}\nhost1\nhost1\n")
-    pair.write("train.py", "import os; print(os.environ['HOROVOD_RANK'], os.environ['HOROVOD_HOSTNAME'])\n")
+    pair.write("train.py", "import os; print('rank', os.environ['RANK'], 'on', os.environ['HOROVOD_HOSTNAME'])\n")
     script = (ROOT / "deploy" / "pbs" / "train.pbs").read_text(encoding="utf-8")
     pair.write("train.pbs", script.replace("hvdrun -np", "hvdrun --no-prefork -np"))
     variables = {
@@ -104,6 +106,8 @@ def test_a_job_of_pbs_trains_on_its_hosts(pair: Cluster) -> None:
     finished = job.wait()
     assert finished.returncode == 0, finished.stderr + (pair.directory / "output").read_text(encoding="utf-8")
     assert sorted(finished.stdout.splitlines()) == [
-        "[0@host1] 0 host1", "[1@host1] 1 host1", f"[2@{launcher.name}] 2 {launcher.name}",
+        "[0@host1] rank 0 on host1", "[1@host1] rank 1 on host1", f"[2@{launcher.name}] rank 2 on {launcher.name}",
     ]  # fmt: skip
     assert list(pair.directory.glob("*.token*")) == []
+    names = {str(pair.directory): "/work", f"{launcher.name}": "node2", "host1": "node1"}
+    check_sample("pbs", finished.stderr + finished.stdout, names, without=PARTIAL, rewrite=rewrite)

@@ -1,18 +1,16 @@
 """The containers of deploy/kubernetes run as they are, in pods that the Job controller kills and makes anew."""
 
-import re
 import time
 
 import pytest
 
-from tests.deploy.kubernetes.manifests import BASE, ELASTIC, FOLDER, find_pods
+from tests.deploy.kubernetes.manifests import BASE, ELASTIC, find_pods
+from tests.deploy.samples import PARTIAL, check_sample
 from tests.lab.host import Host
 from tests.system.hosts.cluster import BuildCluster
 from tests.system.hosts.pods import Pods, evict
 from tests.system.hosts.training import FEATURES, LIMIT_SECONDS, SCRIPT, Training
 
-README = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
-(EXAMPLE,) = re.findall(r"^```\n(hvdrun: waiting for agents.*?)^```$", README, re.MULTILINE | re.DOTALL)
 TRAINING = """
 import os, sys
 print("rank", os.environ["HOROVOD_RANK"], "of", os.environ["HOROVOD_SIZE"], "on", os.environ["HOROVOD_HOSTNAME"])
@@ -20,8 +18,9 @@ sys.exit({code})
 """
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("code", [0, pytest.param(75, marks=pytest.mark.nightly)])
-def test_the_base_runs_the_training_on_each_of_its_pods(code: int, build: BuildCluster) -> None:
+def test_the_base_runs_the_training_on_each_of_its_pods(code: int, build: BuildCluster, *, rewrite: bool) -> None:
     """Its user has no account, no home and no privileges, and its root is read-only; the README shows what it prints.
 
     Kubernetes starts a Job again, pod by pod, only where no pod has ended with 0.
@@ -34,9 +33,9 @@ def test_the_base_runs_the_training_on_each_of_its_pods(code: int, build: BuildC
     finished = [{name: one.wait() for name, one in containers.items()} for containers in running]
     codes = [{name: one.returncode for name, one in containers.items()} for containers in finished]
     assert codes == [{"launcher": code, "agent": code}, {"launcher": 0, "agent": code}], finished
-    shown = finished[0]["launcher"].stderr + finished[0]["launcher"].stdout
     if code == 0:
-        assert set(EXAMPLE.splitlines()) <= set(shown.splitlines())
+        launcher = finished[0]["launcher"]
+        check_sample("kubernetes", launcher.stderr + launcher.stdout, without=PARTIAL, rewrite=rewrite)
 
 
 ELASTIC_TRAINING = """

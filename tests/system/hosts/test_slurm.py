@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun.joining.keys import make_files
+from tests.deploy.samples import check_sample
 from tests.house.sources import ROOT
 from tests.lab.fixtures import BuildLab
 from tests.lab.process import end
@@ -23,9 +25,9 @@ import socket, torch
 import worker_runtime.torch as hvd
 hvd.init()
 total = hvd.allreduce(torch.ones(1), op=hvd.Sum)
-print("trained", hvd.rank(), hvd.local_rank(), socket.gethostname(), int(total), flush=True)
+print("rank", hvd.rank(), "of", int(total), "trains in slot", hvd.local_rank(), "of", socket.gethostname(), flush=True)
 """
-TRAINED = [f"trained {n} {n % 2} host{n // 2 + 1} 6" for n in range(6)]
+TRAINED = [f"rank {n} of 6 trains in slot {n % 2} of host{n // 2 + 1}" for n in range(6)]
 ELASTIC = """
 import time
 from pathlib import Path
@@ -101,17 +103,19 @@ def test_each_kind_of_allocation_gives_hosts_and_slots(slurm: Slurm, options: st
     assert f"hvdrun: Slurm job {job}: {total} slots on {named}." in slurm.output(job)
 
 
-def test_the_static_batch_script_trains_on_three_nodes(slurm: Slurm) -> None:
+@pytest.mark.sample
+def test_the_static_batch_script_trains_on_three_nodes(slurm: Slurm, *, rewrite: bool) -> None:
     job = slurm.submit("static.sbatch", "train.py")
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
-    assert sorted(re.findall("trained .*", slurm.output(job))) == TRAINED
+    assert sorted(re.findall("rank .*", slurm.output(job))) == TRAINED
+    check_sample("static.sbatch", slurm.output(job), rewrite=rewrite)
 
 
 def test_a_script_under_srun_alone_trains_as_ever(slurm: Slurm) -> None:
     words = "MASTER_ADDR=host1 MASTER_PORT=29511 srun --ntasks=6 python train.py"
     job = slurm.submit("--nodes=3", "--ntasks-per-node=2", write_batch(slurm, words))
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
-    assert sorted(re.findall("trained .*", slurm.output(job))) == TRAINED
+    assert sorted(re.findall("rank .*", slurm.output(job))) == TRAINED
 
 
 def test_workers_have_the_gpus_and_no_variables_of_a_task(slurm: Slurm) -> None:
@@ -123,19 +127,23 @@ def test_workers_have_the_gpus_and_no_variables_of_a_task(slurm: Slurm) -> None:
     assert sorted(said) == ["0"] * 4 + [f"{job} 0,1 1"] * 4, slurm.output(job)
 
 
-def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm) -> None:
+@pytest.mark.sample
+def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm, *, rewrite: bool) -> None:
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("elastic.sbatch", "train.py")
     slurm.wait_for(job, "size 6$")
     slurm.control("update", "nodename=host3", "state=down", "reason=test")
     slurm.wait_for(job, "size 4$")
     assert "hvdrun: the host host3 was lost: its agent's srun ended" in slurm.output(job)
+    shown = slurm.output(job)
     slurm.lab["host3"].destroy()  # what Slurm itself leaves on a node that it has given up is no concern of ours
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
+    check_sample("elastic.sbatch", shown, rewrite=rewrite)
 
 
-def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> None:
+@pytest.mark.sample
+def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm, *, rewrite: bool) -> None:
     """Slurm sends the signal before the time is over; the batch script hands it on, and has the job queued again."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("elastic.sbatch", "train.py")
@@ -147,9 +155,12 @@ def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> N
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     assert "start 2" not in slurm.output(job)
     assert len(set(re.findall(r"began with (\d+)", slurm.output(job)))) == 2
+    check_sample("requeued", slurm.output(job), {str(slurm.folder): "/work"}, rewrite=rewrite)
 
 
-def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm) -> None:
+@pytest.mark.sample
+def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm, *, rewrite: bool) -> None:
+    make_files(slurm.folder / "host1:29600.token", lifetime_seconds=0.0)  # of a job that was killed here
     """Each on a machine of its own, though the first has a CPU to spare."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
     job = slurm.submit("--nodelist=host1", "--cpus-per-task=1", "growing.sbatch", "train.py")
@@ -159,6 +170,8 @@ def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm) -> None:
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
     assert slurm.wait(agents) == "COMPLETED", slurm.output(agents)
+    check_sample("agents.sbatch", slurm.output(agents), rewrite=rewrite)
+    assert list(slurm.folder.glob("*.token*")) == []
 
 
 def test_a_cancelled_job_leaves_nothing(slurm: Slurm) -> None:
