@@ -194,7 +194,7 @@ class Applicant:
                     raise JoinRefusedError(wish.place, reason)
         finally:
             if not taken:
-                channel.transport.abort()
+                channel.abort()
         raise AssertionError("every answer is one of these")
 
     async def _serve(self, channel: Channel) -> int | None:
@@ -217,7 +217,7 @@ class Applicant:
             return TEMPORARY_FAILURE
         finally:
             if not self._has_begun:
-                channel.transport.abort()
+                channel.abort()
         match ending:
             case Ending.RELEASED:
                 channel.transport.close()

@@ -72,6 +72,11 @@ class Channel(asyncio.StreamReaderProtocol):
         if self._flow is not None:
             self._flow.resume_writing()
 
+    def abort(self) -> None:
+        """End it at once, if it has not ended: asyncio of Python 3.11.2 fails on a transport that was closed then."""
+        if not self.closed.done():
+            self.transport.abort()
+
     def follow(self, flow: Flow) -> None:
         """Tell this one as well what becomes of the connection."""
         self._flow = flow

@@ -115,7 +115,7 @@ class Door:
             pass  # it has gone, has taken too long, or speaks another language
         finally:
             if channel is not None and not admitted:
-                channel.transport.abort()
+                channel.abort()
             elif channel is None:
                 with suppress(OSError):
                     connection.close()

@@ -146,7 +146,7 @@ class Roster:
         if leaving:
             await asyncio.wait([channel.closed for channel in leaving], timeout=_RELEASE_SECONDS)
         for channel in leaving:
-            channel.transport.abort()
+            channel.abort()
 
     def _lead(self, host: str, channel: Channel) -> AgentAdmitted:
         """Answer a connection to the rendezvous; what it says after the answer is led there."""

@@ -58,11 +58,11 @@ class JoinedTransport:
     async def abandon(self) -> None:
         """Close the connection; see `Transport`."""
         if self._channel is not None:
-            self._channel.transport.abort()
+            self._channel.abort()
 
     async def close(self) -> None:
         """End the agent, if it has not ended; see `Transport`."""
         if self._channel is not None:
             self._channel.transport.close()
             await asyncio.wait({self._channel.closed}, timeout=_CLOSE_SECONDS)
-            self._channel.transport.abort()
+            self._channel.abort()

@@ -71,7 +71,7 @@ async def lead_inside(channel: Channel, port: int) -> None:
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError:
-        channel.transport.abort()
+        channel.abort()
         return
     await _join((reader, writer), channel)
 
@@ -90,7 +90,7 @@ async def _join(stream: tuple[asyncio.StreamReader, asyncio.StreamWriter], chann
             task.cancel()
         await asyncio.gather(*passing, return_exceptions=True)
         writer.transport.abort()
-        channel.transport.abort()
+        channel.abort()
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

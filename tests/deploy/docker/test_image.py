@@ -157,7 +157,7 @@ def test_the_containers_of_compose_train(image: Path, job: Path, *, rewrite: boo
     for number, host in enumerate(CONTAINERS, start=1):
         containers[f"agent-{number}"] = start(image, job, *commands["agent"], host=host)
     ended = {name: finish(container) for name, container in containers.items()}
-    assert {code for code, _ in ended.values()} == {0}, ended
     shown = "".join(f"{name:<10} | {line}\n" for name, (_, said) in ended.items() for line in said.splitlines())
+    assert {code for code, _ in ended.values()} == {0}, shown
     names = {place: "launcher:29400", "/mnt/volume": "/token"}
     check_sample("compose", shown, names, without=UNSETTLED, rewrite=rewrite)
