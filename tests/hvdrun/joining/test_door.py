@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import socket
-from asyncio.sslproto import _SSLProtocolTransport
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -119,29 +118,6 @@ async def test_an_agent_joins_serves_and_is_released(tmp_path: Path) -> None:
         assert launcher.roster.hosts == ()
         with pytest.raises(LaunchError, match="the agent of the host 'a' has gone: start it again there"):
             await take(launcher).open()
-
-
-@in_loop
-async def test_an_agent_that_has_gone_is_closed_in_python_3_11_2_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Debian 12 has it: what `abort` does there fails after a `close` that comes later than the connection's end."""
-    abort = _SSLProtocolTransport.abort
-
-    def abort_as_there(transport: _SSLProtocolTransport) -> None:
-        assert transport._ssl_protocol is not None, "AttributeError"
-        abort(transport)
-
-    monkeypatch.setattr(_SSLProtocolTransport, "abort", abort_as_there)
-    path = tmp_path / "job.token"
-    async with opened(path) as launcher, started(launcher.place, path) as agent:
-        await launcher.roster.other_than(())
-        transport = take(launcher)
-        await transport.open()
-        transport.send(Release())
-        assert await agent.end() == 0
-        await transport.wait()
-        await transport.close()
 
 
 def change_secret(keys: Keys) -> Keys:

@@ -1,6 +1,7 @@
 """What an agent that comes by itself ends with: a scheduler decides by it whether it is started again."""
 
 import asyncio
+from asyncio.sslproto import _SSLProtocolTransport
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,26 @@ async def test_an_agent_gives_up_when_nobody_is_there_for_too_long(tmp_path: Pat
     async with asyncio.timeout(30):
         assert await Applicant(application, said.append).run() == MAY_BE_STARTED_AGAIN
     assert said[-1] == "nobody was there for 0.01 s (--join-timeout): start this agent again later."
+
+
+@in_loop
+async def test_an_agent_that_has_gone_is_closed_in_python_3_11_2_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 12 has it: what `abort` does there fails after a `close` that comes later than the connection's end."""
+    abort = _SSLProtocolTransport.abort
+
+    def abort_as_there(transport: _SSLProtocolTransport) -> None:
+        assert transport._ssl_protocol is not None, "AttributeError"
+        abort(transport)
+
+    monkeypatch.setattr(_SSLProtocolTransport, "abort", abort_as_there)
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher, started(launcher.place, path) as agent:
+        await launcher.roster.other_than(())
+        transport = take(launcher)
+        await transport.open()
+        transport.send(Release())
+        assert await agent.end() == 0
+        await transport.wait()
+        await transport.close()
