@@ -76,12 +76,16 @@ class CheckpointFolder:
     def find_newest(self, tell: Callable[[str], None]) -> Path | None:
         """The newest checkpoint that is whole; None where there is none at all.
 
+        What a save that was killed has left is removed.
+
         Args:
             tell: is given a sentence about each newer one that is damaged.
 
         Raises:
             CheckpointError: all are damaged, or the folder cannot be read.
         """
+        with suppress(OSError):
+            (self._path / _UNFINISHED).unlink(missing_ok=True)
         try:
             paths = [path for _, path in self._list()]
         except OSError as error:

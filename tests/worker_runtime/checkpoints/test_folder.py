@@ -105,10 +105,12 @@ def test_one_that_fails_leaves_those_before_as_they_were(
     assert (write(tmp_path), find(tmp_path)) == (before, (b"two", []))
 
 
-def test_what_a_killed_worker_has_left_is_no_checkpoint_and_is_written_over(tmp_path: Path) -> None:
+def test_what_a_killed_worker_has_left_is_no_checkpoint_and_is_removed(tmp_path: Path) -> None:
     write(tmp_path, b"one")
-    (tmp_path / ".checkpoint.unfinished").write_bytes(b"tw")
+    unfinished = tmp_path / ".checkpoint.unfinished"
+    unfinished.write_bytes(b"tw")
     assert find(tmp_path) == (b"one", [])
+    assert not unfinished.exists()
     assert write(tmp_path, b"two") == ["checkpoint-000001.pt", "checkpoint-000002.pt"]
 
 
