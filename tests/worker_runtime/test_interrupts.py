@@ -128,20 +128,3 @@ def test_a_handler_may_shut_down_while_its_thread_waits(ranks: RankPool, go: Pat
         go.touch()
 
     ranks.run(body)
-
-
-def test_a_handler_may_run_a_collective_while_its_thread_waits_for_another(ranks: RankPool) -> None:
-    def body() -> object:
-        hvd.barrier()
-        if hvd.rank() == 1:
-            first = hvd.allreduce(torch.ones(1), name="of the handler", op=hvd.Sum).item()
-            return first, hvd.allreduce(torch.ones(1), name="of the thread", op=hvd.Sum).item()
-        results = []
-
-        def answer(*_: object) -> None:
-            results.append(hvd.allreduce(torch.ones(1), name="of the handler", op=hvd.Sum).item())
-
-        second = interrupt(lambda: hvd.allreduce(torch.ones(1), name="of the thread", op=hvd.Sum).item(), answer)
-        return results[0], second
-
-    assert ranks.run(body) == [(2.0, 2.0)] * 2

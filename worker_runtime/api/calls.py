@@ -3,7 +3,8 @@
 The framework packages turn each call into a `Call`, and that with their tensors into an operation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,15 @@ class Call(NamedTuple):
     executor: Executor
     among: Members
     name: str
+
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        try:
+            yield
+        except BaseException as error:
+            self.executor.fail(self.among.number, self.name, error)
+            raise
 
     def derive(self, suffix: str) -> "Call":
         """A call that follows from this one, such as its gradient's, under a name made from this one's."""

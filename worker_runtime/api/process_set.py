@@ -173,7 +173,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     executor = RUNTIME.executor
     everyone = executor.find_members(GLOBAL_SET, "add_process_set")
-    with _naming(executor, "add_process_set") as name:
+    name = executor.make_name("add_process_set", None)
+    with _telling(executor, name):
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         ranks = _read_new(executor, process_set)
@@ -201,7 +202,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
         process_set.register(executor, None)
         return True
-    with _naming(executor, "remove_process_set") as name:
+    name = executor.make_name("remove_process_set", None)
+    with _telling(executor, name):
         check_process_set("remove_process_set", process_set)
     executor.run(RemoveSet(number, everyone, name))
     process_set.register(executor, None)
@@ -209,13 +211,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 @contextmanager
-def _naming(executor: Executor, kind: str) -> Iterator[str]:
-    """The name of what is asked for next; where it cannot be asked, the other ranks are told (see `giving_up`)."""
-    name = executor.make_name(kind, None)
+def _telling(executor: Executor, name: str) -> Iterator[None]:
+    """While what is asked for next is made: where that fails, the other ranks are told so (see `giving_up`)."""
     try:
-        yield name
+        yield
     except BaseException as error:
-        executor.give_up_call(GLOBAL_SET, name, f"{type(error).__name__}: {error}")
+        executor.fail(GLOBAL_SET, name, error)
         raise
 
 
