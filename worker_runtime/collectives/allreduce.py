@@ -4,24 +4,25 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import Self
 
 import torch
 import torch.distributed as dist
 
-from worker_runtime.collectives.allreduce_bundler import BUNDLED_BYTES, AllreduceBundler, make_bundlers
 from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype, view_travelling
 from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.layout import is_plain, view_memory
 from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
-from worker_runtime.collectives.operation import Members
+from worker_runtime.collectives.operation import Bundler, Members
 from worker_runtime.collectives.scaling import conclude_, scale_
 from worker_runtime.collectives.tensor_operation import TensorOperation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
+BUNDLED_BYTES = 16 * 1024  # the largest tensor: a copy of a larger one would cost more than torch's calls
 _TORCH_OPERATIONS = {
     Reduction.AVERAGE: dist.ReduceOp.SUM,
     Reduction.SUM: dist.ReduceOp.SUM,
@@ -164,6 +165,47 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
 
 
 @dataclass(frozen=True, slots=True)
+class AllreduceBundler(Bundler):
+    """Packs and unpacks small allreduces together, as if they were one call's.
+
+    Their data travel inside the question; each has one tensor.
+
+    dtype: as which they travel.
+    how: they are combined.
+    size: of their set.
+    is_in_place: whether the results have places where they go.
+    """
+
+    dtype: torch.dtype
+    how: Combination
+    size: int
+    is_in_place: bool
+
+    def pack(self, operations: Sequence["Allreduce"]) -> list[memoryview]:
+        """The payload of each, in memory that they share."""
+        lot = self._plan(operations)
+        buffer = gather(lot, [operation.tensors[0] for operation in operations])
+        scale_(buffer, self.how.prescale)
+        memory = view_memory(view_travelling(buffer))
+        ends = list(accumulate(count * self.dtype.itemsize for count in lot.counts))
+        return [memory[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def unpack(self, operations: Sequence["Allreduce"], payload: memoryview) -> list[list[torch.Tensor]]:
+        """The results, each in memory of its own: a large message is not kept by one of its small parts."""
+        lot = self._plan(operations)
+        buffer = torch.frombuffer(bytearray(payload), dtype=self.dtype)
+        conclude_(buffer, self.how, self.size)
+        into = [operation.into[0] for operation in operations if operation.into] if self.is_in_place else None
+        tensors = [operation.tensors[0] for operation in operations]
+        return [[result] for _, result in distribute(lot, buffer, tensors, into)]
+
+    def _plan(self, operations: Sequence["Allreduce"]) -> Lot:
+        """The operations' tensors as one lot."""
+        counts = tuple([operation.tensors[0].numel() for operation in operations])
+        return Lot(self.dtype, (sum(counts),), tuple(range(len(counts))), counts)
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """What calls with tensors of the same dtypes and shapes share.
 
@@ -211,3 +253,9 @@ def _plan(
     has_floats = any(dtype.is_floating_point for dtype in travelling)
     asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype
     return _Plan(signature, plan_lots(travelling, shapes), *bundlers, asks_for_nan)
+
+
+@lru_cache(maxsize=1024)
+def make_bundlers(dtype: torch.dtype, how: Combination, size: int) -> tuple[AllreduceBundler, AllreduceBundler]:
+    """For results in new tensors, and in place; the same two for all tensors that are alike in this."""
+    return AllreduceBundler(dtype, how, size, is_in_place=False), AllreduceBundler(dtype, how, size, is_in_place=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from worker_runtime.collectives import SUM, Allreduce, Combination, Reduction
-from worker_runtime.collectives import allreduce_bundler as bundler_module
+from worker_runtime.collectives.allreduce import BUNDLED_BYTES, AllreduceBundler
 from worker_runtime.collectives.operation import Members
 from worker_runtime.coordination.ordering.questions import Release
 
@@ -39,9 +39,9 @@ def make_operations(tensors: list[torch.Tensor], how: Combination, *, in_place: 
     ]
 
 
-def find_bundler(operations: list[Allreduce]) -> bundler_module.AllreduceBundler:
+def find_bundler(operations: list[Allreduce]) -> AllreduceBundler:
     (bundler,) = {operation.bundler for operation in operations}
-    assert isinstance(bundler, bundler_module.AllreduceBundler)
+    assert isinstance(bundler, AllreduceBundler)
     return bundler
 
 
@@ -121,7 +121,7 @@ def test_a_result_does_not_keep_the_message_or_its_neighbours_alive() -> None:
 
 
 def test_large_ones_and_groups_travel_by_themselves() -> None:
-    large = torch.ones(bundler_module.BUNDLED_BYTES // 4 + 1)
+    large = torch.ones(BUNDLED_BYTES // 4 + 1)
     assert Allreduce([large], SUM, MEMBERS, "allreduce.x").bundler is None
     assert Allreduce([torch.ones(1), torch.ones(1)], SUM, MEMBERS, "allreduce.x").bundler is None
     assert Allreduce([torch.ones(1)], SUM, Members(0, (0,), 0), "allreduce.x").bundler is None
