@@ -325,9 +325,10 @@ class GradientReducer:
                 bucket.take(entry)
             entry.note_version()
             bucket.missing -= 1
-            if not bucket.missing and not (self._preparations and bucket is self._buckets[-1]):
+            is_last = bucket is self._buckets[-1]
+            if not (bucket.missing or (is_last and self._preparations)):
                 with suppress(StepRevokedError):  # whoever comes next enters the new generation
-                    bucket.ask(seat, at_once=True)
+                    bucket.ask(seat, at_once=True, is_awaited=is_last)  # the step is near, and wakes nobody for it
                 step.latest = bucket.handle
             elif step.latest is not None and step.latest.terms is None:
                 seat.executor.progress()
