@@ -305,6 +305,25 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
     assert gradients == same == [[1.5] * 4] * 3
 
 
+def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(world: World) -> None:
+    """The last bucket is held back, so that there is something to fail."""
+
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 3, is_warm=True)
+
+        def step() -> None:
+            with reducer.preparing():
+                backward(parameters, 1.0)
+                assert 1 / executor.rank
+            reducer.synchronize()
+
+        with pytest.raises((ArithmeticError, HorovodInternalError), match=r"^division|given up on rank 0.*division"):
+            step()
+        return [train(reducer, parameters, executor.rank + 1.0) for _ in range(3)]
+
+    assert world.run(body) == [[[[1.5] * 4] * 3] * 3] * 2
+
+
 def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets() -> None:
     sets = [(0, 1), (1, 2), (0, 2)]
 
