@@ -3,8 +3,8 @@
 The framework packages turn each call into a `Call`, and that with their tensors into an operation.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -31,14 +31,9 @@ class Call(NamedTuple):
     among: Members
     name: str
 
-    @contextmanager
-    def preparing(self) -> Iterator[None]:
+    def preparing(self) -> AbstractContextManager[None]:
         """While what is to be asked for is made: where that fails, the other ranks are told so."""
-        try:
-            yield
-        except BaseException as error:
-            self.executor.fail(self.among.number, self.name, error)
-            raise
+        return self.executor.preparing(self.among.number, self.name)
 
     def derive(self, suffix: str) -> "Call":
         """A call that follows from this one, such as its gradient's, under a name made from this one's."""

@@ -7,8 +7,7 @@ begins again, the object is there, its number is not.
 
 import operator
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Self
 
 from worker_runtime.collectives import AddSet, RemoveSet
@@ -174,7 +173,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     executor = RUNTIME.executor
     everyone = executor.find_members(GLOBAL_SET, "add_process_set")
     name = executor.make_name("add_process_set", None)
-    with _telling(executor, name):
+    with executor.preparing(GLOBAL_SET, name):
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         ranks = _read_new(executor, process_set)
@@ -203,21 +202,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set.register(executor, None)
         return True
     name = executor.make_name("remove_process_set", None)
-    with _telling(executor, name):
+    with executor.preparing(GLOBAL_SET, name):
         check_process_set("remove_process_set", process_set)
     executor.run(RemoveSet(number, everyone, name))
     process_set.register(executor, None)
     return True
-
-
-@contextmanager
-def _telling(executor: Executor, name: str) -> Iterator[None]:
-    """While what is asked for next is made: where that fails, the other ranks are told so (see `giving_up`)."""
-    try:
-        yield
-    except BaseException as error:
-        executor.fail(GLOBAL_SET, name, error)
-        raise
 
 
 def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:

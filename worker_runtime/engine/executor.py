@@ -13,8 +13,8 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
@@ -198,6 +198,15 @@ class Executor:
                     self.calls.asked += 1
                     return
             self.submit(failed, at_once=True)
+
+    @contextmanager
+    def preparing(self, process_set: int, name: str) -> Iterator[None]:
+        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(process_set, name, error)
+            raise
 
     def submit(
         self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
