@@ -54,8 +54,8 @@ class Averaging(Facade):
             What the optimizer's own `step()` returns.
 
         Raises:
-            HorovodInternalError: the averaging failed, or another rank throws away the gradients of this step; the
-                parameters are as they were.
+            HorovodInternalError: the averaging failed, or another rank has thrown away the gradients of the step before;
+                the parameters are as they were.
         """
         if self._skips_synchronize:
             return self._optimizer.step(closure)
@@ -99,7 +99,7 @@ class Averaging(Facade):
         """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
 
         Raises:
-            HorovodInternalError: another rank steps with the gradients that this one throws away.
+            HorovodInternalError: a reduction failed.
         """
         self._reducer.discard()
         self._optimizer.zero_grad(set_to_none)
