@@ -54,7 +54,7 @@ class Averaging(Facade):
             What the optimizer's own `step()` returns.
 
         Raises:
-            HorovodInternalError: the averaging failed, or another rank has thrown away the gradients of the step before;
+            HorovodInternalError: the averaging failed, or another rank has thrown away the gradients of the last step;
                 the parameters are as they were.
         """
         if self._skips_synchronize:
