@@ -60,6 +60,7 @@ class Averaging(Facade):
         if self._skips_synchronize:
             return self._optimizer.step(closure)
         if closure is not None:
+            self._is_synchronized = self._is_unscaled = False
             return self._optimizer.step(lambda: self._average_inside(closure))
         if self._is_unscaled and self._reducer.are_all_reduced():
             self._is_unscaled = False
