@@ -54,7 +54,7 @@ soak: setup
 	  tests/rendezvous/core/test_laws.py --timeout=3600
 	HVDRUN_SOAK_PROGRAMS=400 HVDRUN_SOAK_CYCLES=200 HVDRUN_SOAK_IDLE_SECONDS=30 $(BIN)/pytest \
 	  tests/worker_runtime/test_random_collectives.py tests/system/test_collectives.py --timeout=3600
-	HVDRUN_SOAK_TRAININGS=10000 $(BIN)/pytest tests/worker_runtime/test_random_trainings.py
+	HVDRUN_SOAK_TRAININGS=10000 $(BIN)/pytest tests/worker_runtime/test_random_trainings.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=100 $(BIN)/pytest tests/system/hosts/test_random_faults.py --timeout=3600
 	HVDRUN_SOAK_FAULTS=60 $(BIN)/pytest tests/system/hosts/test_endurance.py -o faulthandler_timeout=0
 	HVDRUN_SOAK_RUNS=200 HVDRUN_SOAK_GENERATIONS=200 $(BIN)/pytest tests/system/test_random_recoveries.py \

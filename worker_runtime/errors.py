@@ -150,6 +150,10 @@ class OperationRefusedError(HorovodInternalError):
     """A collective was not run: the ranks did not agree on it, or one that it needs has gone; the others go on."""
 
 
+class DeadlockError(OperationRefusedError):
+    """Every rank waited for another, which none of them would ever ask: all that was pending was refused."""
+
+
 class StepRevokedError(HorovodInternalError):
     """A rank was lost before all had come to the end of the step, which is to be run again with what was kept."""
 

@@ -8,11 +8,9 @@ from typing import Any
 
 from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.accord import Accord
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.coordination.waiting import USUAL, Patience
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.handles import Handle
 
@@ -99,12 +97,12 @@ class Player:
 
     rank = 0
 
-    def __init__(self, connection: socket.socket, patience: Patience = USUAL) -> None:
+    def __init__(self, connection: socket.socket, patience_seconds: float = 1.0) -> None:
         self.neutral: list[Release] = []
         self.ended: list[str] = []
         self.asked: list[Handle[bytes]] = []
-        self.accord = Accord()
-        self.driver = Driver(Link(connection), self, self.accord, patience)
+        self.askers: set[int] = set()
+        self.driver = Driver(Link(connection), self, self.askers, patience_seconds)
         self.await_answer = self.driver.await_answer
         self.listen = self.driver.listen
         self.forget = self.asked.remove
@@ -112,7 +110,7 @@ class Player:
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""
-        handle = Handle(self, Echo(name), threading.get_ident())
+        handle = Handle(self, Echo(name))
         self.asked.append(handle)
         self.driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
         return handle
@@ -139,8 +137,9 @@ class Player:
         """Nothing communicates."""
         handle.begin(terms, (), payload)
 
-    def refuse(self, handle: Handle[bytes], reason: str) -> None:
+    def refuse(self, handle: Handle[bytes], reason: str, *, is_deadlock: bool) -> None:
         """Fail one operation."""
+        del is_deadlock
         handle.fail(RuntimeError(reason))
 
     def conclude(self, *_: object) -> bool:
@@ -156,10 +155,10 @@ class Player:
 
 
 @contextmanager
-def converse(patience: Patience = USUAL) -> Iterator[tuple[Player, Sequencer]]:
+def converse(patience_seconds: float = 1.0) -> Iterator[tuple[Player, Sequencer]]:
     """A rank's end and the sequencer's; both are closed in the end."""
     ours, theirs = socket.socketpair()
-    player, sequencer = Player(ours, patience), Sequencer(theirs)
+    player, sequencer = Player(ours, patience_seconds), Sequencer(theirs)
     yield player, sequencer
     player.driver.leave()
     sequencer.close()

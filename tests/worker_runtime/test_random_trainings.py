@@ -23,6 +23,7 @@ from tests.worker_runtime.random_trainings.programs import (
     Program,
     Step,
     Wrap,
+    Write,
     programs,
 )
 from tests.worker_runtime.ranks import RankPool
@@ -69,6 +70,10 @@ STORIES: dict[str, tuple[Operation, ...]] = {
     "a parameter is unfrozen before that": (
         *(Wrap(), Freeze("skip"), *EACH_STEP * 3, Freeze("skip")),
         *(Closure(0, 0, USES, frozenset({1})), *EACH_STEP),
+    ),
+    "a gradient is written by hand after a closure, and was synchronized before it": (
+        *(Wrap(), Backward(0, USES), Step(0, "synchronize"), Closure(0, 0, USES), Write("weight", 0)),
+        Step(0, "clip and scaler"),
     ),
     "passes are added up, and clipped": (
         Wrap("AdamW", passes=2),

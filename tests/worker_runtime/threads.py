@@ -15,9 +15,8 @@ import numpy as np
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
 from worker_runtime.collectives import Commit, Join, make_neutral
+from worker_runtime.collectives.agreements import Failed
 from worker_runtime.collectives.operation import Members, Operation
-from worker_runtime.coordination.accord import Accord
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering import questions
 from worker_runtime.coordination.ordering.ordering import Ordering
 from worker_runtime.coordination.ordering.questions import (
@@ -26,16 +25,14 @@ from worker_runtime.coordination.ordering.questions import (
     Reduction,
     Refusal,
     Release,
-    Restart,
     Signature,
-    Wanted,
 )
 from worker_runtime.engine.process_sets import ProcessSets
-from worker_runtime.errors import HorovodInternalError, OperationRefusedError
+from worker_runtime.errors import DeadlockError, HorovodInternalError, OperationRefusedError
 from worker_runtime.groups.torch_groups import TorchGroup
 
 LIMIT_SECONDS = LIMIT.total_seconds()
-_TURN_SECONDS = 0.01  # after which a rank that waits looks whether it is wanted
+_TURN_SECONDS = 0.01  # after which a rank that waits looks whether all do
 ELEMENTWISE = {  # what becomes of payloads
     Reduction.AVERAGE: np.add,
     Reduction.SUM: np.add,
@@ -66,20 +63,13 @@ class ThreadHandle:
         self._world.executors[self._rank].awaited.append(self.operation.question.name)
         if self.answered.is_set():
             return
-        executor, question, is_blocked = self._world.executors[self._rank], self.operation.question, False
-        executor.accord.begin_wait()
-        self._world.wait(self._rank, question, is_blocked=False)
+        executor, is_blocked = self._world.executors[self._rank], False
         executor.awaits = self
         while not self.answered.wait(_TURN_SECONDS):
-            if executor.accord.is_wanted:
-                executor.awaits = None
-                executor.accord.help()
-                executor.awaits = self
-            elif not is_blocked and self._world.is_stuck:
+            if not is_blocked and self._world.is_stuck:
                 is_blocked = True
-                self._world.wait(self._rank, question, is_blocked=True)
+                self._world.block(self._rank, self.operation.question)
         executor.awaits = None
-        executor.accord.end_wait()
 
     def wait(self) -> Any:  # noqa: ANN401 - the operation's
         """Its result, or its failure."""
@@ -106,7 +96,6 @@ class ThreadExecutor:
         self.awaits: ThreadHandle | None = None
         self._world = world
         self._counts: dict[tuple[int, str], int] = {}
-        self.accord = Accord(self._counts.clear)
 
     @property
     def all(self) -> Members:
@@ -121,11 +110,12 @@ class ThreadExecutor:
         """As the true one."""
         assert name is None
         count = self._counts[process_set, kind] = self._counts.get((process_set, kind), 0) + 1
-        return f"{kind}.noname.{f'0.{self.accord.restarts}.' if self.accord.restarts else ''}{count}"
+        return f"{kind}.noname.{count}"
 
-    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
-        """Tell the world."""
-        self._world.give_up(self.rank, process_set, name, reason)
+    def fail(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool) -> None:
+        """As the true one."""
+        members = self.find_members(process_set, name)
+        self._world.ask(self.rank, Failed(members, name, f"{type(error).__name__}: {error}", is_of_step=is_of_step))
 
     def submit(self, operation: Operation[Any], *, at_once: bool = False, is_awaited: bool = False) -> ThreadHandle:
         """Ask, and note it."""
@@ -133,10 +123,6 @@ class ThreadExecutor:
         self.asked.append(operation.question.name)
         self.notes.append(operation.question.signature.note)
         return self._world.ask(self.rank, operation)
-
-    def withdraw(self, handle: ThreadHandle, reason: str) -> None:
-        """Tell the world."""
-        self._world.withdraw(self.rank, handle.operation.question, reason)
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
         """Ask and wait."""
@@ -170,10 +156,12 @@ class World:
         self._groups: dict[tuple[int, ...], list[TorchGroup]] = {}
 
     def ask(self, rank: int, operation: Operation[Any]) -> ThreadHandle:
-        """A rank asks; what is then complete runs at once, in this thread."""
+        """A rank asks; what is then complete runs at once, in this thread. What has failed is waited for before."""
+        question = operation.question
+        key = rank, question.process_set, question.name
+        while (earlier := self._pending.get(key)) is not None and isinstance(earlier.operation, Failed):
+            earlier.await_answer()
         with self._lock:
-            question = operation.question
-            key = rank, question.process_set, question.name
             payload = bytes(operation.payload) if question.signature.payload_dtype else b""
             handle = ThreadHandle(self, rank, operation, payload)
             assert key not in self._pending, f"{question.name} is in flight on rank {rank}"
@@ -190,21 +178,11 @@ class World:
         assert isinstance(release, Release)
         return release.value
 
-    def wait(self, rank: int, question: Question, *, is_blocked: bool) -> None:
-        """A rank waits, with its only thread."""
+    def block(self, rank: int, question: Question) -> None:
+        """A rank waits, with its only thread, and has done so for long."""
         with self._lock:
             if (rank, question.process_set, question.name) in self._pending:
-                self._obey(self._ordering.wait(rank, question.process_set, question.name, is_blocked=is_blocked))
-
-    def give_up(self, rank: int, process_set: int, name: str, reason: str) -> None:
-        """A rank will not ask."""
-        with self._lock:
-            self._obey(self._ordering.give_up(rank, process_set, name, reason))
-
-    def withdraw(self, rank: int, question: Question, reason: str) -> None:
-        """A rank does not want an answer any more."""
-        with self._lock:
-            self._obey(self._ordering.withdraw(rank, question.process_set, question.name, reason))
+                self._obey(self._ordering.block(rank, question.process_set, question.name))
 
     def run(self, body: Callable[[ThreadExecutor], Any]) -> list[Any]:
         """Call `body` with each rank's executor in a thread of its own; the results by rank."""
@@ -234,25 +212,17 @@ class World:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether every rank waits, and none is wanted."""
-        return all(
-            executor.awaits is not None and not executor.awaits.is_done() and not executor.accord.is_wanted
-            for executor in self.executors
-        )
+        """Whether every rank waits."""
+        return all(executor.awaits is not None and not executor.awaits.is_done() for executor in self.executors)
 
     def _obey(self, answers: Sequence[Any]) -> None:
         for answer in answers:
             if isinstance(answer, Release):
                 self._release(answer)
-            elif isinstance(answer, Wanted):
-                self.executors[answer.rank].accord.want(Mention(answer.process_set, answer.name, answer.note))
-            elif isinstance(answer, Restart):
-                for executor in self.executors:
-                    executor.accord.restart()
             elif isinstance(answer, Refusal):
                 for rank in answer.ranks:
                     handle = self._pending.pop((rank, answer.process_set, answer.name))
-                    handle.failure = OperationRefusedError(answer.reason)
+                    handle.failure = (DeadlockError if answer.is_deadlock else OperationRefusedError)(answer.reason)
                     handle.answered.set()
 
     def _release(self, terms: Release) -> None:

@@ -4,6 +4,7 @@ The framework packages turn each call into a `Call`, and that with their tensors
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,10 @@ class Call(NamedTuple):
     executor: Executor
     among: Members
     name: str
+
+    def preparing(self) -> AbstractContextManager[None]:
+        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        return self.executor.preparing(self.among.number, self.name)
 
     def derive(self, suffix: str) -> "Call":
         """A call that follows from this one, such as its gradient's, under a name made from this one's."""

@@ -1,12 +1,12 @@
 """A call that fails before it asks anything: the other ranks, which wait for it or will, are told so at once.
 
 Otherwise they would wait for a rank that has gone on, and their next calls of this name would meet this rank's later
-ones. A call that has failed here counts as one: for the others, who are refused theirs, and where calls are counted.
+ones. A call that has failed here counts as one: for the others, which are refused theirs, and where calls are counted.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from worker_runtime.api.process_set import ProcessSet, global_process_set
@@ -19,12 +19,11 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
-def gives_up(kind: str | None = None) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """Have a function of the API tell the other ranks when it fails before it has asked.
+def gives_up(kind: str) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
+    """Have a function of the API tell the other ranks when it fails before it has asked for its one operation.
 
     Args:
-        kind: of the one operation that it asks for, with the arguments `name` and `process_set`, so that it can also
-            fail before that has its name; None for a function of several.
+        kind: of the operation, which has the arguments `name` and `process_set`.
     """
 
     def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
@@ -36,22 +35,15 @@ def gives_up(kind: str | None = None) -> Callable[[Callable[P, ResultT]], Callab
                 executor = RUNTIME.executor
             except NotInitializedError:
                 return function(*args, **kwargs)
-            unasked = executor.accord.unasked
-            made = unasked.made
-            unasked.calls += 1
+            calls = executor.calls
+            asked, unnamed = calls.asked, calls.unnamed
             try:
                 return function(*args, **kwargs)
             except BaseException as error:
-                calls: Iterable[tuple[int, str]] = executor.accord.find_unasked(made)
-                if kind is not None and unasked.made == made:
-                    calls = _count_call(executor, kind, _bind(signature, args, kwargs))
-                for process_set, name in calls:
-                    executor.give_up_call(process_set, name, f"{type(error).__name__}: {error}")
+                if calls.asked == asked:
+                    made = None if calls.unnamed is unnamed else calls.unnamed
+                    _tell(executor, kind, _bind(signature, args, kwargs), made, error)
                 raise
-            finally:
-                unasked.calls -= 1
-                if not unasked.calls:
-                    unasked.names.clear()  # of those that need not be asked for: this rank is alone in its set
 
         return call
 
@@ -66,22 +58,33 @@ def _bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[s
         return kwargs
 
 
-def _count_call(executor: Executor, kind: str, arguments: dict[str, object]) -> list[tuple[int, str]]:
-    """Make the name that the call did not come to; none where this rank cannot make it anyway."""
+def _tell(
+    executor: Executor, kind: str, arguments: dict[str, object], made: tuple[int, str] | None, error: BaseException
+) -> None:
+    """Tell the others; nobody where this rank cannot make the name that they use.
+
+    Args:
+        executor: of the generation.
+        kind: of the operation.
+        arguments: of the call.
+        made: the set and name, where the call had counted one.
+        error: of the call.
+    """
     name = arguments.get("name")
-    if not isinstance(name, str | None):
-        return []
-    try:
+    if made is None and isinstance(name, str | None):
         number = _find_number(executor, arguments.get("process_set", global_process_set))
-        return [(number, executor.make_name(kind, name, executor.find_members(number, kind).number))]
-    except (ValueError, HorovodInternalError):
-        return []
+        try:
+            made = number, executor.make_name(kind, name, executor.find_members(number, kind).number)
+        except (ValueError, HorovodInternalError):
+            return
+    if made is not None:
+        executor.fail(*made, error)
 
 
 def _find_number(executor: Executor, where: object) -> int:
     """The process set that was meant, as far as a wrong argument tells: its number, or its ranks; else the global one.
 
-    A wrong guess is not worse than none: then the others wait for something else than this rank, and all begin anew.
+    A wrong guess is not worse than none: then the others wait for something else than this rank.
     """
     sets = executor.process_sets
     if isinstance(where, ProcessSet):

@@ -7,8 +7,7 @@ begins again, the object is there, its number is not.
 
 import operator
 import weakref
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Self
 
 from worker_runtime.collectives import AddSet, RemoveSet
@@ -173,7 +172,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     executor = RUNTIME.executor
     everyone = executor.find_members(GLOBAL_SET, "add_process_set")
-    with _naming(executor, "add_process_set") as name:
+    name = executor.make_name("add_process_set", None)
+    with executor.preparing(GLOBAL_SET, name):
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         ranks = _read_new(executor, process_set)
@@ -201,22 +201,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     if number is not None and not process_set.ranks:  # all of them were lost: the others have nothing to agree on
         process_set.register(executor, None)
         return True
-    with _naming(executor, "remove_process_set") as name:
+    name = executor.make_name("remove_process_set", None)
+    with executor.preparing(GLOBAL_SET, name):
         check_process_set("remove_process_set", process_set)
     executor.run(RemoveSet(number, everyone, name))
     process_set.register(executor, None)
     return True
-
-
-@contextmanager
-def _naming(executor: Executor, kind: str) -> Iterator[str]:
-    """The name of what is asked for next; where it cannot be asked, the other ranks are told (see `giving_up`)."""
-    name = executor.make_name(kind, None)
-    try:
-        yield name
-    except BaseException as error:
-        executor.give_up_call(GLOBAL_SET, name, f"{type(error).__name__}: {error}")
-        raise
 
 
 def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:

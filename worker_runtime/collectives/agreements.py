@@ -14,6 +14,8 @@ from worker_runtime.collectives.operation import Members, Operation, ResultT_co
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
+_MAX_REASON = 500  # characters
+
 
 class _Agreement(Operation[ResultT_co]):
     _can_be_repeated = True
@@ -140,6 +142,27 @@ class RemoveSet(_Agreement[None]):
 
     def finish(self, terms: Release, payload: memoryview) -> None:
         """It is gone."""
+
+
+class Failed(_Agreement[None]):
+    """Stands for a call that has failed on this rank before it could ask: nobody runs it, and all are told why.
+
+    Args:
+        among: the ranks.
+        name: under which the others ask.
+        reason: the error.
+        is_of_step: see `Operation`.
+
+    followers: later calls of this name that have failed, too: each is told when the one before it is answered.
+    """
+
+    def __init__(self, among: Members, name: str, reason: str, *, is_of_step: bool = False) -> None:
+        super().__init__(Kind.FAIL, among, name, note=reason[:_MAX_REASON])
+        self.is_of_step = is_of_step
+        self.followers: list[Failed] = []
+
+    def finish(self, terms: Release, payload: memoryview) -> None:
+        """Alone: nobody is told."""
 
 
 class Commit(_Agreement[None]):

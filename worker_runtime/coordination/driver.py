@@ -11,28 +11,27 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from worker_runtime.coordination import bundles
-from worker_runtime.coordination.accord import Accord
 from worker_runtime.coordination.background import Background
 from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import Release
-from worker_runtime.coordination.waiting import PATIENCE_SECONDS, USUAL, Patience, Wait, encode_wait
 from worker_runtime.coordination.wire import (
     Frame,
     decode_index,
     decode_neutral,
     decode_numbered,
     decode_releases,
+    encode_blocked,
     encode_number,
 )
 from worker_runtime.engine.handles import Handle
 
+_PATIENCE_SECONDS = 1.0  # of a thread that waits, until it says so
 _WAIT_MILLISECONDS = 1000
 _TRY_SECONDS = 0.1  # while another thread drives: whoever leaves waits so long at most
 _END_SECONDS = 5.0  # for who drives to notice that the conversation is over
@@ -58,7 +57,7 @@ class Performer(Protocol):
     def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
         """Finish operations that were released together; False where each has to be run by itself; never raises."""
 
-    def refuse(self, handle: Handle[object], reason: str) -> None:
+    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run."""
 
     def note_stopping(self, index: int) -> None:
@@ -74,24 +73,25 @@ class Driver:
     Args:
         link: to the sequencer.
         performer: of what it answers.
-        accord: the executor's.
-        patience: of a thread that waits, until it says that it can do nothing else.
-
-    askers: the program's threads that have ever asked.
+        askers: the program's threads that have ever asked, by their identifiers.
+        patience_seconds: of a thread that waits, until it says that this rank can do nothing else.
     """
 
     def __init__(
-        self, link: Link, performer: Performer, accord: Accord | None = None, patience: Patience = USUAL
+        self,
+        link: Link,
+        performer: Performer,
+        askers: Collection[int] = (),
+        patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._link = link
         self._performer = performer
-        self._accord = accord or Accord()
-        self._patience = patience
+        self._askers = askers
+        self._patience_seconds = patience_seconds
         self._pending: dict[int, Handle[object]] = {}
-        # A signal's handler may leave while its thread sends or drives.
+        # A signal's handler may call shutdown() while its thread sends or drives.
         self._sending = threading.RLock()  # what goes out, and the numbers of questions
         self._driving = threading.RLock()
-        self.askers: set[int] = set()
         # Of those who wait while another drives. Not events: a signal's handler that raises may leave one's lock held.
         self._waiters: set[SimpleQueue[None]] = set()
         self._background: Background | None = None
@@ -109,8 +109,6 @@ class Driver:
         link = self._link
         with self._sending:
             self._pending[link.ask(handle.operation)] = handle
-            if handle.thread is not None:
-                self.askers.add(handle.thread)
         if at_once or link.is_full:
             self._flush()
         if not is_awaited and (self._background is None or not self._background.is_rung):
@@ -123,46 +121,22 @@ class Driver:
 
     def await_answer(self, handle: Handle[object]) -> None:
         """Wait until an operation is released or refused, driving meanwhile."""
-        began, wait = time.monotonic(), None
+        began, is_told = time.monotonic(), False
         try:
             while not handle.is_answered and not self._is_closed:
-                seconds = PATIENCE_SECONDS if wait is None else wait.listens_seconds
                 if self._driving.acquire(blocking=False):
-                    self._drive_turn(seconds)
+                    self._drive_turn(self._patience_seconds)
                 else:
                     self._flush()  # who drives may be listening already, and would send this question only afterwards
-                    self._await_turn(handle, seconds)
-                if not handle.is_answered:
-                    wait = wait or Wait(self, self._accord, handle, began, self._patience)
-                    wait.go_on()
+                    self._await_turn(handle, self._patience_seconds)
+                has_waited = not handle.is_answered and time.monotonic() - began >= self._patience_seconds
+                if has_waited and not is_told and not _may_another_thread_ask(self._askers):
+                    is_told = self._tell_blocked(handle, is_blocked=True)
         except BaseException:  # a signal's handler has raised: the operation goes on, and somebody has to drive
             self._ring()
+            if is_told:
+                self._tell_blocked(handle, is_blocked=False)
             raise
-        finally:
-            if wait is not None:
-                wait.end()
-
-    def speak_of(self, handle: Handle[object], kind: Frame, *, is_blocked: bool = False, reason: str = "") -> bool:
-        """Tell of a question that it is waited for, or no longer, or withdrawn; False where it is answered."""
-        with self._sending:
-            number = next((number for number, pending in self._pending.items() if pending is handle), None)
-            if number is None:
-                return False
-            self._link.tell(kind, encode_wait(kind, number, is_blocked=is_blocked, reason=reason))
-        self._flush()
-        return True
-
-    def tell(self, mention: Mention) -> None:
-        """An operation will not be asked for by this rank's next use of its name, which has failed."""
-        try:
-            body = mention.encode()
-        except ValueError:
-            return  # nobody else can ask for it either
-        with self._sending:
-            if self._is_closed:
-                return
-            self._link.tell(Frame.GIVE_UP, body)
-        self._flush()
 
     def tell_departed(self, rank: int) -> None:
         """A member's process has ended well: what needs it will not run. For any thread."""
@@ -304,6 +278,16 @@ class Driver:
             for waiter in tuple(self._waiters):
                 waiter.put(None)
 
+    def _tell_blocked(self, handle: Handle[object], *, is_blocked: bool) -> bool:
+        """Say that this rank waits for an answer and can do nothing else, or no longer; whether it is pending still."""
+        with self._sending:
+            number = next((number for number, pending in self._pending.items() if pending is handle), None)
+            if number is None:
+                return False
+            self._link.tell(Frame.BLOCKED, encode_blocked(number, is_blocked=is_blocked))
+        self._flush()
+        return True
+
     def _ring(self) -> None:
         """Have what is pending driven though nobody waits for it."""
         with self._sending:  # one thread, and none once somebody leaves
@@ -346,17 +330,13 @@ class Driver:
                     bundles.answer(released, handles, performer.list_members, performer.perform, performer.conclude)
             case Frame.NEUTRAL:
                 performer.perform_neutral(decode_neutral(body))
-            case Frame.REFUSAL:
+            case Frame.REFUSAL | Frame.DEADLOCK:
                 number, reason = decode_numbered(body)
-                performer.refuse(self._pending.pop(number), reason)
+                performer.refuse(self._pending.pop(number), reason, is_deadlock=kind == Frame.DEADLOCK)
             case Frame.FAILURE:
                 self._end(str(body, "utf-8"))
             case Frame.STALL:
                 _LOG.warning(str(body, "utf-8"))
-            case Frame.WANTED:
-                self._accord.want(Mention.decode(body))
-            case Frame.RESTART:
-                self._accord.restart()
             case Frame.STOPPING:
                 performer.note_stopping(decode_index(body))
             case _:
@@ -374,3 +354,9 @@ class Driver:
         if not self._is_closed:
             self._is_closed = True
             self._performer.give_up(reason)
+
+
+def _may_another_thread_ask(askers: Collection[int]) -> bool:
+    """Whether the program has another thread; daemons, such as a DataLoader's, count if they have ever asked."""
+    others = (thread for thread in threading.enumerate() if thread is not threading.current_thread())
+    return any(not thread.daemon or thread.ident in askers for thread in others)

@@ -41,7 +41,7 @@ class Link:
     def __init__(self, connection: socket.socket, rank: int = 0) -> None:
         self.rank = rank
         self._socket = connection
-        self._outbox = Outbox(rank)
+        self._outbox = Outbox()
         self._received: list[bytes] = []  # one piece at most, which has not been looked at
         self._partial = bytearray()  # what has come of a frame that is not complete
         self._needed = wire.HEADER.size  # how much that must at least become

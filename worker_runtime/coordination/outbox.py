@@ -2,18 +2,17 @@
 
 Whether an operation can be put into a question is found out when it is asked for: both sides count questions, so that
 one which was counted must be sent. Its values are read only when it is sent, together with those of its neighbours;
-where that fails, a question goes in its place that no other rank agrees with.
+where that fails, a FAIL goes in its place, which tells all ranks.
 """
 
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import bundles, wire
-from worker_runtime.coordination.ordering.questions import Signature
+from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import UnsendableError
 
@@ -26,14 +25,9 @@ _Pieces = list[bytes | memoryview]
 
 
 class Outbox:
-    """Frames and questions that were gathered, in their order.
+    """Frames and questions that were gathered, in their order."""
 
-    Args:
-        rank: of this worker.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self) -> None:
         self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the one that was used last at the end
         self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
         self._frames: _Pieces = []  # signatures and complete frames
@@ -94,7 +88,7 @@ class Outbox:
                 process_set, factors = operation.question.process_set, operation.question.factors
                 if isinstance(payload, Exception):
                     piece: bytes | memoryview = b""
-                    head = wire.encode_question(self._withdraw(operation, payload), process_set, name)
+                    head = wire.encode_question(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
                     head = wire.encode_question(
@@ -111,14 +105,9 @@ class Outbox:
             raise
         self._frames += frames
 
-    def _withdraw(self, operation: Operation[Any], error: Exception) -> int:
-        """The signature of the question that goes in the place of an operation whose values cannot be read.
-
-        All other ranks that ask for the operation have another, so that it is refused on all, and each is told why.
-        """
-        signature = operation.question.signature
-        text = f"nothing that could be read (rank {self._rank}: {error or type(error).__name__})"
-        return self._call_signature(replace(signature, dtypes=(text,) * len(signature.dtypes), payload_dtype=""))
+    def _call_failure(self, error: Exception) -> int:
+        """The signature of the question that goes in the place of an operation whose values cannot be read."""
+        return self._call_signature(Signature(Kind.FAIL, note=f"{type(error).__name__}: {error}"))
 
     def _call_signature(self, signature: Signature) -> int:
         """Its number; the sequencer is told of it when it is new, and may have to forget the one that is oldest."""

@@ -51,24 +51,20 @@ class Frame(IntEnum):
 
     SIGNATURE = 1  # a number, and the signature it calls
     ASK = 2  # questions
-    BLOCKED = 3  # the number of a question, and whether the rank's only thread waits for it (1) or no longer (0)
+    BLOCKED = 3  # the number of a question for which the rank's only thread has waited long (1), or no longer waits (0)
     LEAVE = 4  # goodbye: a farewell
     END = 5  # the same, from the end of this connection on, which is that of the process
     EXIT = 10  # the process ends with this connection; whether that is a goodbye its exit code decides: see DEPARTED
     DEPARTED = 11  # a rank whose process has ended well, which the rendezvous has told the rank that says so
     HALT = 6  # nothing more is to be released to anybody, and why: all are told so after what was released
-    GIVE_UP = 7  # a mention of an operation that failed before it was asked for, and its error
-    WITHDRAW = 9  # the number of a question that the rank does not want answered any more, and why
     SETTINGS = 12  # of rank 0, before all else: Horovod's variables, as its program has set them
-    IDLE = 8  # the number of a question for which the rank's only thread has waited for a while
 
     RELEASES = 16  # of questions of this rank, in the order of their indices
     NEUTRAL = 17  # one release to a rank that has joined, which did not ask
     REFUSAL = 18  # the number of a question, and why
     FAILURE = 19  # why nothing will be released any more
     STALL = 20  # a warning for people
-    WANTED = 21  # a mention of an operation in which this rank is missed while all wait, and the signature's note
-    RESTART = 22  # all are refused what they wait for: what each rank has counted by itself begins anew
+    DEADLOCK = 21  # as REFUSAL: every rank waits for another, and all that is pending is refused
     STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
 
 
@@ -288,7 +284,7 @@ def decode_neutral(body: memoryview) -> Release:
 
 
 def encode_numbered(number: int, text: str = "") -> bytes:
-    """The body of a REFUSAL or a WITHDRAW."""
+    """The body of a REFUSAL or a DEADLOCK."""
     return _NUMBER.pack(number) + text.encode(errors="backslashreplace")
 
 

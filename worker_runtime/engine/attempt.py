@@ -13,7 +13,6 @@ from typing import Protocol
 
 import torch
 
-from worker_runtime.coordination.accord import Accord
 from worker_runtime.coordination.bundles import Unpack
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
@@ -29,7 +28,7 @@ from worker_runtime.groups.works import FailedWork, describe_cause
 class Owner(Protocol):
     """What an attempt needs of its executor."""
 
-    accord: Accord
+    askers: set[int]
     silence_seconds: float
 
     def note_release(self, terms: Release) -> None:
@@ -41,7 +40,7 @@ class Owner(Protocol):
     def find_join_device(self) -> torch.device | None:
         """Where a rank that has joined makes neutral elements for operations on CUDA."""
 
-    def refuse(self, handle: Handle[object], reason: str) -> None:
+    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run."""
 
     def end_attempt(self, attempt: "Attempt", reason: str) -> None:
@@ -93,7 +92,7 @@ class Attempt:
         """
         self.runner = Runner(self.rank, group.torch_groups, self.sets)
         link.limit_silence(self._owner.silence_seconds)
-        self.driver = Driver(link, self, self._owner.accord)
+        self.driver = Driver(link, self, self._owner.askers)
 
     def end(self) -> None:
         """What is still released is not run any more. The caller holds the owner's lock."""
@@ -156,11 +155,11 @@ class Attempt:
         if error is not None:
             self.give_up(f"a joined rank could not take part in {terms.question.name}: {describe_cause(error)}")
 
-    def refuse(self, handle: Handle[object], reason: str) -> None:
+    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run. For the driver."""
         with self._lock:
             if not self._is_over:
-                self._owner.refuse(handle, reason)
+                self._owner.refuse(handle, reason, is_deadlock=is_deadlock)
 
     def note_stopping(self, index: int) -> None:
         """A stop notice has come for the job. For the driver."""

@@ -387,7 +387,7 @@ class ElasticExecutor(Executor):
                 continue
             among = attempt.sets.find(GLOBAL_SET, "")
             operation = AddSet(attempt.sets.list_ranks(number), among, f"add_process_set.{number}", number)
-            handle = Handle(self, operation, None)  # this thread asks for nothing else: see `waiting.py`
+            handle = Handle(self, operation)
             attempt.driver.ask(handle, at_once=True, is_awaited=True)
             attempt.driver.await_answer(handle)
             if handle.terms is None:

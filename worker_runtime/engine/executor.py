@@ -13,18 +13,17 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import torch
 
-from worker_runtime.collectives.agreements import Commit, Join
+from worker_runtime.collectives.agreements import Commit, Failed, Join
 from worker_runtime.collectives.operation import Members, Operation
-from worker_runtime.coordination.accord import Accord
 from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.attempt import Attempt
@@ -33,6 +32,7 @@ from worker_runtime.engine.handles import Handle, are_running
 from worker_runtime.engine.names import Names
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.errors import (
+    DeadlockError,
     DuplicateNameError,
     ForkedError,
     HorovodInternalError,
@@ -55,6 +55,22 @@ _LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each cos
 _INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
 
 
+class Calls(threading.local):
+    """Of each thread, what it has asked for.
+
+    Args:
+        askers: where each thread that has any enters its identifier.
+
+    asked: how many operations.
+    unnamed: the set and name of the operation without a name that was counted last.
+    """
+
+    def __init__(self, askers: set[int]) -> None:
+        askers.add(threading.get_ident())
+        self.asked = 0
+        self.unnamed: tuple[int, str] | None = None
+
+
 class Executor:
     """Runs the operations of a job; its methods may be called from any thread.
 
@@ -68,7 +84,8 @@ class Executor:
     generation: in which it runs them.
     key: of its first generation, with which members prove to each other what they send; empty in a world of one.
     handle_table: the numbers under which programs know their asynchronous operations.
-    accord: keeps this rank in step with the others.
+    askers: the program's threads that have ever asked, by their identifiers.
+    calls: what the present thread has asked for.
     origin: this worker's rank when this executor was made.
     lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
     committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
@@ -95,10 +112,11 @@ class Executor:
         self.key = group.key if group else b""
         self.handle_table = HandleTable()
         self._find_cause = find_cause
-        self._lock = threading.RLock()  # a signal's handler may call shutdown()
+        self._lock = threading.RLock()  # a signal's handler may call shutdown(), and nothing else
         self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
         self._names = Names()
-        self.accord = Accord(self._names.restart)
+        self.askers: set[int] = set()
+        self.calls = Calls(self.askers)
         self._commits: Counter[int] = Counter()  # rounds that were completed, by set
         self._closed = False
         self._is_forked = False
@@ -161,24 +179,34 @@ class Executor:
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
         made = self._names.make(kind, name, process_set)
-        unasked = self.accord.unasked
-        unasked.made += 1
-        if unasked.calls:
-            unasked.names[process_set, made] = unasked.made
+        if name is None:
+            self.calls.unnamed = process_set, made
         return made
 
-    def give_up_call(self, process_set: int, name: str, reason: str) -> None:
-        """An operation whose name was made will not be submitted: its call has failed, and the others are told why."""
-        self.accord.unasked.names.pop((process_set, name), None)
-        attempt = self._attempt
-        if attempt.driver is not None and process_set in attempt.sets.numbers and attempt.sets.count(process_set) > 1:
-            attempt.driver.tell(Mention(process_set, name, reason))
+    def fail(self, process_set: int, name: str, error: BaseException, *, is_of_step: bool = False) -> None:
+        """This rank's call of a name has failed before it could ask: the others are refused theirs, and told why.
 
-    def withdraw(self, handle: Handle[ResultT], reason: str) -> None:
-        """Have an operation refused on all ranks, unless it runs already; its handle is to be waited for still."""
-        driver = self._attempt.driver
-        if driver is not None:
-            driver.speak_of(handle, Frame.WITHDRAW, reason=reason)
+        It counts as the rank's use of the name. It is not waited for; the rank's next use of the name waits for it.
+        """
+        reason = f"{type(error).__name__}: {error}"
+        with suppress(HorovodInternalError, ValueError):  # else nobody waits: no such set, no member, or all is over
+            failed = Failed(self._attempt.sets.find(process_set, name), name, reason, is_of_step=is_of_step)
+            with self._lock:
+                earlier = self._in_flight.get((process_set, name))
+                if earlier is not None and isinstance(earlier.operation, Failed):
+                    earlier.operation.followers.append(failed)
+                    self.calls.asked += 1
+                    return
+            self.submit(failed, at_once=True)
+
+    @contextmanager
+    def preparing(self, process_set: int, name: str) -> Iterator[None]:
+        """While what is to be asked for is made: where that fails, the other ranks are told so."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(process_set, name, error)
+            raise
 
     def submit(
         self, operation: Operation[ResultT], *, at_once: bool = False, is_awaited: bool = False
@@ -194,30 +222,33 @@ class Executor:
             ValueError: an operation of this name is in flight in its set, or it cannot be sent.
             HorovodInternalError: it cannot run any more.
         """
+        question = operation.question
+        key = question.process_set, question.name
+        while (earlier := self._in_flight.get(key)) is not None and earlier.is_abandoned:
+            with suppress(HorovodInternalError):
+                earlier.wait()
         with self._lock:
             self._check_open()
             operation = self._admit(operation)
             attempt, driver = self._attempt, self._attempt.driver
-            question = operation.question
-            key = question.process_set, question.name
-            handle = Handle(self, operation, threading.get_ident())
+            handle = Handle(self, operation)
             earlier = self._in_flight.get(key)
             if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
+            is_alone = driver is None or attempt.sets.count(question.process_set) == 1
             if not self._may_ask(handle, key):
-                self.accord.unasked.names.pop(key, None)
-                return handle
-            if driver is None or attempt.sets.count(question.process_set) == 1:
+                driver = None
+            elif is_alone:
                 self._run_alone(handle)
-                self.accord.unasked.names.pop(key, None)
-                return handle
-            self._in_flight[key] = handle
-        try:
-            driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
-        except UnsendableError:
-            self.forget(handle)
-            raise
-        self.accord.unasked.names.pop(key, None)
+            else:
+                self._in_flight[key] = handle
+        if driver is not None and not is_alone:
+            try:
+                driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
+            except UnsendableError:
+                self.forget(handle)
+                raise
+        self.calls.asked += 1
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
@@ -373,10 +404,17 @@ class Executor:
         joining = [handle.operation for handle in self._in_flight.values() if isinstance(handle.operation, Join)]
         return joining[0].device if joining else None
 
-    def refuse(self, handle: Handle[Any], reason: str) -> None:
+    def refuse(self, handle: Handle[Any], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run, and its name is free. For the attempt."""
-        handle.fail(OperationRefusedError(reason))
         self.forget(handle)
+        operation = handle.operation
+        driver = self._attempt.driver
+        if isinstance(operation, Failed) and operation.followers and not is_deadlock and driver is not None:
+            follower, *followers = operation.followers
+            follower.followers = followers
+            following = self._in_flight[follower.question.process_set, follower.question.name] = Handle(self, follower)
+            driver.ask(following, at_once=True, is_awaited=False)
+        handle.fail(DeadlockError(reason) if is_deadlock else OperationRefusedError(reason))
 
     def end_attempt(self, attempt: Attempt, reason: str) -> None:
         """Nothing will be answered any more: what is pending fails. For the attempt."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from worker_runtime.collectives.operation import Operation
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.errors import OperationFailedError, ShutDownError
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import await_works, describe_cause
@@ -31,12 +31,10 @@ class Handle(Generic[ResultT_co]):
         "_works",
         "operation",
         "terms",
-        "thread",
     )
 
-    def __init__(self, executor: "Executor", operation: Operation[ResultT_co], thread: int | None) -> None:
+    def __init__(self, executor: "Executor", operation: Operation[ResultT_co]) -> None:
         self.operation = operation
-        self.thread = thread  # of the program, that submitted it
         self.terms: Release | None = None
         self._executor = executor
         self._works: Sequence[Work] = ()
@@ -48,6 +46,11 @@ class Handle(Generic[ResultT_co]):
     def title(self) -> str:
         """How messages call the operation."""
         return self.operation.title
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody waits for it: its call has failed, or its step was interrupted; its name is used again."""
+        return self.operation.is_of_step or self.operation.question.signature.kind is Kind.FAIL
 
     @property
     def is_answered(self) -> bool:

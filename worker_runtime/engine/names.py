@@ -2,8 +2,7 @@
 
 The ranks' n-th calls of a kind in a set belong together, so what is counted must be the same on all members: each kind
 and set is counted by itself, since ranks use different sets; anew after each join, since who has joined early has
-counted less than the others; anew in a set whose number another one had before, with other members; and anew after a
-deadlock, of which all ranks are told where they are stopped: one may have left a call out.
+counted less than the others; and anew in a set whose number another one had before, with other members.
 """
 
 import threading
@@ -15,13 +14,12 @@ _MAX_BYTES = 4 * _LONG  # a question and whatever is derived from its name have 
 
 
 class Names:
-    """Counts unnamed operations; for any thread, and for handlers of signals."""
+    """Counts unnamed operations; for any thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._counts: dict[tuple[int, str], int] = {}  # by set and kind
         self._joins = 0  # that have been completed
-        self._restarts = 0
 
     def make(self, kind: str, name: str | None, process_set: int) -> str:
         """The name of the next operation: "allreduce.loss", or "allreduce.noname.3".
@@ -38,19 +36,12 @@ class Names:
         key = process_set, kind
         with self._lock:
             count = self._counts[key] = self._counts.get(key, 0) + 1
-            since = f"{self._joins}.{self._restarts}." if self._restarts else f"{self._joins}." if self._joins else ""
-            return f"{kind}.noname.{since}{count}"
+            return f"{kind}.noname.{f'{self._joins}.' if self._joins else ''}{count}"
 
     def count_join(self) -> None:
         """All ranks have joined."""
         with self._lock:
             self._joins += 1
-            self._counts.clear()
-
-    def restart(self) -> None:
-        """All ranks begin anew."""
-        with self._lock:
-            self._restarts += 1
             self._counts.clear()
 
     def forget(self, process_set: int) -> None:

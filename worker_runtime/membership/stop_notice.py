@@ -42,11 +42,6 @@ class StopNotice:
         return self._file is not None and self._file.exists()
 
 
-def asks_for_nothing(handler: object) -> bool:
-    """Whether a signal's handler is the one that passes notices on: it calls no collectives, as a program's might."""
-    return isinstance(handler, partial) and handler.func is _pass_on
-
-
 def _pass_on(agent: int, started: bytes, *_: object) -> None:
     if started and read_start(agent) == started:
         with suppress(ProcessLookupError, PermissionError):

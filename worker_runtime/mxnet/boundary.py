@@ -18,7 +18,7 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
-def gives_up(kind: str | None = None) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
+def gives_up(kind: str) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
     """As `giving_up.gives_up`, for a function of this package: what it raises is an MXNetError too."""
     return lambda function: raises_mxnet_errors(giving_up.gives_up(kind)(function))
 

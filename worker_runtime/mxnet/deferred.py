@@ -28,7 +28,7 @@ from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
-from worker_runtime.mxnet.boundary import gives_up
+from worker_runtime.mxnet.boundary import raises_mxnet_errors
 
 _INITIALISE, _LOOK, _STATE = _HOOKS = "_init_impl", "_check_and_get", "__getstate__"  # what is replaced
 
@@ -161,7 +161,7 @@ class _Hook:
         self._settle()
         return {name: value for name, value in vars(self._find_parameter()).items() if name not in _HOOKS}
 
-    @gives_up()
+    @raises_mxnet_errors
     def _ask(self, parameter: mx.gluon.Parameter) -> None:
         """Take part in the broadcasts that are called for, up to one whose values are to come to this rank first."""
         self._has_asked = True
@@ -183,9 +183,10 @@ class _Hook:
         self._counts[key] += 1
         count = self._counts[key]  # a name may be in flight from the time before
         call = begin_call("broadcast", wish.name if count == 1 else f"{wish.name}.{count}", wish.process_set)
-        view = view_for_reading(array)
-        tensor = view.clone() if is_root else torch.empty_like(view)
-        operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
+        with call.preparing():
+            view = view_for_reading(array)
+            tensor = view.clone() if is_root else torch.empty_like(view)
+            operation = Broadcast([tensor], wish.root_rank, call.among, call.name, [tensor])
         self._pending.append(_Pending(call.executor.submit(operation), is_root))
 
     def _settle(self) -> None:

@@ -11,10 +11,9 @@ from worker_runtime.api.object_calls import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.checks import read_root
-from worker_runtime.collectives.operation import Members
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.boundary import gives_up
+from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
@@ -24,7 +23,7 @@ _TITLE = "broadcast_parameters"
 Value = Any  # a Parameter of Gluon, or an array
 
 
-@gives_up()
+@raises_mxnet_errors
 def broadcast_parameters(
     params: Mapping[str, Value] | mx.gluon.ParameterDict,
     root_rank: int = 0,
@@ -58,14 +57,17 @@ def broadcast_parameters(
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = f"{_TITLE}.{prefix}" if prefix else _TITLE
-    among = _announce(_TITLE, "allgather_object", title, process_set)
-    named = _name_parameters(params, prefix or "")
-    if root_rank not in among.ranks:
-        ranks = ", ".join(map(str, among.ranks))
-        raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
+    gathering = _announce(_TITLE, "allgather_object", title, process_set)
+    among = gathering.among
+    with gathering.preparing():
+        named = _name_parameters(params, prefix or "")
+        if root_rank not in among.ranks:
+            ranks = ", ".join(map(str, among.ranks))
+            raise ValueError(f"{_TITLE} received invalid root rank {root_rank!r}; the set's ranks are {ranks}")
+        rows = _describe_all(named) if among.size > 1 else {}
     if among.size == 1:
         return
-    tables = allgather_object(_describe_all(named), title, process_set)
+    tables = allgather_object(rows, title, process_set)
     late = _compare(dict(zip(among.ranks, tables, strict=True)))
     ready = [value for name, value in named.items() if name not in late]
     if ready:
@@ -74,7 +76,7 @@ def broadcast_parameters(
     defer_all([(named[name], Wish(name, root_rank, process_set)) for name in late])
 
 
-@gives_up()
+@raises_mxnet_errors
 def broadcast_optimizer_state(
     trainer: mx.gluon.Trainer | mx.mod.BaseModule, root_rank: int = 0, process_set: ProcessSet = global_process_set
 ) -> None:
@@ -94,12 +96,13 @@ def broadcast_optimizer_state(
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = "broadcast_optimizer_state"
-    among = _announce(title, "broadcast_object", title, process_set)
-    if isinstance(trainer, mx.mod.BucketingModule):
-        trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
-    updaters = _list_updaters(title, trainer)
-    is_root = among.rank == read_root(title, root_rank, among.ranks)
-    states = updaters[0].get_states(dump_optimizer=True) if is_root else None
+    call = _announce(title, "broadcast_object", title, process_set)
+    with call.preparing():
+        if isinstance(trainer, mx.mod.BucketingModule):
+            trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
+        updaters = _list_updaters(title, trainer)
+        is_root = call.among.rank == read_root(title, root_rank, call.among.ranks)
+        states = updaters[0].get_states(dump_optimizer=True) if is_root else None
     states = broadcast_object(states, root_rank, title, process_set)
     if is_root:
         return
@@ -113,14 +116,16 @@ def broadcast_optimizer_state(
 
 def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> None:
     """Overwrite parameters and arrays that all ranks have."""
-    for value in values:
-        if isinstance(value, mx.gluon.Parameter):
-            settle(value)
-    lists = [_list_arrays(value) for value in values]
-    make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
-    homes = [bring_home(arrays[0]) for arrays in lists]
-    views = list(map(make_view, homes))
-    call.executor.run(Broadcast(views, root_rank, call.among, call.name, views))
+    with call.preparing():
+        for value in values:
+            if isinstance(value, mx.gluon.Parameter):
+                settle(value)
+        lists = [_list_arrays(value) for value in values]
+        make_view = view_for_reading if call.among.rank == root_rank else view_for_writing
+        homes = [bring_home(arrays[0]) for arrays in lists]
+        views = list(map(make_view, homes))
+        operation = Broadcast(views, root_rank, call.among, call.name, views)
+    call.executor.run(operation)
     for home, arrays in zip(homes, lists, strict=True):
         spread(home, arrays)
 
@@ -140,8 +145,8 @@ class _Row(NamedTuple):
     dtype: str | None
 
 
-def _announce(title: str, kind: str, name: str, process_set: ProcessSet) -> Members:
-    """Let it be known what this rank will ask for, before anything can fail: the others are then told; see `gives_up`.
+def _announce(title: str, kind: str, name: str, process_set: ProcessSet) -> Call:
+    """The call that this rank will make, before anything can fail: the others are then told.
 
     Raises:
         ValueError: the set is not registered, or this rank is not in it.
@@ -149,9 +154,7 @@ def _announce(title: str, kind: str, name: str, process_set: ProcessSet) -> Memb
     """
     check_process_set(title, process_set)
     executor, number = RUNTIME.executor, process_set.find_number(title)
-    among = executor.find_members(number, title)
-    executor.make_name(kind, name, number)
-    return among
+    return Call(executor, executor.find_members(number, title), executor.make_name(kind, name, number))
 
 
 def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:

@@ -19,7 +19,7 @@ from worker_runtime.api.process_set import ProcessSet, check_process_set, global
 from worker_runtime.mxnet import contexts
 from worker_runtime.mxnet.arguments import read_factor, read_group_count
 from worker_runtime.mxnet.arrays import bring_home, take_back, view_for_writing
-from worker_runtime.mxnet.boundary import gives_up
+from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
 
@@ -126,15 +126,17 @@ class DistributedOptimizer(Wrapper):
             self._check_use(index[0], weight[0])
             self._average_many([str(one) for one in index], grad)
 
-    @gives_up()
+    @raises_mxnet_errors
     def _average_one(self, name: str, grad: mx.nd.NDArray) -> None:
         """At once: there is nothing to wait for, or to pack it with."""
         call = begin_call("allreduce", name, self._process_set)
-        total = contexts.gather([grad])
-        home = bring_home(total)
-        view = view_for_writing(home)
-        how = make_settings(self._gradient_predivide_factor).how
-        call.executor.run(make_allreduce(call, [view], how, [view]))
+        with call.preparing():
+            total = contexts.gather([grad])
+            home = bring_home(total)
+            view = view_for_writing(home)
+            how = make_settings(self._gradient_predivide_factor).how
+            operation = make_allreduce(call, [view], how, [view])
+        call.executor.run(operation)
         take_back(home, total)
         contexts.scatter(total, [grad])
 

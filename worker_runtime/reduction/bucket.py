@@ -11,8 +11,6 @@ from worker_runtime.errors import ChangedGradientError
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat
 
-THROWN_AWAY = "thrown away by zero_grad()"
-
 
 class Bucket(ABC):
     """Entries whose gradients travel together.
@@ -35,7 +33,7 @@ class Bucket(ABC):
         self._handle: Handle[Any] | None = None
         self._is_given = False
         self._plain: Question | None = None
-        self._noted: dict[str, Question] = {}
+        self._noted: Question | None = None
 
     @property
     def part(self) -> str:
@@ -53,25 +51,20 @@ class Bucket(ABC):
         terms = None if self._handle is None else self._handle.terms
         return -1 if terms is None else terms.index
 
-    def ask(self, seat: Seat, *, at_once: bool = False, is_awaited: bool = False, remark: str = "") -> None:
+    def ask(self, seat: Seat, *, at_once: bool = False, is_awaited: bool = False) -> None:
         """Ask for the operation; all gradients have been taken.
 
         Args:
             seat: among whom.
             at_once: during backward: the question is sent now.
             is_awaited: it is waited for right away.
-            remark: what the ranks must agree on besides: they do not combine gradients with what one throws away.
         """
         operation = self._make_operation(seat, self.part.format(seat.name))
         question = operation.question
-        if question != self._plain:
-            self._plain, self._noted = question, {}
-        noted = self._noted.get(remark)
-        if noted is None:
-            note = ", ".join(part for part in (remark, question.signature.note, self._note) if part)
-            noted = question.add_note(note)
-            self._noted[remark] = noted
-        operation.question = noted
+        if question != self._plain or self._noted is None:
+            note = ", ".join(part for part in (question.signature.note, self._note) if part)
+            self._plain, self._noted = question, question.add_note(note)
+        operation.question = self._noted
         operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
 

@@ -11,7 +11,7 @@ import torch
 
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
 from worker_runtime.engine.executor import Executor
-from worker_runtime.errors import StepRevokedError, SupersededError
+from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
@@ -21,6 +21,7 @@ from worker_runtime.reduction.settings import Compressor
 ResultT = TypeVar("ResultT")
 
 _ADASUM = Combination(Reduction.ADASUM)
+_STEP = "allreduce.{}.step"  # the operation's name, but for the optimizer's
 
 
 class DeltaReducer:
@@ -52,6 +53,7 @@ class DeltaReducer:
         self._generation = 0
         self._seat: Seat | None = None
         self._index = -1  # of the release of this step's operation
+        self._has_asked = False  # for it
         self._enter()
         self._roster.update(1)
 
@@ -87,6 +89,7 @@ class DeltaReducer:
                 self._commit_alone()
             return result
         starts = [parameter.detach().clone() for parameter in parameters]
+        self._has_asked = False
         try:
             if self._superseded is not None:
                 raise SupersededError(self._superseded)  # noqa: TRY301 - told to the others as any failure is
@@ -98,19 +101,20 @@ class DeltaReducer:
                     parameter.add_(combined)
         except BaseException as error:
             _copy(starts, parameters)
-            self._give_up(seat, error)
+            if self._seat is not None:
+                self._fail(self._seat, error)
             raise
         return result
 
-    def _give_up(self, seat: Seat, error: BaseException) -> None:
-        """The step has failed here: the others are told, and nobody uses its name again."""
-        present = self._seat
-        if present is not None and present.name == seat.name:
-            for part in ("allreduce.{}.step", "allreduce.{}.replicas"):
-                present.give_up(part, f"{type(error).__name__}: {error}")
-            if self._check is not None:
-                self._check.withdraw()
-            self._seat = present.renew()
+    def _fail(self, seat: Seat, error: BaseException) -> None:
+        """The step has failed here: the others are told in whatever they ask for in it and this rank does not."""
+        is_to_be_told = not isinstance(error, DeadlockError)  # else nothing is pending on any rank
+        if self._check is not None:
+            if is_to_be_told:
+                self._check.fail(seat, error)
+            self._check.withdraw()
+        if is_to_be_told and not self._has_asked:
+            seat.fail(_STEP, error)
 
     def spread_infinity(self, gradients: Sequence[torch.Tensor]) -> None:
         """Where a rank has a gradient that is not finite, give all ranks one: a gradient scaler then skips the step.
@@ -149,7 +153,7 @@ class DeltaReducer:
         commit_alone(self._get_executor(), self._find_set)
 
     def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
-        name = f"allreduce.{seat.name}.step"
+        name = _STEP.format(seat.name)
         compressor = self._compressor
         if compressor is None:
             return self._run(seat, Adasum(deltas, _ADASUM, seat.members, name, None if seat.is_elastic else deltas))
@@ -177,6 +181,7 @@ class DeltaReducer:
     def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
         handle = seat.executor.submit(operation, is_awaited=True)
+        self._has_asked = True
         results = handle.wait()
         self._index = -1 if handle.terms is None else handle.terms.index
         return results

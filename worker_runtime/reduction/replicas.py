@@ -17,6 +17,7 @@ from worker_runtime.reduction.roster import NamedParameters
 from worker_runtime.reduction.seat import Seat
 
 CHECK_REPLICAS = "HVD_CHECK_REPLICAS"
+REPLICAS = "allreduce.{}.replicas"  # the operation's name, but for the optimizer's
 # Of a checksum: it and its complement fit into int64, and are no less than a joined rank's zeros.
 _BITS = 62
 _ALL = (1 << _BITS) - 1
@@ -43,18 +44,27 @@ class ReplicaCheck:
         self._handle = None
 
     def withdraw(self) -> None:
-        """What was asked is not waited for; it is asked again."""
+        """The step is over; what was asked in it is asked again in the next."""
         self._handle = None
+
+    def fail(self, seat: Seat, error: BaseException) -> None:
+        """The step has failed: the others are told, if they ask and this rank did not come to it."""
+        if self._handle is None and self._is_due:
+            seat.fail(REPLICAS, error)
+
+    @property
+    def _is_due(self) -> bool:
+        return self._steps % self._interval == 0
 
     def ask(self, seat: Seat) -> None:
         """Ask whether all have the same, if that is due in this step, and was not asked yet."""
-        if self._steps % self._interval or self._handle is not None:
+        if not self._is_due or self._handle is not None:
             return
         named = list(self._list_parameters())
         self._names = [name for name, _ in named]
         sums = [_make_checksum(parameter) for _, parameter in named]
         values = torch.tensor([*sums, *(_ALL - each for each in sums)], dtype=torch.int64, device="cpu")
-        operation = Allreduce([values], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.replicas")
+        operation = Allreduce([values], Combination(Reduction.MAX), seat.members, REPLICAS.format(seat.name))
         operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=True)
 
@@ -65,13 +75,13 @@ class ReplicaCheck:
             ReplicasDifferError: not all ranks have the same parameters.
             HorovodInternalError: the comparison failed.
         """
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            (found,) = handle.wait()
+        if self._handle is not None:
+            (found,) = self._handle.wait()
             greatest, complements = found.view(2, -1).tolist()
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:
                     raise ReplicasDifferError(name, self._steps, max(0, self._steps - self._interval))
+        self._handle = None
         self._steps += 1
 
 

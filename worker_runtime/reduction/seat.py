@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from worker_runtime.collectives.operation import Members
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.executor import Executor
 
@@ -14,21 +13,13 @@ class Seat:
     """This rank's place among those that average the same gradients.
 
     name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
-    label: that part of the name which the program chooses.
     is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
-    origin: the name that the place had first.
-    restarts: how often all ranks had begun anew when it got its name.
-    renewals: how often it was renewed since then.
     """
 
     executor: Executor
     members: Members
     name: str
     is_elastic: bool
-    label: str = ""
-    origin: str = ""
-    restarts: int = 0
-    renewals: int = 0
 
     @classmethod
     def take(cls, executor: Executor, process_set: int, label: str = "") -> "Seat | None":
@@ -41,38 +32,16 @@ class Seat:
         if executor.rank not in ranks or len(ranks) == 1:
             return None
         members = executor.find_members(process_set, "DistributedOptimizer")
-        name = _make_name(executor, process_set, label)
-        return cls(executor, members, name, executor.is_elastic, label, name, executor.accord.restarts)
+        return cls(executor, members, _make_name(executor, process_set, label), executor.is_elastic)
 
     @property
     def is_first(self) -> bool:
         """Whether this rank is the first of its set, whose observations decide where one rank's must."""
         return self.members.position == 0
 
-    @property
-    def is_outdated(self) -> bool:
-        """Whether all ranks have begun anew since, some of them perhaps in the middle of a step."""
-        return self.restarts != self.executor.accord.restarts
-
-    def renew(self) -> "Seat":
-        """The same place under a name that was never used: what was asked under the old one is not waited for.
-
-        The same on all ranks that have renewed it equally often since all began anew.
-        """
-        restarts = self.executor.accord.restarts
-        renewals = 0 if self.is_outdated else self.renewals + 1
-        name = f"{self.origin}.again.{restarts}.{renewals}"
-        return replace(self, name=name, restarts=restarts, renewals=renewals)
-
-    def is_meant(self, mention: Mention) -> bool:
-        """Whether an operation is part of a step here: the survey, a bucket, or the comparison of replicas."""
-        process_set, name, _ = mention
-        _, mine, part = name.partition(".")[2].partition(f"{self.name}.")
-        return process_set == self.members.number and bool(mine) and part.startswith(("plan", "bucket.", "replicas"))
-
-    def give_up(self, part: str, reason: str) -> None:
-        """Have the others' next operation of a kind and name refused: "allreduce.{}.plan"."""
-        self.executor.give_up_call(self.members.number, part.format(self.name), reason)
+    def fail(self, part: str, error: BaseException) -> None:
+        """Have the others' next operation of a kind and name refused, since this rank's has failed."""
+        self.executor.fail(self.members.number, part.format(self.name), error, is_of_step=True)
 
     def move(self) -> "Seat | None":
         """The same place in the generation that the executor has gone on to; None where nobody else is left.

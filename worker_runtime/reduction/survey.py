@@ -31,42 +31,13 @@ class Survey:
     is_of_all: bool
 
 
-class AskedSurvey:
-    """A survey that was asked for, of the findings of this rank at that time.
-
-    entries: whose gradients it is about.
-    """
-
-    def __init__(self, handle: Handle[list[torch.Tensor]], entries: Sequence[Entry]) -> None:
-        self.entries = tuple(entries)
-        self._handle = handle
-
-    def is_done(self) -> bool:
-        """Whether `read` returns, or raises, at once."""
-        return self._handle.is_done()
-
-    def withdraw(self, seat: Seat, reason: str) -> None:
-        """Nobody will read it; whoever waits for it is told."""
-        seat.executor.withdraw(self._handle, reason)
-
-    def read(self) -> Survey:
-        """Wait for it.
-
-        Raises:
-            HorovodInternalError: the ranks have not the same gradients, or the operation failed.
-        """
-        (found,) = self._handle.wait()
-        negative_calm, *numbers = found.tolist()
-        count = len(self.entries)
-        order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
-        terms = self._handle.terms
-        return Survey(-negative_calm, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)
+PLAN = "allreduce.{}.plan"  # the operation's name, but for the optimizer's
 
 
 def ask_survey(
-    seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], calm: int, note: str, *, is_awaited: bool = True
-) -> AskedSurvey:
-    """Ask for what each rank has found.
+    seat: Seat, entries: Sequence[Entry], ready: Sequence[Entry], calm: int, note: str
+) -> Handle[list[torch.Tensor]]:
+    """Ask what all ranks have; see `read_survey`.
 
     Args:
         seat: among whom.
@@ -74,7 +45,6 @@ def ask_survey(
         ready: those that are complete, in the order in which they became so.
         calm: of this rank; see `Survey`.
         note: what all ranks must have alike.
-        is_awaited: it is read right away.
     """
     places = dict.fromkeys(entries, 0)
     if seat.is_first:
@@ -82,7 +52,24 @@ def ask_survey(
     sparse = [entry.find_sparse_dims() for entry in entries]
     # All by the maximum: what only one rank knows, the others leave at zero.
     findings = torch.tensor([-calm, *places.values(), *sparse], dtype=torch.int64, device="cpu")
-    operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.plan")
+    operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, PLAN.format(seat.name))
     operation.is_of_step = True
     operation.question = operation.question.add_note(note)
-    return AskedSurvey(seat.executor.submit(operation, at_once=not is_awaited, is_awaited=is_awaited), entries)
+    return seat.executor.submit(operation, is_awaited=True)
+
+
+def read_survey(handle: Handle[list[torch.Tensor]], count: int) -> Survey:
+    """Wait for what `ask_survey` has asked.
+
+    Args:
+        handle: of the survey.
+        count: of the entries.
+
+    Raises:
+        HorovodInternalError: the ranks have not the same gradients, or the operation failed.
+    """
+    (found,) = handle.wait()
+    negative_calm, *numbers = found.tolist()
+    order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
+    terms = handle.terms
+    return Survey(-negative_calm, tuple(order), tuple(numbers[count:]), terms is not None and not terms.joined)

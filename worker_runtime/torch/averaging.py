@@ -54,12 +54,13 @@ class Averaging(Facade):
             What the optimizer's own `step()` returns.
 
         Raises:
-            HorovodInternalError: the averaging failed, or another rank throws away the gradients of this step; the
-                parameters are as they were.
+            HorovodInternalError: the averaging failed, or another rank has thrown away the gradients of the last step;
+                the parameters are as they were.
         """
         if self._skips_synchronize:
             return self._optimizer.step(closure)
         if closure is not None:
+            self._is_synchronized = self._is_unscaled = False
             return self._optimizer.step(lambda: self._average_inside(closure))
         if self._is_unscaled and self._reducer.are_all_reduced():
             self._is_unscaled = False
@@ -99,7 +100,7 @@ class Averaging(Facade):
         """Clear the gradients; reductions of them that have begun are completed on all ranks, and thrown away.
 
         Raises:
-            HorovodInternalError: another rank steps with the gradients that this one throws away.
+            HorovodInternalError: a reduction failed.
         """
         self._reducer.discard()
         self._optimizer.zero_grad(set_to_none)

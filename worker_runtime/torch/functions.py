@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.autograd.graph import increment_version
 
 from worker_runtime.api.calls import await_all, begin_call
-from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.object_calls import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
@@ -25,7 +25,6 @@ __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", 
 
 
 @untraced
-@gives_up()
 def broadcast_parameters(
     params: Mapping[str, torch.Tensor] | Iterable[torch.Tensor] | Iterable[tuple[str, torch.Tensor]],
     root_rank: int,
@@ -46,10 +45,13 @@ def broadcast_parameters(
     """
     named = list(_name_values(params))
     calls = [(begin_call("broadcast", name, process_set), value) for name, value in named]
-    tensors = _check_tensors(named)  # with the calls begun, so that the others are told which of them do not come
-    operations = [
-        (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
-    ]
+    with ExitStack() as all_calls:
+        for call, _ in calls:
+            all_calls.enter_context(call.preparing())
+        tensors = _check_tensors(named)
+        operations = [
+            (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
+        ]
     increment_version(tensors)
     await_all([executor.submit(operation) for executor, operation in operations])
 
@@ -73,7 +75,6 @@ def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:
 
 
 @untraced
-@gives_up()
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,

@@ -4,7 +4,6 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
-from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
@@ -46,7 +45,6 @@ class SyncBatchNorm(_BatchNorm):
         self.process_set = process_set
 
     @untraced
-    @gives_up()
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 
@@ -66,7 +64,8 @@ class SyncBatchNorm(_BatchNorm):
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)
-        self._check_input_dim(x)
+        with call.preparing():
+            self._check_input_dim(x)
         statistics = gather_statistics(call, x)
         if statistics.count == 1:
             raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")

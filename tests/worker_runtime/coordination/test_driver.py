@@ -17,14 +17,11 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import Question, Release
-from worker_runtime.coordination.waiting import Patience
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import ShutDownError
 
 Ends = tuple[Player, Sequencer]
-IDLE = (Frame.IDLE, wire.encode_number(0))
 BLOCKED, FREE = ((Frame.BLOCKED, wire.encode_blocked(0, is_blocked=each)) for each in (True, False))
 
 
@@ -36,15 +33,15 @@ def ends() -> Iterator[Ends]:
 
 @pytest.fixture
 def hasty() -> Iterator[Ends]:
-    """A rank that says soon that it is blocked, whatever timer this test's own time limit has."""
-    with converse(Patience(0.02, heeds_signals=False)) as both:
+    """A rank that says soon that it is blocked."""
+    with converse(0.02) as both:
         yield both
 
 
 @pytest.fixture
 def patient() -> Iterator[Ends]:
     """A rank that looks at nothing by itself for longer than a test lasts."""
-    with converse(Patience(3 * LIMIT_SECONDS)) as both:
+    with converse(3 * LIMIT_SECONDS) as both:
         yield both
 
 
@@ -89,7 +86,7 @@ def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) 
 def test_a_callers_question_is_sent_while_another_thread_listens(patient: Ends) -> None:
     player, sequencer = patient
     first = Errand(player.run, "first")
-    assert (sequencer.read_names(1), sequencer.read()) == (["first"], IDLE)  # from now on it listens
+    assert sequencer.read_names(1) == ["first"]
     second = Errand(player.run, "second")
     assert sequencer.read_names(1) == ["second"]
     sequencer.release(1, 0)
@@ -113,7 +110,6 @@ def test_several_threads_wait_at_the_same_time(patient: Ends) -> None:
     for number in (2, 0, 3, 1):
         sequencer.release(number, payload=names[number].encode())
     assert {name: errand.finish() for name, errand in waiting.items()} == {name: name.encode() for name in "abcd"}
-    assert player.driver.askers == {errand.ident for errand in waiting.values()}
 
 
 def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
@@ -140,12 +136,10 @@ def test_a_refusal_concerns_one_operation(ends: Ends) -> None:
     player, sequencer = ends
     refused, other = player.submit("refused"), player.submit("other")
     sequencer.read_names(2)
-    sequencer.send(Frame.RESTART)  # is heard before the refusals that follow
     sequencer.send(Frame.REFUSAL, wire.encode_numbered(0, "Mismatched data types"))
     sequencer.release(1)
     with pytest.raises(RuntimeError, match="Mismatched data types"):
         refused.wait()
-    assert player.accord.restarts == 1
     assert other.wait() == b"answered"
 
 
@@ -187,13 +181,13 @@ def test_a_rank_whose_only_thread_waits_says_that_it_is_blocked(hasty: Ends) -> 
     player, sequencer = hasty
 
     def answer() -> list[object]:
-        told = [sequencer.read_names(1), sequencer.read(), sequencer.read()]
+        told = [sequencer.read_names(1), sequencer.read()]
         sequencer.release(0)
         return told
 
     answering = Errand(answer, daemon=True)
     assert player.run("x") == b"answered"
-    assert answering.finish() == [["x"], IDLE, BLOCKED]
+    assert answering.finish() == [["x"], BLOCKED]
 
 
 def test_a_rank_that_is_interrupted_while_it_waits_is_no_longer_blocked(
@@ -203,7 +197,7 @@ def test_a_rank_that_is_interrupted_while_it_waits_is_no_longer_blocked(
     receive, calls = Link.receive, iter(range(100))
 
     def receive_until_interrupted(link: Link, wait_seconds: float | None) -> Iterator[tuple[int, memoryview]]:
-        if next(calls) > 3:
+        if next(calls) > 2:
             raise KeyboardInterrupt
         return receive(link, wait_seconds)
 
@@ -211,64 +205,24 @@ def test_a_rank_that_is_interrupted_while_it_waits_is_no_longer_blocked(
     with pytest.raises(KeyboardInterrupt):
         player.run("x")
     sequencer.read_names(1)
-    assert [sequencer.read() for _ in range(3)] == [IDLE, BLOCKED, FREE]
+    assert [sequencer.read() for _ in range(2)] == [BLOCKED, FREE]
 
 
-class Optimizer:
-    """Asks for one operation when it is wanted; `threads` are those in which it was asked to help."""
-
-    def __init__(self, player: Player) -> None:
-        self.threads: list[int] = []
-        self._player = player
-        player.accord.add_helper(self)
-
-    def help(self, mention: Mention) -> bool:
-        """Without waiting."""
-        self.threads.append(threading.get_ident())
-        self._player.submit(mention.name)
-        return True
-
-
-@pytest.mark.parametrize("is_driven", [False, True])
-def test_a_thread_that_waits_has_what_is_wanted_asked_also_when_another_drives(ends: Ends, *, is_driven: bool) -> None:
-    player, sequencer = ends
-    helper = Optimizer(player)
-    if is_driven:
-        player.submit("background")
-        assert sequencer.read_names(1) == ["background"]
-
-    def answer() -> None:
-        sequencer.read_names(1)
-        assert sequencer.read() == (Frame.IDLE, wire.encode_number(int(is_driven)))
-        sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
-        assert sequencer.read_names(1) == ["bucket"]
-        sequencer.release(int(is_driven) + 1, int(is_driven))
-
-    answering = Errand(answer, daemon=True)
-    assert player.run("metric") == b"answered"
+@pytest.mark.parametrize("has_asked", [False, True])
+def test_a_rank_with_another_thread_that_may_ask_is_never_blocked(hasty: Ends, *, has_asked: bool) -> None:
+    """A daemon may if it has asked before."""
+    player, sequencer = hasty
+    end = threading.Event()
+    other = Errand(end.wait, daemon=has_asked)
+    player.askers.add(other.ident or 0)
+    waiting = player.submit("x", is_awaited=True)
+    answering = Errand(lambda: (sequencer.read_names(1), time.sleep(0.2), sequencer.release(0)), daemon=True)
+    assert waiting.wait() == b"answered"
     answering.finish()
-    assert helper.threads == [threading.get_ident()]
-
-
-def test_what_is_wanted_of_a_rank_that_does_not_wait_is_left_to_its_program(ends: Ends) -> None:
-    player, sequencer = ends
-    helper = Optimizer(player)
-    handle = player.submit("x")
-    sequencer.read_names(1)
-    sequencer.send(Frame.WANTED, Mention(0, "bucket", "").encode())
-    sequencer.release(0)
-    wait_until(handle.is_done, "the answer")
-    assert (helper.threads, player.accord.is_wanted) == ([], False)
-
-
-def test_what_is_given_up_is_reported_behind_what_was_asked(ends: Ends) -> None:
-    player, sequencer = ends
-    player.submit("x", is_awaited=True)
-    player.driver.tell(Mention(0, "alltoall.a", "ValueError: wrong"))
-    assert sequencer.read_names(1) == ["x"]
-    assert sequencer.read() == (Frame.GIVE_UP, Mention(0, "alltoall.a", "ValueError: wrong").encode())
+    end.set()
+    other.finish()
     player.driver.leave()
-    player.driver.tell(Mention(0, "alltoall.a", "ValueError: too late"))
+    assert sequencer.read()[0] == Frame.LEAVE  # and has said nothing before
 
 
 def test_leaving_leaves_no_thread_and_no_descriptor() -> None:
@@ -293,7 +247,7 @@ def test_goodbye_is_said_once_with_the_reason_for_which_others_cannot_go_on(ends
 def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
     player, sequencer = patient
     waiting = Errand(player.run, "x")
-    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)
+    assert sequencer.read_names(1) == ["x"]
     player.driver.leave()
     with pytest.raises(ShutDownError):
         waiting.finish()
@@ -302,7 +256,7 @@ def test_leaving_wakes_a_thread_that_waits(patient: Ends) -> None:
 def test_who_halts_does_not_wait_for_what_another_thread_has_heard(patient: Ends) -> None:
     player, sequencer = patient
     waiting = Errand(player.run, "x")
-    assert (sequencer.read_names(1), sequencer.read()) == (["x"], IDLE)  # from now on it listens
+    assert sequencer.read_names(1) == ["x"]
     halting = Errand(player.driver.halt, "rank 1 was lost", 3 * LIMIT_SECONDS, daemon=True)
     assert sequencer.read()[0] == Frame.HALT
     sequencer.send(Frame.FAILURE, b"rank 1 was lost")

@@ -234,7 +234,7 @@ def test_an_operation_whose_values_cannot_be_read_does_not_hold_up_its_neighbour
     assert list(questions) == ["a", "lost", "b"]
     assert questions["a"] == questions["b"] == (SUM, (), b"12345678")
     signature, extents, payload = questions["lost"]
-    assert signature.dtypes == ("nothing that could be read (rank 3: no memory)",)
+    assert (signature.kind, signature.note) == (Kind.FAIL, f"{type(error).__name__}: no memory")
     assert (extents, payload) == ((), b"")
 
 

@@ -9,7 +9,6 @@ import pytest
 from tests.worker_runtime.conversation import Echo, Errand
 from tests.worker_runtime.generation import Generation, make_executor, retry
 from worker_runtime.collectives.agreements import AddSet
-from worker_runtime.coordination.accord import Accord
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame, decode_number
 from worker_runtime.engine.attempt import Attempt
@@ -28,10 +27,10 @@ class Owner:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.accord = Accord()
+        self.askers: set[int] = set()
         self.find_join_device = lambda: None
         self.note_release = lambda terms: self.told.append(f"released {terms.question.name}")
-        self.refuse = lambda handle, reason: self.told.append(f"refused {handle.title}: {reason}")
+        self.refuse = lambda handle, reason, **_: self.told.append(f"refused {handle.title}: {reason}")
         self.end_attempt = lambda attempt, reason: self.told.append(f"ended {attempt.number}: {reason}")
 
     def settle(self, handle: Handle[object], terms: Release) -> bool:
@@ -63,7 +62,7 @@ def attempt(generation: Generation, owner: Owner) -> Iterator[Attempt]:
 
 
 def make_handle(name: str = "x") -> Handle[bytes]:
-    return Handle(Executor(), Echo(name), threading.get_ident())
+    return Handle(Executor(), Echo(name))
 
 
 def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
@@ -74,7 +73,7 @@ def test_what_is_released_after_the_end_does_not_begin(attempt: Attempt, owner: 
     handle = make_handle()
     attempt.end()
     attempt.perform(handle, make_terms(handle), ANSWER)
-    attempt.refuse(handle, "the ranks do not agree")
+    attempt.refuse(handle, "the ranks do not agree", is_deadlock=False)
     assert not handle.is_answered
     assert owner.told == ["released x"]
 

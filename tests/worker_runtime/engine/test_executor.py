@@ -21,8 +21,6 @@ def begin(name: str, value: float = 1.0, count: int = 2) -> int:
 
 
 def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: RankPool) -> None:
-    """It counts as another use of the name, which the other ranks learn."""
-
     def body() -> object:
         some = hvd.add_process_set([0])
         x = torch.ones(2)
@@ -34,9 +32,6 @@ def test_a_name_in_flight_is_refused_but_not_for_another_kind_or_set(ranks: Rank
         hvd.barrier()
         for handle in begun:
             hvd.synchronize(handle)
-        if hvd.rank() == 1:
-            with pytest.raises(hvd.HorovodInternalError, match=r"given up on rank 0.*same name"):
-                hvd.allreduce(x, name="x")
         return hvd.allreduce(x, name="x").tolist()
 
     assert ranks.run(body) == [[1.0, 1.0]] * 2

@@ -20,7 +20,7 @@ RESULT = memoryview(b"result")
 
 
 def make_handle(operation: Echo | None = None) -> Handle[bytes]:
-    return Handle(Executor(), operation or Echo("x"), thread=1)
+    return Handle(Executor(), operation or Echo("x"))
 
 
 def test_a_handle_is_answered_before_it_is_done() -> None:
@@ -50,7 +50,7 @@ def test_a_result_may_come_while_it_is_waited_for() -> None:
         def await_answer(self, handle: Handle[bytes]) -> None:
             handle.complete(TERMS, b"result")
 
-    assert Handle(Answering(), Echo("x", b"its own"), thread=1).wait() == b"result"
+    assert Handle(Answering(), Echo("x", b"its own")).wait() == b"result"
 
 
 def test_a_failed_communication_raises_each_time_also_after_letting_go() -> None:

@@ -17,13 +17,13 @@ class Step:
     throws_away: gradients of another loss come first, and are thrown away.
     clears: what becomes of the gradients afterwards: "none", "zero" or "keep".
     ready: of each rank, the parameters that get gradients, in order.
-    metric_first: of each rank, whether another operation comes before its step, or after it.
+    metric_first: another operation comes before the step, or after it.
     """
 
     throws_away: bool
     clears: str
     ready: list[list[int]]
-    metric_first: list[bool]
+    metric_first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Program:
             for index in mine:
                 (parameters[index] * (executor.rank + number)).sum().backward()
             calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
-            for call in reversed(calls) if step.metric_first[executor.rank] else calls:
+            for call in reversed(calls) if step.metric_first else calls:
                 call()
             seen.append([parameter.grad[0].item() for parameter in parameters])
             _clear(parameters, step.clears)
@@ -86,9 +86,8 @@ def make_program(seed: int) -> Program:
     steps = []
     for _ in range(12):
         ready = [random.sample(range(count), random.choice([count, random.randint(1, count)])) for _ in range(size)]
-        may_help = [len(mine) == count and not is_elastic for mine in ready]
-        metric_first = [may and random.random() < 0.5 for may in may_help]
-        steps.append(Step(random.random() < 0.2, random.choice(["none", "none", "zero", "keep"]), ready, metric_first))
+        clears = random.choice(["none", "none", "zero", "keep"])
+        steps.append(Step(random.random() < 0.2, clears, ready, random.random() < 0.5))
     return Program(size, count, random.choice([(16, 16), (16, 40), (1000, 1000)]), is_elastic, steps)
 
 

@@ -1,17 +1,15 @@
 """From parameters and what the ranks find out about their gradients to buckets, each of which is one operation."""
 
-import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadExecutor, World
-from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction import Settings
 from worker_runtime.reduction.bucket import Bucket
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.seat import Seat
-from worker_runtime.reduction.survey import Survey, ask_survey
+from worker_runtime.reduction.survey import Survey, ask_survey, read_survey
 
 
 def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet() -> None:
@@ -30,7 +28,7 @@ def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(worl
         ready = [entries[2], entries[0]] if executor.rank == 0 else entries
         if executor.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        return ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, "").read()
+        return read_survey(ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, ""), 4)
 
     expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
@@ -41,7 +39,7 @@ def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
         surveys = []
         if executor.rank == 1:
-            surveys.append(ask_survey(Seat.take(executor, 0), entries, entries, 3, "").read())
+            surveys.append(read_survey(ask_survey(Seat.take(executor, 0), entries, entries, 3, ""), 2))
         executor.join()
         return surveys
 
@@ -128,15 +126,3 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
         assert members == (0, 1)
         assert gradient == [1.5] * 4
         assert note.startswith("2 gradients from 'p1' [4] to 'p0' [4] with 8 elements (")
-
-
-def test_a_remark_that_not_all_make_is_an_error_for_all(world: World) -> None:
-    def body(executor: ThreadExecutor) -> None:
-        seat, bucket = make_bucket(executor)
-        for entry in bucket.entries:
-            bucket.take(entry)
-        bucket.ask(seat, remark="once" if executor.rank else "")
-        with pytest.raises(HorovodInternalError, match="once"):
-            bucket.finish()
-
-    world.run(body)

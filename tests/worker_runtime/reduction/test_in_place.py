@@ -42,7 +42,7 @@ def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -
             reducer.synchronize()
         return asked
 
-    assert world.run(body) == [[1, 2, 2]] * 2
+    assert world.run(body) == [[1, 2, 3]] * 2
 
 
 def test_a_rank_without_a_gradient_counts_as_zeros_and_gets_the_result(world: World) -> None:

@@ -1,9 +1,8 @@
 """Gradient averaging below the optimizer: when buckets are asked for, what parameters get, what is thrown away.
 
-Long because each way in which a step can go, or be helped on, has its test here.
+Long because each way in which a step can go has its test here.
 """
 
-import threading
 from random import Random
 
 import pytest
@@ -20,9 +19,8 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
-from tests.worker_runtime.threads import LIMIT_SECONDS, ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.errors import (
     ChangedGradientError,
     ExcessBackwardError,
@@ -61,7 +59,7 @@ def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: Wor
     assert gradients == same == [[1.5] * 4] * 3
     assert sorted(first[1]) == sorted(second[1])
     assert first[0] != second[0]
-    assert [len(names) for names in first] == [len(names) for names in second] == [1, 2, 2]  # the last one waits
+    assert [len(names) for names in first] == [len(names) for names in second] == [1, 2, 3]
 
 
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
@@ -91,7 +89,7 @@ def test_several_passes_are_summed_locally_before_one_reduction(world: World) ->
         reducer.synchronize()
         return counts, list_gradients(parameters)
 
-    assert world.run(body) == [([0, 0, 1], [[4.5] * 4] * 2)] * 2
+    assert world.run(body) == [([0, 0, 2], [[4.5] * 4] * 2)] * 2
 
 
 @cautious_and_eager
@@ -183,27 +181,48 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
         reducer, parameters = begin(executor, 2, is_warm=True)
         counts, values = [], []
         for _ in range(3):
-            sum((parameter * 100).sum() for parameter in parameters).backward()
             before = len(executor.asked)
+            sum((parameter * 100).sum() for parameter in parameters).backward()
             reducer.discard()
             counts.append(len(executor.asked) - before)
             train(reducer, parameters, executor.rank + 1)
             values.append(parameters[0].grad[0].item())
         return counts, values
 
-    assert world.run(body) == [([1, 0, 0], [1.5] * 3)] * 2
+    assert world.run(body) == [([2, 0, 0], [1.5] * 3)] * 2
 
 
-def test_who_uses_what_another_rank_throws_away_is_told(world: World) -> None:
+def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed_or_in_its_next_step(
+    world: World,
+) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         sum(parameter.sum() for parameter in parameters).backward()
-        with pytest.raises(HorovodInternalError, match=r"thrown away by zero_grad\(\)"):
-            (reducer.discard if executor.rank == 0 else reducer.synchronize)()
+        if executor.rank == 0:
+            reducer.discard()
+        elif not executor.is_elastic:
+            reducer.synchronize()
+            backward(parameters)
+        with pytest.raises(HorovodInternalError, match=r"every rank waits.*'optimizer.1.plan'"):
+            train(reducer, parameters) if executor.rank == 0 else reducer.synchronize()
         return train(reducer, parameters, executor.rank + 1)
 
     assert world.run(body) == [[[1.5] * 4] * 2] * 2
     assert not world.pending
+
+
+def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_another() -> None:
+    """No bucket waits for step(); but for the commit round of elastic jobs, and for the first steps."""
+
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 2, is_warm=True)
+        backward(parameters, executor.rank + 1)
+        calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
+        for call in calls if executor.rank == 0 else reversed(calls):
+            call()
+        return list_gradients(parameters)
+
+    assert World(2).run(body) == [[[1.5] * 4] * 2] * 2
 
 
 @cautious_and_eager
@@ -286,15 +305,33 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
     assert gradients == same == [[1.5] * 4] * 3
 
 
-@cautious_and_eager
-def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets(*, is_warm: bool) -> None:
+def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(world: World) -> None:
+    """The last bucket is held back, so that there is something to fail."""
+
+    def body(executor: ThreadExecutor) -> object:
+        reducer, parameters = begin(executor, 3, is_warm=True)
+
+        def step() -> None:
+            with reducer.preparing():
+                backward(parameters, 1.0)
+                assert 1 / executor.rank
+            reducer.synchronize()
+
+        with pytest.raises((ArithmeticError, HorovodInternalError), match=r"^division|given up on rank 0.*division"):
+            step()
+        return [train(reducer, parameters, executor.rank + 1.0) for _ in range(3)]
+
+    assert world.run(body) == [[[[1.5] * 4] * 3] * 3] * 2
+
+
+def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets() -> None:
     sets = [(0, 1), (1, 2), (0, 2)]
 
     def body(executor: ThreadExecutor) -> object:
         mine = [number for number, ranks in enumerate(sets, 1) if executor.rank in ranks]
         parameters = {number: make_parameters(2) for number in mine}
         reducers = {number: make_reducer(parameters[number], executor, process_set=number) for number in mine}
-        for number in mine if is_warm else ():
+        for number in mine:
             warm_up(reducers[number], parameters[number], executor)
         chance, values = Random(executor.rank), []  # noqa: S311 - no secret
         for _ in range(6):
@@ -315,83 +352,10 @@ def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overl
     assert not world.pending
 
 
-@cautious_and_eager
-def test_who_throws_away_what_it_has_let_others_use_is_told_and_so_are_they(*, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=is_warm)
-        sum(parameter.sum() for parameter in parameters).backward()
-        told = []
-        if executor.rank == 0:
-            executor.run(make_metric(executor))
-            with pytest.raises(
-                HorovodInternalError, match=r"thrown away by zero_grad.* on rank 0, and used on"
-            ) as mine:
-                reducer.discard()
-            told.append(str(mine.value))
-        else:
-            reducer.synchronize()
-            executor.run(make_metric(executor))
-            with pytest.raises(HorovodInternalError, match=r"given up on rank 0.*thrown away by zero_grad") as theirs:
-                train(reducer, parameters)
-            told.append(str(theirs.value))
-        train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters), len(told)
-
-    world = World(2)
-    assert world.run(body) == [([[1.5] * 4] * 2, 1)] * 2
-    assert not world.pending
-
-
-@pytest.mark.parametrize("throws_away", [False, True])
-def test_who_waits_may_help_others_to_throw_away_and_has_to_do_so_too(*, throws_away: bool) -> None:
+def test_ranks_that_wait_for_each_other_in_a_step_are_told_and_can_go_on(world: World) -> None:
     def body(executor: ThreadExecutor) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
-        sum((parameter * 100).sum() for parameter in parameters).backward()
-        if executor.rank == 1:
-            reducer.discard()
-            executor.run(make_metric(executor))
-            if not throws_away:
-                with pytest.raises(HorovodInternalError, match=r"given up on rank 0.*used on rank 0, and thrown away"):
-                    train(reducer, parameters)
-        else:
-            executor.run(make_metric(executor))
-            if throws_away:
-                reducer.discard()
-            else:
-                with pytest.raises(HorovodInternalError, match="used on rank 0, and thrown away by zero_grad"):
-                    reducer.synchronize()
-        return [train(reducer, parameters, executor.rank + 1) for _ in range(3)]
-
-    world = World(2)
-    assert world.run(body) == [[[[1.5] * 4] * 2] * 3] * 2
-    assert not world.pending
-
-
-def test_a_survey_that_was_asked_ahead_serves_the_step_after_gradients_were_thrown_away() -> None:
-    thrown_away = threading.Event()
-
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2)
-        done = True
-        if executor.rank == 0:
-            sum((parameter * 100).sum() for parameter in parameters).backward()
-            done = reducer.help(Mention(0, "allreduce.optimizer.1.plan", ""))
-            reducer.discard()
-            thrown_away.set()
-        assert thrown_away.wait(LIMIT_SECONDS)
-        train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters), done, executor.asked.count("allreduce.optimizer.1.plan")
-
-    assert World(2).run(body) == [([[1.5] * 4] * 2, False, 1), ([[1.5] * 4] * 2, True, 1)]
-
-
-def test_who_cannot_help_is_told_with_all_others_and_all_go_on(world: World) -> None:
-    """A gradient is missing; or workers may be lost, and nobody leaves a step before all have come to it."""
-    present = 2 if world.is_elastic else 1
-
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2, is_warm=True)
-        sum(parameter.sum() for parameter in parameters[:present]).backward()
+        parameters[0].sum().backward()
         with pytest.raises(HorovodInternalError, match="every rank waits"):
             executor.run(make_metric(executor)) if executor.rank == 0 else reducer.synchronize()
         steps = 0
@@ -408,42 +372,6 @@ def test_who_cannot_help_is_told_with_all_others_and_all_go_on(world: World) -> 
         return list_gradients(parameters)
 
     assert world.run(body) == [[[1.5] * 4] * 2] * 2
-
-
-def test_help_leaves_a_step_alone_that_is_under_way_or_of_others() -> None:
-    def body(executor: ThreadExecutor) -> object:
-        reducer, parameters = begin(executor, 2)
-        helped = [reducer.help(Mention(0, "allreduce.optimizer.1.plan", ""))]  # no gradients yet
-        sum(parameter.sum() for parameter in parameters).backward()
-        helped += [reducer.help(Mention(0, name, "")) for name in ("allreduce.x", "allreduce.optimizer.2.plan")]
-        asked = list(executor.asked)
-        reducer.synchronize()
-        return helped, asked
-
-    assert World(2).run(body) == [([True] * 3, [])] * 2
-
-
-@pytest.mark.parametrize("clears", [False, True])
-def test_another_backward_pass_after_the_step_was_helped_on_is_one_too_many_or_breaks_the_promise(
-    *, clears: bool
-) -> None:
-    def body(executor: ThreadExecutor) -> None:
-        reducer, parameters = begin(executor, 1)
-        parameters[0].sum().backward()
-        if executor.rank == 1:
-            reducer.synchronize()
-            executor.run(make_metric(executor))
-            return
-        executor.run(make_metric(executor))
-        if clears:
-            parameters[0].grad = None
-            with pytest.raises(HorovodInternalError, match=r"thrown away by zero_grad.* on rank 0"):
-                parameters[0].sum().backward()
-        else:
-            with pytest.raises(ExcessBackwardError):
-                parameters[0].sum().backward()
-
-    World(2).run(body)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from tests.worker_runtime.reduction.gradients import backward, make_parameters, make_reducer, train
-from tests.worker_runtime.reduction.programs import make_metric
+from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer, train
 from tests.worker_runtime.threads import ThreadExecutor, World
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.replicas import read_interval
@@ -24,19 +23,6 @@ def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ra
         return sum(name.endswith(".replicas") for name in executor.asked)
 
     assert world.run(body) == [3, 3]
-
-
-def test_a_rank_that_comes_later_to_its_step_is_helped_on() -> None:
-    def body(executor: ThreadExecutor) -> None:
-        parameters = make_parameters(2)
-        reducer = make_reducer(parameters, executor, interval=1)
-        for _ in range(4):
-            backward(parameters)
-            calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
-            for call in calls if executor.rank else reversed(calls):
-                call()
-
-    World(2).run(body)
 
 
 def test_the_interval_is_a_number_of_steps() -> None:

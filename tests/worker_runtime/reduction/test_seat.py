@@ -12,7 +12,6 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.threads import ThreadExecutor, World
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.seat import Seat, commit_alone
@@ -50,15 +49,13 @@ def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
     assert Seat.take(world.executors[1], 2) is None
 
 
-def test_names_are_never_used_again_and_first_is_the_first_of_the_set() -> None:
+def test_first_is_the_first_of_the_set() -> None:
     world = World(3)
     for executor in world.executors:
         executor.process_sets.add(1, (1, 2), 0)
     seats = [Seat.take(executor, 1) for executor in world.executors[1:]]
     assert [seat.is_first for seat in seats] == [True, False]
     assert [seat.name for seat in seats] == ["optimizer.1"] * 2
-    assert seats[0].renew().name == "optimizer.1.again.0.1"
-    assert seats[0].renew().renew().name == "optimizer.1.again.0.2"
     assert Seat.take(world.executors[1], 0).name == "optimizer.1"
 
 
@@ -66,40 +63,6 @@ def test_those_of_one_label_are_counted_by_themselves() -> None:
     executor = World(2).executors[0]
     seats = [Seat.take(executor, 0, label) for label in ("a", "", "b", "a")]
     assert [seat.name for seat in seats] == ["optimizer.a.1", "optimizer.1", "optimizer.b.1", "optimizer.a.2"]
-    assert seats[0].renew().name == "optimizer.a.1.again.0.1"
-
-
-def test_when_all_begin_anew_renewed_names_are_the_same_whoever_has_renewed_before() -> None:
-    world = World(2)
-    one, other = (Seat.take(executor, 0) for executor in world.executors)
-    one = one.renew()
-    for executor in world.executors:
-        executor.accord.restart()
-    assert (one.is_outdated, other.is_outdated) == (True, True)
-    one, other = one.renew(), other.renew()
-    assert one.name == other.name == "optimizer.1.again.1.0"
-    assert not one.is_outdated
-    assert one.renew().name == "optimizer.1.again.1.1"
-    assert Seat.take(world.executors[0], 0).name == "optimizer.0.1.1"
-
-
-@pytest.mark.parametrize(
-    ("mention", "expected"),
-    [
-        (Mention(1, "allreduce.optimizer.1.plan", ""), True),
-        (Mention(1, "allgather.optimizer.1.bucket.12", ""), True),
-        (Mention(0, "allreduce.optimizer.1.plan", ""), False),
-        (Mention(1, "allreduce.optimizer.10.plan", ""), False),
-        (Mention(1, "allreduce.optimizer.1.again.0.1.plan", ""), False),
-        (Mention(1, "allreduce.optimizer.1.loss", ""), False),
-        (Mention(1, "allreduce.plan", ""), False),
-    ],
-)
-def test_what_is_meant_is_a_step_of_this_name(mention: Mention, *, expected: bool) -> None:
-    world = World(3)
-    executor = world.executors[1]
-    executor.process_sets.add(1, (1, 2), 0)
-    assert Seat.take(executor, 1).is_meant(mention) is expected
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])

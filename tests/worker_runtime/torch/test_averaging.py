@@ -123,7 +123,7 @@ def test_programs_see_what_horovods_optimizer_shows(ranks: RankPool) -> None:
         optimizer.set_backward_passes_per_step(3)
         return in_flight, len(optimizer._handles), optimizer.backward_passes_per_step
 
-    assert ranks.run(body) == [(1, 0, 3)] * 2
+    assert ranks.run(body) == [(2, 0, 3)] * 2
 
 
 @pytest.mark.parametrize("is_fused", [False, True])

@@ -7,8 +7,6 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.membership import runtime
-from worker_runtime.reduction.seat import Seat
 from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
 
@@ -118,19 +116,6 @@ def test_an_activation_in_place_may_follow(ranks: RankPool, *, affine: bool) -> 
     x = torch.tensor([[-1.0], [1.0]], requires_grad=True)
     (torch.relu(torch.nn.BatchNorm1d(1, eps=1.0)(x)) * 2).sum().backward()
     assert ranks.run(body) == pytest.approx(x.grad.flatten().tolist())
-
-
-def test_alone_no_layer_leaves_anything_behind(ranks: RankPool) -> None:
-    def body() -> object:
-        norm, executor = SyncBatchNorm(2), runtime.RUNTIME.executor
-        hvd.allgather_object("x")
-        for _ in range(10):
-            norm(torch.randn(4, 2))
-        Seat.take(executor, 0)
-        return len(executor.accord.unasked.names)
-
-    assert ranks.run(body, size=1) == [0]
-    assert ranks.run(body) == [0, 0]
 
 
 def test_one_value_or_none_on_all_ranks_together_is_refused(ranks: RankPool) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import TypeAlias, TypeVar
 
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Signature
-from worker_runtime.coordination.ordering.refusals import name_operation
+from worker_runtime.coordination.ordering.refusals import explain_failure, name_operation
 
 T = TypeVar("T")
 
@@ -32,13 +32,16 @@ _Check: TypeAlias = Callable[[Question, Question], Difference | None]
 
 
 def find_mismatch(asked: Mapping[int, Question], extents: Mapping[int, tuple[int, ...]]) -> str | None:
-    """A sentence about the first difference; None where all is equal.
+    """A sentence about the first rank that has failed, or the first difference; None where all is equal.
 
     Args:
         asked: each rank's question, of one set and name.
         extents: of the ranks that gave any.
     """
     first, *others = sorted(asked)
+    for rank in (first, *others):
+        if asked[rank].signature.kind is Kind.FAIL:
+            return explain_failure(asked[rank], rank)
     for check in _CHECKS:
         for rank in others:
             difference = check(asked[first], asked[rank])

@@ -3,25 +3,23 @@
 **How it works.** Each rank asks for what it has ready, in whatever order. A *use* of a name collects the questions of a
 set's members; when the last of them has asked, all signatures and factors equal, it gets the next index, counted over
 all sets, and is released; every rank runs its releases by index, so sets that overlap cannot cross. Where they differ,
-all who asked are told how. A rank has one pending question of a name at most, so the members' n-th uses of a name meet
-without being numbered, as long as no use is answered to some and not to others: whoever has not asked for a use that is
-refused is *owed* the refusal, and gets it for its next question of that name (`uses.py`). A call that fails on its rank
-before it asks is *given up*: the others are refused it, and all are in step.
+all who asked are told how. A rank has one pending question of a name at most, and a use is answered when all members
+have asked: so the members' n-th uses of a name meet without being numbered. A call that fails on its rank asks FAIL
+under its name, with the error as its note: the use is refused to all, who are told the error, and all are in step.
 
 **Join.** A rank that asks JOIN is joined until all have. A member that has joined and not asked counts as asking, where
-the operation tolerates that; where not, the use is refused at once. What it asked before it joined counts as it is. It
-is owed nothing: what it has not asked by then it will not ask. So whether a member takes part in the n-th use since the
-last join does not depend on which message came first. When all have joined nothing else is pending.
+the operation tolerates that; where not, the use is refused. What it asked before it joined counts as it is, and what it
+has not asked by then it will not ask. So whether a member takes part in the n-th use since the last join does not
+depend on which message came first. When all have joined nothing else is pending.
 
 **Leaving and loss.** When a rank has left, all that is pending in its sets is refused, what it had asked itself
 included, and so is whatever is asked there later. One whose end is still to be explained has *vanished*: what it had
 asked does not count any more, and what needs it waits for the explanation. When one is lost there is one Failure; every
 later call answers nothing, and illegal ones raise no more.
 
-**Deadlocks.** Two threads of two ranks that wait for each other's operations would wait for ever. When each rank that
-has not left has joined, or waits with its only thread for a question that is pending, nobody can ask any more, unless
-somebody has something ready (`waits.py`): all that they wait for is refused. A JOIN is not: it ends when the others,
-who go on, join or leave.
+**Deadlocks.** A rank says that it is *blocked* when its only thread has waited for a question for a second. When each
+rank has left, has joined or is blocked in a question that is pending, nobody can ask any more: all that is pending is
+refused. A JOIN is not: it ends when the others, which go on, join or leave.
 
 The steady state, a question with a known signature, costs a few look-ups: what is rare is looked at first by one test
 each, and moves aside.
@@ -40,17 +38,14 @@ from worker_runtime.coordination.ordering.questions import (
     Question,
     Refusal,
     Release,
-    Restart,
 )
 from worker_runtime.coordination.ordering.refusals import (
     explain_deadlock,
-    explain_given_up,
     explain_join,
     explain_removal,
     explain_shutdown,
 )
-from worker_runtime.coordination.ordering.uses import MOST_NAMES_OWED, OF_THE_JOB, Use, Uses, have_meaning
-from worker_runtime.coordination.ordering.waits import Waits, list_oldest_first
+from worker_runtime.coordination.ordering.uses import OF_THE_JOB, Use, Uses, have_meaning
 
 JOIN_NAME = "join"
 
@@ -64,8 +59,8 @@ class Pending:
     """A question that waits.
 
     question: of the rank that asked it first.
-    asked: the ranks that have asked it, in order.
-    missing: those that have to ask it still: they have neither asked nor joined.
+    asked: the ranks that have asked it, in order; not those whose call has failed.
+    missing: those that have to ask it still: they have neither asked nor joined, nor failed.
     number: counts the uses of names in the order of their first questions; it tells two uses of one name apart.
     """
 
@@ -86,7 +81,7 @@ class Ordering:
         self._next_number = 0
         self._joined: set[int] = set()
         self._left: dict[int, str] = {}  # and how
-        self._waits = Waits()
+        self._blocked: dict[int, Use] = {}  # by rank, the use that it waits for
         self._is_lost = False
 
     def ask(self, rank: int, question: Question, extents: tuple[int, ...] = ()) -> list[Answer]:
@@ -103,8 +98,8 @@ class Ordering:
         signature = question.signature
         if extents or signature.kind in OF_THE_JOB or name == JOIN_NAME:
             self._check(rank, question, extents)
-        if uses.owed and (reason := uses.pay(rank, name)) is not None:
-            return [Refusal(question.process_set, name, (rank,), reason)]
+        if self._blocked:
+            self._blocked.pop(rank, None)
         use = uses.pending.get(name)
         if use is None:
             use = uses.pending[name] = Use(self._next_number, question, uses.members)
@@ -124,63 +119,18 @@ class Ordering:
             return self._conclude(use, ())
         return self._settle(use) if self._joined else []
 
-    def give_up(self, rank: int, process_set: int, name: str, reason: str) -> list[Answer]:
-        """The rank's next use of a name has failed there before it could ask.
-
-        Args:
-            rank: which one.
-            process_set: of the operation; ignored where there is none such, or nothing can be released in it.
-            name: of the operation.
-            reason: its error: "ValueError: ...".
-
-        Raises:
-            IllegalQuestionError: too many other names are given up that nobody asks for.
-        """
-        uses = self._sets.get(process_set)
-        if uses is None or uses.is_closed or rank not in uses.ranks or rank in self._joined or name == JOIN_NAME:
-            return []
-        if len(uses.owed) > MOST_NAMES_OWED:
-            raise IllegalQuestionError(f"operations of more than {MOST_NAMES_OWED} names were given up")
-        use = uses.pending.get(name)
-        if use is None or rank not in use.asked:
-            return self._skip(uses, process_set, name, rank, reason)
-        uses.ahead.setdefault(name, []).append((rank, reason))
-        return []
-
-    def withdraw(self, rank: int, process_set: int, name: str, reason: str) -> list[Answer]:
-        """The rank has failed behind a question that is pending: it is refused to all, unless it was answered.
-
-        Args:
-            rank: which one.
-            process_set: of the question.
-            name: of the question; not that of a JOIN.
-            reason: its error.
-        """
-        uses = self._sets.get(process_set)
-        use = uses.pending.get(name) if uses is not None else None
-        if use is None or rank not in use.asked or name == JOIN_NAME:
-            return []
-        return [self._refuse(use, explain_given_up(process_set, name, rank, reason))]
-
-    def wait(self, rank: int, process_set: int, name: str, *, is_blocked: bool = False) -> list[Answer]:
-        """The rank's only thread waits for this question; ignored when it is not pending: the answer is on its way.
-
-        Args:
-            rank: which one.
-            process_set: of the question.
-            name: of the question.
-            is_blocked: it has waited so long that somebody must have gone wrong, if all have.
-        """
+    def block(self, rank: int, process_set: int, name: str) -> list[Answer]:
+        """The rank's only thread waits for this question; ignored when it is not pending: the answer is on its way."""
         uses = self._sets.get(process_set)
         use = uses.pending.get(name) if uses is not None else None
         if use is None or rank not in use.asked or rank in self._joined:
             return []
-        self._waits.begin(rank, use, is_blocked=is_blocked)
+        self._blocked[rank] = use
         return self._unlock()
 
     def unblock(self, rank: int) -> None:
-        """The rank's thread waits no longer, or no longer alone."""
-        self._waits.stop(rank)
+        """The rank's thread waits no longer."""
+        self._blocked.pop(rank, None)
 
     def leave(self, rank: int, how: str = "") -> list[Answer]:
         """The rank has said goodbye; it is told nothing more.
@@ -206,7 +156,7 @@ class Ordering:
             if rank in uses.ranks:
                 uses.left.append(rank)
                 uses.close()
-        self._waits.stop(rank)
+        self._blocked.pop(rank, None)
         self._joined.clear()  # the JOIN was pending in set 0, of which everybody is
         return answers + self._unlock()
 
@@ -225,7 +175,7 @@ class Ordering:
                 if not use.asked:
                     self._end(use)
         self._joined.discard(rank)
-        self._waits.stop(rank)
+        self._blocked.pop(rank, None)
 
     def lose(self, rank: int, how: str) -> list[Answer]:
         """The rank has vanished; nothing is released any more, and nothing is pending.
@@ -243,7 +193,7 @@ class Ordering:
         self._is_lost = True
         for uses in self._sets.values():
             uses.close()
-        self._waits.clear()
+        self._blocked.clear()
         self._joined.clear()
         return [Failure(f"rank {rank} {how}")]
 
@@ -253,16 +203,14 @@ class Ordering:
         return self._next_index
 
     def find_pending(self) -> list[Pending]:
-        """What was asked and not answered, oldest first."""
-        return [
-            Pending(
-                use.question,
-                tuple(sorted(use.asked)),
-                tuple(rank for rank in use.find_absent() if rank not in self._joined),
-                use.number,
-            )
-            for use in self._list_uses()
-        ]
+        """What somebody waits for, oldest first."""
+        found = []
+        for use in self._list_uses():
+            asked = [rank for rank, question in use.asked.items() if question.signature.kind is not Kind.FAIL]
+            if asked:
+                missing = tuple(rank for rank in use.find_absent() if rank not in self._joined)
+                found.append(Pending(use.asked[asked[0]], tuple(sorted(asked)), missing, use.number))
+        return found
 
     def find_members(self, process_set: int) -> tuple[int, ...] | None:
         """The ranks of a process set, in order; None where there is none of that number."""
@@ -304,9 +252,7 @@ class Ordering:
     def _join(self, rank: int) -> list[Answer]:
         """Count a rank as joined: for what is pending, and towards the end of the join."""
         self._joined.add(rank)
-        self._waits.stop(rank)
-        for uses in self._sets.values():
-            uses.excuse(rank)
+        self._blocked.pop(rank, None)
         answers: list[Answer] = []
         for use in self._list_uses():
             if rank in use.members and rank not in use.asked:
@@ -320,16 +266,18 @@ class Ordering:
     def _settle(self, use: Use) -> list[Answer]:
         """Answer a use for which somebody may have joined, if it can be answered now."""
         absent = use.find_absent()
-        joined = tuple(rank for rank in absent if rank in self._joined)
-        if joined and (question := use.find_intolerant()) is not None:
-            return [self._refuse(use, explain_join(question, joined))]
-        return self._conclude(use, joined) if len(joined) == len(absent) else []
+        return self._conclude(use, tuple(absent)) if self._joined.issuperset(absent) else []
 
     def _conclude(self, use: Use, joined: tuple[int, ...]) -> list[Answer]:
         """Answer a use for which all have asked or joined."""
-        if (use.is_mixed or use.extents) and (reason := find_mismatch(use.asked, use.extents)) is not None:
+        kind = use.question.signature.kind
+        if (use.is_mixed or use.extents or kind is Kind.FAIL) and (
+            reason := find_mismatch(use.asked, use.extents)
+        ) is not None:
             return [self._refuse(use, reason)]
-        match use.question.signature.kind:
+        if joined and (question := use.find_intolerant()) is not None:
+            return [self._refuse(use, explain_join(question, joined))]
+        match kind:
             case Kind.ADD_SET:
                 return self._add_set(use)
             case Kind.REMOVE_SET:
@@ -356,69 +304,30 @@ class Ordering:
         return [*self._release(use, ()), *refusals]
 
     def _release(self, use: Use, joined: tuple[int, ...], value: int = 0) -> list[Answer]:
-        uses, name = self._end(use), use.question.name
+        self._end(use)
         index = self._next_index
         self._next_index += 1
-        if uses.late:
-            uses.late.pop(name, None)
-        if uses.ahead:
-            self._catch_up(uses, use)
         return [Release(index, use.question, use.members, joined, use.collect_extents(), value)]
 
-    def _refuse(self, use: Use, reason: str, spared: tuple[int, ...] = ()) -> Refusal:
-        """Refuse a use to those who have asked it, and to the others, save some, when they do."""
-        uses = self._end(use)
-        if not uses.is_closed:
-            uses.owe(use.question.name, reason, {*use.asked, *self._joined, *spared})
-            self._catch_up(uses, use)
-        return Refusal(use.question.process_set, use.question.name, tuple(sorted(use.asked)), reason)
+    def _refuse(self, use: Use, reason: str, *, is_deadlock: bool = False) -> Refusal:
+        self._end(use)
+        question = use.question
+        return Refusal(question.process_set, question.name, tuple(sorted(use.asked)), reason, is_deadlock)
 
-    def _end(self, use: Use) -> Uses:
-        """Take a use from what is pending and waited for; its set's others."""
-        uses = self._sets[use.question.process_set]
-        del uses.pending[use.question.name]
-        if self._waits.idle:
-            self._waits.end(use)
-        return uses
-
-    def _catch_up(self, uses: Uses, use: Use) -> None:
-        """A use has ended, and some have given up the next: nobody can have asked that yet."""
-        for rank, reason in uses.ahead.pop(use.question.name, ()):
-            self._skip(uses, use.question.process_set, use.question.name, rank, reason)
-
-    def _skip(self, uses: Uses, process_set: int, name: str, rank: int, reason: str) -> list[Answer]:
-        """A rank gives up its next use of a name: one that was refused already, that which is pending, or a new one."""
-        if uses.pay(rank, name) is not None:
-            return []
-        text = explain_given_up(process_set, name, rank, reason)
-        use = uses.pending.get(name)
-        if use is not None:
-            return [self._refuse(use, text, (rank,))]
-        uses.owe(name, text, {rank, *self._joined})
-        return []
+    def _end(self, use: Use) -> None:
+        """Take a use from what is pending and waited for."""
+        del self._sets[use.question.process_set].pending[use.question.name]
+        if self._blocked:
+            self._blocked = {rank: other for rank, other in self._blocked.items() if other is not use}
 
     def _unlock(self) -> list[Answer]:
-        """When all wait, call for help; when nobody can ask any more, refuse what everybody waits for.
-
-        After such a refusal the ranks may be out of step. A question that comes late for a use that was refused then is
-        found here, and refused alone: the others wait where its rank will come.
-        """
-        waits = self._waits
-        others = len(self._joined) + len(self._left)
-        if not waits.idle or len(waits.idle) + others < self._size:
+        """When nobody can ask any more, refuse all that is pending, but for a JOIN."""
+        blocked = self._blocked
+        if not blocked or len(blocked) + len(self._joined) + len(self._left) < self._size:
             return []
-        if len(waits.blocked) + others < self._size:
-            return [*waits.call_for_help(self._joined)]
-        reason = explain_deadlock({rank: use.question for rank, use in waits.blocked.items()}, self._joined)
-        awaited = list_oldest_first(waits.blocked)
-        late = [use for use in awaited if self._sets[use.question.process_set].is_late(use)]
-        answers: list[Answer] = [] if late else [Restart()]
-        for use in late or awaited:
-            uses = self._end(use)
-            uses.note_deadlock(use, {*self._joined, *(use.find_absent() if late else ())})
-            self._catch_up(uses, use)
-            answers.append(Refusal(use.question.process_set, use.question.name, tuple(sorted(use.asked)), reason))
-        return answers
+        reason = explain_deadlock({rank: use.question for rank, use in blocked.items()}, self._joined)
+        pending = [use for use in self._list_uses() if use.question.signature.kind is not Kind.JOIN]
+        return [self._refuse(use, reason, is_deadlock=True) for use in pending]
 
     def _list_uses(self) -> list[Use]:
         """All that is pending, oldest first."""

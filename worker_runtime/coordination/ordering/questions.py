@@ -26,6 +26,7 @@ class Kind(IntEnum):
     ADD_SET = 8
     REMOVE_SET = 9
     COMMIT = 10
+    FAIL = 11  # the call of this name has failed on the rank before it could ask; the note says why
 
 
 class Reduction(IntEnum):
@@ -119,6 +120,7 @@ class Refusal:
     name: str
     ranks: tuple[int, ...]
     reason: str
+    is_deadlock: bool = False  # every rank waits for another: all that is pending is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,31 +131,13 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """All ranks wait, and this one is missed: others go on as soon as it asks what it may have ready (see `waits.py`).
-
-    note: of the signature of who asked first.
-    """
-
-    rank: int
-    process_set: int
-    name: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class Restart:
-    """All ranks were out of step and are refused what they wait for: what each has counted by itself begins anew."""
-
-
-@dataclass(frozen=True, slots=True)
 class Stopping:
     """A stop notice has come for the job, before the release of this index: all learn of it at the same place."""
 
     index: int
 
 
-Answer = Release | Refusal | Failure | Wanted | Restart | Stopping
+Answer = Release | Refusal | Failure | Stopping
 
 
 def fits_payload(size: int, count_bytes: int) -> bool:

@@ -9,14 +9,9 @@ MOST_NAMED = 6  # so many ranks or operations are named; the rest is dots
 
 def name_operation(question: Question) -> str:
     """An operation as people call it: `allreduce 'loss'`, where it travels as "allreduce.loss"."""
-    return name_call(question.process_set, question.name)
-
-
-def name_call(process_set: int, travelling: str) -> str:
-    """The same, by its set and the name under which it travels."""
-    kind, dot, name = travelling.partition(".")
+    kind, dot, name = question.name.partition(".")
     title = f"{kind} '{name}'" if dot else kind
-    return title if process_set == GLOBAL_SET else f"{title} in process set {process_set}"
+    return title if question.process_set == GLOBAL_SET else f"{title} in process set {question.process_set}"
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -65,16 +60,10 @@ def explain_removal(question: Question, number: int) -> str:
     )
 
 
-def explain_given_up(process_set: int, name: str, rank: int, reason: str) -> str:
-    """A rank has failed before it could ask, or will not use what it has asked for.
-
-    Args:
-        process_set: of the operation.
-        name: as it travels.
-        rank: which one.
-        reason: its error: "ValueError: ...".
-    """
-    return f"{name_call(process_set, name)} was given up on rank {rank}, before anything was sent: {reason}"
+def explain_failure(question: Question, rank: int) -> str:
+    """A rank's call has failed before anything was sent; its FAIL says why: "ValueError: ..."."""
+    cause = question.signature.note
+    return f"{name_operation(question)} was given up on rank {rank}, before anything was sent: {cause}"
 
 
 def explain_deadlock(waits: Mapping[int, Question], joined: Iterable[int]) -> str:

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from worker_runtime.coordination.farewell import Farewell
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
@@ -33,7 +32,6 @@ from worker_runtime.coordination.wire import (
     ProtocolError,
     decode_blocked,
     decode_number,
-    decode_numbered,
     decode_questions,
     decode_settings,
     encode_neutral,
@@ -42,7 +40,6 @@ from worker_runtime.coordination.wire import (
 _MAX_REASON_BYTES = 500
 _ENDED_WELL = "ended (exit code 0)"
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
-_WAITS = (Frame.BLOCKED, Frame.IDLE, Frame.GIVE_UP, Frame.WITHDRAW)
 
 
 class Generation:
@@ -154,8 +151,8 @@ class Generation:
             self._ask(member, data, start, end)
         elif kind == Frame.SIGNATURE:
             member.learn_signature(memoryview(data)[start:end], self._signatures)
-        elif kind in _WAITS:
-            self._follow(member, kind, memoryview(data)[start:end])
+        elif kind == Frame.BLOCKED:
+            self._block(member, *decode_blocked(memoryview(data)[start:end]))
         elif kind == Frame.SETTINGS:
             self._set(member, decode_settings(memoryview(data)[start:end]))
         elif kind == Frame.HALT:
@@ -184,24 +181,13 @@ class Generation:
         if any(each.pending for each in self._members.values()):
             self._due = time.monotonic()
 
-    def _follow(self, member: Member, kind: int, body: memoryview) -> None:
-        """Note what a member waits for, or does not come to ask."""
-        ordering, rank = self._ordering, member.rank
-        if kind == Frame.GIVE_UP:
-            process_set, name, reason = Mention.decode(body)
-            self._note(ordering.give_up(rank, process_set, name, reason[:_MAX_REASON_BYTES]))
-            return
-        if kind == Frame.WITHDRAW:
-            number, reason = decode_numbered(body)
-            if (key := member.find_pending(number)) is not None:
-                self._note(ordering.withdraw(rank, *key, reason[:_MAX_REASON_BYTES]))
-            return
-        number, is_waiting = decode_blocked(body) if kind == Frame.BLOCKED else (decode_number(body), True)
+    def _block(self, member: Member, number: int, is_blocked: bool) -> None:  # noqa: FBT001 - as it came
+        """Note that a member waits for the answer to a question, and does nothing else, or no longer."""
         key = member.find_pending(number)
-        if not is_waiting:
-            ordering.unblock(rank)
+        if not is_blocked:
+            self._ordering.unblock(member.rank)
         elif key is not None:
-            self._note(ordering.wait(rank, *key, is_blocked=kind == Frame.BLOCKED))
+            self._note(self._ordering.block(member.rank, *key))
 
     def _end(self, member: Member, error: ConnectionEndedError) -> None:
         """A member's connection has ended: it has left, or is lost, or which of them is still to be told."""

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from worker_runtime.coordination.mentions import Mention
-from worker_runtime.coordination.ordering.questions import Failure, Refusal, Restart, Stopping, Wanted
+from worker_runtime.coordination.ordering.questions import Failure, Refusal, Stopping
 from worker_runtime.coordination.sequencer.member import Member
 from worker_runtime.coordination.sequencer.payloads import Entry
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
 
 
 def tell(
-    answer: Refusal | Failure | Wanted | Restart | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
+    answer: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
 ) -> Iterator[tuple[int, Frame, bytes]]:
     """The ranks that are told of an answer, and what: a frame's type and body.
 
@@ -21,12 +20,9 @@ def tell(
     """
     match answer:
         case Refusal():
+            kind = Frame.DEADLOCK if answer.is_deadlock else Frame.REFUSAL
             for rank, number, _, _ in asked:
-                yield rank, Frame.REFUSAL, encode_numbered(number, answer.reason)
-        case Wanted():
-            yield answer.rank, Frame.WANTED, Mention(answer.process_set, answer.name, answer.note).encode()
-        case Restart():
-            yield from ((rank, Frame.RESTART, b"") for rank, member in members.items() if not member.has_left)
+                yield rank, kind, encode_numbered(number, answer.reason)
         case Stopping(index):
             body = encode_index(index)
             yield from ((rank, Frame.STOPPING, body) for rank, member in members.items() if not member.has_left)

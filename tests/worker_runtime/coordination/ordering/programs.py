@@ -13,7 +13,7 @@ from enum import StrEnum
 from worker_runtime.coordination.ordering.questions import Kind, Reduction, Signature
 
 EVERYBODY = "all"  # how programs call the set 0; others are called by the order in which they are added
-USUAL = (*(kind for kind in Kind if kind not in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET)), Kind.ALLREDUCE)
+USUAL = (*(kind for kind in Kind if kind not in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.FAIL)), Kind.ALLREDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,6 @@ class Ask:
     """Ask and go on."""
 
     operation: Operation
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Fail before asking, as by a wrong argument, and go on."""
-
-    where: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Withdraw:
-    """Take a question back, if it has no answer yet."""
-
-    where: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +71,7 @@ class Hang:
     """Never do anything again."""
 
 
-Instruction = Ask | GiveUp | Withdraw | Wait | Add | Remove | Join | Leave | Hang
+Instruction = Ask | Wait | Add | Remove | Join | Leave | Hang
 
 
 class Trouble(StrEnum):
@@ -98,7 +82,6 @@ class Trouble(StrEnum):
     PARAMETERS = "one rank uses other parameters than the others"
     CROSSED = "ranks wait for each operation before they ask the next, each in its own order"
     FAILING = "one rank's calls fail there now and then, before anything is sent"
-    WITHDRAWING = "one rank takes questions back now and then"
     EARLY_LEAVE = "one rank leaves early"
     HANG = "one rank hangs"
     LOSS = "one rank is lost"
@@ -205,9 +188,8 @@ class Author:
             waits = [Wait(operation.where, operation.name) for operation in own]
             asks: list[Instruction] = [Ask(operation) for operation in own]
             if self.trouble is Trouble.FAILING and rank == self.culprit:
-                asks = [ask for operation in own for ask in self._fail(operation)]
-            if self.trouble is Trouble.WITHDRAWING and rank == self.culprit:
-                asks += [Withdraw(operation.where, operation.name) for operation in own if self.chance.random() < 0.5]
+                asks = [Ask(self._fail(operation)) for operation in own]
+                waits = []  # for what has failed nobody waits
             if inner is not None:  # each rank has asked some of the others when it comes to it
                 place = self.chance.randint(0, len(asks))
                 asks[place:place] = [Ask(inner), Wait(inner.where, inner.name)]
@@ -230,10 +212,10 @@ class Author:
                 signature = Signature(kind, ("float32",), ((4,),), Reduction.SUM)
         return Operation(where, f"{kind.name.lower()}.{name}", signature)
 
-    def _fail(self, operation: Operation) -> list[Instruction]:
-        """Ask, or fail; or fail behind it, as when the name is in flight still, where the others perhaps ask again."""
-        failure = GiveUp(operation.where, operation.name)
-        return self.chance.choice([[failure], [failure], [Ask(operation)], [Ask(operation), failure]])
+    def _fail(self, operation: Operation) -> Operation:
+        """Ask, or fail, two times of three."""
+        failure = replace(operation, signature=Signature(Kind.FAIL, note="ValueError: wrong"), extents=())
+        return self.chance.choice([failure, failure, operation])
 
     def _vary(self, operation: Operation, rank: int) -> Operation:
         """As this rank asks it: with its own extents, and now and then with another signature."""

@@ -11,7 +11,6 @@ from tests.worker_runtime.coordination.ordering.programs import (
     EVERYBODY,
     Add,
     Ask,
-    GiveUp,
     Hang,
     Instruction,
     Job,
@@ -21,7 +20,6 @@ from tests.worker_runtime.coordination.ordering.programs import (
     Remove,
     Trouble,
     Wait,
-    Withdraw,
 )
 from tests.worker_runtime.coordination.ordering.witness import Name, Witness
 from worker_runtime.coordination.ordering.ordering import JOIN_NAME, Ordering
@@ -33,21 +31,15 @@ from worker_runtime.coordination.ordering.questions import (
     Question,
     Refusal,
     Release,
-    Restart,
     Signature,
-    Wanted,
 )
 
 
 class Rank:
-    """Runs a program; `outbox` and `inbox` are what is on its way.
+    """Runs a program; `outbox` and `inbox` are what is on its way."""
 
-    helps: it asks at once what it is wanted for, if its program asks it later, and waits with patience.
-    """
-
-    def __init__(self, rank: int, program: tuple[Instruction, ...], *, helps: bool = False) -> None:
+    def __init__(self, rank: int, program: tuple[Instruction, ...]) -> None:
         self.rank = rank
-        self.helps = helps
         self.steps = deque(program)
         self.numbers = {EVERYBODY: GLOBAL_SET}
         self.open: set[Name] = set()
@@ -70,8 +62,6 @@ class Rank:
         match self.steps.popleft():
             case Ask(operation):
                 self._ask(operation)
-            case GiveUp(where, name) | Withdraw(where, name) as step:
-                self._send_back(where, name, "give up" if isinstance(step, GiveUp) else "withdraw")
             case Wait(where, name):
                 self._wait((self.numbers.get(where, -1), name))
             case Add(where, ranks):
@@ -100,11 +90,6 @@ class Rank:
                 name = (number, text)
             case Failure():
                 self.hangs = True
-                return
-            case Wanted(process_set=number, name=text):
-                self._help((number, text))
-                return
-            case Restart():
                 return
         if name not in self.open:
             assert isinstance(answer, Release), "a refusal of what was not asked"
@@ -138,25 +123,7 @@ class Rank:
     def _wait(self, name: Name) -> None:
         if name in self.open:
             self.waits = name
-            self.outbox.append(("idle", Question(*name, _NOTHING.signature), ()))
-            if not self.helps:
-                self.outbox.append(("block", Question(*name, _NOTHING.signature), ()))
-
-    def _help(self, name: Name) -> None:
-        """Ask what all wait for, if the program comes to it before a join."""
-        if not self.helps or self.waits is None:
-            return
-        for place, step in enumerate(self.steps):
-            if isinstance(step, Join | Leave):
-                return
-            if isinstance(step, Ask) and (self.numbers.get(step.operation.where), step.operation.name) == name:
-                del self.steps[place]
-                self._ask(step.operation)
-                return
-
-    def _send_back(self, where: str, name: str, what: str) -> None:
-        if where in self.numbers:
-            self.outbox.append((what, Question(self.numbers[where], name, _NOTHING.signature), ()))
+            self.outbox.append(("block", Question(*name, _NOTHING.signature), ()))
 
     def _leave(self, leave: Leave) -> None:
         if self.open:
@@ -180,17 +147,14 @@ _NOTHING = Question(GLOBAL_SET, "", Signature(Kind.BARRIER))
 
 
 class Simulation:
-    """A job that runs, with the messages in an order by chance; `careful` looks at all that is pending each time.
+    """A job that runs, with the messages in an order by chance; `careful` looks at all that is pending each time."""
 
-    helps: the ranks do, see `Rank`.
-    """
-
-    def __init__(self, job: Job, chance: random.Random, *, careful: bool, helps: bool = False) -> None:
+    def __init__(self, job: Job, chance: random.Random, *, careful: bool) -> None:
         self.job = job
         self.chance = chance
         self.careful = careful
         self.ordering = Ordering(job.size)
-        self.ranks = [Rank(rank, program, helps=helps) for rank, program in enumerate(job.programs)]
+        self.ranks = [Rank(rank, program) for rank, program in enumerate(job.programs)]
         self.witness = Witness(job.size)
         self.messages = 0
         self.loss = chance.randint(0, 60) if job.trouble is Trouble.LOSS else None
@@ -225,25 +189,15 @@ class Simulation:
             self._lose(self.job.culprit)
         if self.is_lost:
             extra = self.ordering.ask(rank.rank, question, extents) if what == "ask" else []
-            if what == "give up":
-                extra = self.ordering.give_up(rank.rank, question.process_set, question.name, "ValueError: wrong")
             assert extra == [], "an answer after the failure"
             return
         match what:
             case "ask":
                 self.witness.note_question(rank.rank, question, extents)
                 self._tell(self.ordering.ask(rank.rank, question, extents))
-            case "give up":
-                self.witness.note_failure(rank.rank, question)
-                self._tell(self.ordering.give_up(rank.rank, question.process_set, question.name, "ValueError: wrong"))
-            case "withdraw":
-                self.witness.counts["withdrawn"] += 1
-                call = rank.rank, question.process_set, question.name
-                self._tell(self.ordering.withdraw(*call, "ValueError: another"))
-            case "idle" | "block":
-                self.witness.counts["blocked"] += what == "block"
-                call = rank.rank, question.process_set, question.name
-                self._tell(self.ordering.wait(*call, is_blocked=what == "block"))
+            case "block":
+                self.witness.counts["blocked"] += 1
+                self._tell(self.ordering.block(rank.rank, question.process_set, question.name))
             case "leave":
                 self.witness.counts["left"] += 1
                 self.witness.left.add(rank.rank)

@@ -20,10 +20,6 @@ LEAST_OF_EACH_KIND = 800  # in 2,000 histories
 EVENTS = (
     "blocked",
     "left",
-    "given up",
-    "withdrawn",
-    "wanted",
-    "restart",
     "failure",
     "released with joined",
     "released in overlapping sets",
@@ -66,25 +62,10 @@ def test_many_histories_hold_the_laws_and_show_every_kind_of_event(seeds: range)
             counts += Simulation(write_job(chance), chance, careful=False).run().witness.counts
     for event, count in counts.most_common():
         print(f"{count:>8} {event}")  # noqa: T201 - pytest shows it when this fails, and with -s
-    events = (*EVENTS, *(f"{kind.name} released" for kind in Kind))
+    events = (*EVENTS, *(f"{kind.name} released" for kind in Kind if kind is not Kind.FAIL))
     least = LEAST_OF_EACH_KIND * len(seeds) // 2000
-    rare = {"failure": least // 10, "refused: has been removed": least // 2, "restart": least // 4}  # once in a history
+    rare = {"failure": least // 10, "refused: has been removed": least // 2}  # once in a history
     assert {event: counts[event] for event in events if counts[event] < rare.get(event, least)} == {}
-
-
-@pytest.mark.parametrize("seeds", list_seeds(), ids=str)
-def test_ranks_that_wait_for_each_other_in_any_order_get_on_when_they_ask_what_they_are_wanted_for(
-    seeds: range,
-) -> None:
-    wanted = 0
-    for seed in seeds[::8]:
-        chance = make_chance(seed)
-        with noting(seed):
-            job = write_job(chance, [Trouble.CROSSED])
-            counts = Simulation(job, chance, careful=False, helps=True).run().witness.counts
-            assert not counts["refused: every rank waits"]
-        wanted += counts["wanted"]
-    assert wanted > len(seeds) // 8
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -115,10 +96,10 @@ def noting(seed: int) -> Iterator[None]:
 def compare_two_runs(chance: random.Random) -> None:
     """One job twice, with the messages in other orders: each rank's n-th use of a name ends alike.
 
-    It is no law for a rank that leaves before it has joined, or is lost, or takes a question back: what the others ask
-    meanwhile may be answered before or after.
+    It is no law for a rank that leaves before it has joined, or is lost: what the others ask meanwhile may be answered
+    before or after.
     """
-    job = write_job(chance, [trouble for trouble in Trouble if trouble not in (Trouble.LOSS, Trouble.WITHDRAWING)])
+    job = write_job(chance, [trouble for trouble in Trouble if trouble is not Trouble.LOSS])
     if job.trouble is Trouble.EARLY_LEAVE and any(isinstance(step, Join) for step in chain(*job.programs)):
         return
     one, other = (Simulation(job, chance, careful=False).run() for _ in range(2))

@@ -7,9 +7,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     join 1
     add 0,1,2 0,1
     remove 0,1,2 1
-    giveup 1 allreduce.loss "ValueError: why" set=1
-    withdraw 1 allreduce.loss "ValueError: why" set=1
-    idle 0 allreduce.loss set=1
+    ask 1 allreduce.loss kind=FAIL note="ValueError: why"
     block 0 allreduce.loss set=1
     unblock 0
     leave 2
@@ -38,9 +36,7 @@ from worker_runtime.coordination.ordering.questions import (
     Reduction,
     Refusal,
     Release,
-    Restart,
     Signature,
-    Wanted,
 )
 from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
 
@@ -100,15 +96,10 @@ class Teller:
                 kind = Kind.ADD_SET if what == "add" else Kind.REMOVE_SET
                 question = Question(GLOBAL_SET, f"{what}_set.{numbers}", Signature(kind))
                 return self._ask(ranks, question, parse_numbers(numbers))
-            case ["idle" | "block" as how, ranks, name, *options]:
-                number, is_blocked = _read_set(options), how == "block"
-                waits = (self.ordering.wait(rank, number, name, is_blocked=is_blocked) for rank in parse_numbers(ranks))
-                return [answer for answers in waits for answer in answers]
-            case ["giveup" | "withdraw" as how, ranks, name, reason, *options]:
-                number = _read_set(options)
-                act = self.ordering.give_up if how == "giveup" else self.ordering.withdraw
-                given_up = (act(rank, number, name, reason) for rank in parse_numbers(ranks))
-                return [answer for answers in given_up for answer in answers]
+            case ["block", ranks, name, *options]:
+                number = int(options[0].removeprefix("set=")) if options else GLOBAL_SET
+                blocked = (self.ordering.block(rank, number, name) for rank in parse_numbers(ranks))
+                return [answer for answers in blocked for answer in answers]
             case ["unblock", rank]:
                 self.ordering.unblock(int(rank))
                 return []
@@ -132,10 +123,6 @@ class Teller:
         waiting = [(pending, 100.0 - age) for age, pending in enumerate(self.ordering.find_pending())]
         yield from (describe_stall(waiting, seconds) or "no stall").splitlines()
         yield from (describe_stall_limit(waiting, limit) or "").splitlines()
-
-
-def _read_set(options: list[str]) -> int:
-    return int(options[0].removeprefix("set=")) if options else GLOBAL_SET
 
 
 def parse_question(words: list[str]) -> tuple[Question, tuple[int, ...]]:
@@ -186,10 +173,5 @@ def show_answer(answer: Answer) -> str:
             return f"refuse {meant} to {','.join(map(str, ranks))}  ({reason})"
         case Failure(reason):
             return f"failure  ({reason})"
-        case Wanted(rank, number, name, note):
-            meant = name if number == GLOBAL_SET else f"{name} set={number}"
-            return f"want {meant} of {rank}{f' note={note}' * bool(note)}"
-        case Restart():
-            return "restart"
         case _:
             assert_never(answer)

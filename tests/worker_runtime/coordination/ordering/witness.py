@@ -12,9 +12,7 @@ from worker_runtime.coordination.ordering.questions import (
     Question,
     Refusal,
     Release,
-    Restart,
     Signature,
-    Wanted,
 )
 
 Name = tuple[int, str]  # a set's number and a name
@@ -37,7 +35,7 @@ class Witness:
     births: Counter[int] = field(default_factory=Counter)  # of the sets of a number
     next_index: int = 0
     phase: int = 0
-    is_aligned: bool = True  # uses can be counted: no join has failed, and none was given up behind a deadlock
+    is_aligned: bool = True  # uses can be counted: there was no deadlock, and no join has failed
     uses: Counter[tuple[int, Name]] = field(default_factory=Counter)
     numbers: dict[tuple[int, Name], int] = field(default_factory=dict)  # of the uses that are open
     verdicts: dict[tuple[object, ...], set[object]] = field(default_factory=dict)
@@ -58,14 +56,6 @@ class Witness:
         self.uses[rank, name] += 1
         self.numbers[rank, name] = self.uses[rank, name]
 
-    def note_failure(self, rank: int, question: Question) -> None:
-        """A rank gives up a use."""
-        name = (question.process_set, question.name)
-        self.uses[rank, name] += 1
-        if question.process_set in self.members:  # else it is gone, and so are its uses
-            self._note_verdict(name, "refused", self.uses[rank, name])
-        self.counts["given up"] += 1
-
     def note_answer(self, answer: Answer) -> list[int]:
         """The rules have answered; who is told."""
         match answer:
@@ -76,21 +66,14 @@ class Witness:
             case Failure():
                 self.counts["failure"] += 1
                 return [rank for rank in range(self.size) if rank not in self.left]
-            case Restart():
-                self.counts["restart"] += 1
-                return [rank for rank in range(self.size) if rank not in self.left]
-            case Wanted(rank, number, text):
-                self.counts["wanted"] += 1
-                assert rank in self.members[number]
-                assert (number, text) not in self.open[rank]
-                assert not self.has_joined(rank)
-                return [rank]
 
     def check_pending(self, ordering: Ordering) -> None:
         """Nothing waits that could be answered, and what waits is what the model says."""
         askers: dict[Name, set[int]] = {}
         for rank in range(self.size):
-            for name in self.open[rank]:
+            for name, (question, _) in self.open[rank].items():
+                if question.signature.kind is Kind.FAIL:
+                    continue  # nobody waits for it
                 askers.setdefault(name, set()).add(rank)
         joined = {rank for rank in range(self.size) if self.has_joined(rank)}
         pendings = ordering.find_pending()
@@ -98,12 +81,10 @@ class Witness:
         assert {(p.question.process_set, p.question.name): set(p.asked) for p in pendings} == askers
         for pending in pendings:
             members = set(self.members[pending.question.process_set])
-            assert set(pending.missing) == members - set(pending.asked) - joined
+            name = (pending.question.process_set, pending.question.name)
+            assert set(pending.missing) == {rank for rank in members - joined if name not in self.open[rank]}
             assert pending.missing, f"{pending} waits for nobody"
             assert not members & self.left
-            if pending.question.signature.kind is not Kind.JOIN and members & joined - set(pending.asked):
-                name = (pending.question.process_set, pending.question.name)
-                assert all(tolerates_joined(self.open[rank][name][0].signature) for rank in pending.asked)
 
     def check_verdicts(self) -> None:
         """The ranks' n-th uses of a name since the last join have one verdict."""
@@ -150,16 +131,13 @@ class Witness:
     def _note_refusal(self, refusal: Refusal) -> list[int]:
         name = (refusal.process_set, refusal.name)
         assert refusal.ranks
+        if refusal.name == JOIN_NAME or "every rank waits" in refusal.reason:
+            self.is_aligned = False  # it counts for nobody
         assert not self.left.intersection(refusal.ranks)
         for rank in refusal.ranks:
             question, _ = self.open[rank].pop(name)
             self.counts[f"{question.signature.kind.name} refused"] += 1
-            if "every rank waits" in refusal.reason:
-                self.is_aligned = self.is_aligned and self.uses[rank, name] == self.numbers[rank, name]  # no later one
-                self.uses[rank, name] -= 1  # it counts for nobody
-            else:
-                self._note_verdict(name, "refused", self.numbers[rank, name])
-        self.is_aligned = self.is_aligned and refusal.name != JOIN_NAME
+            self._note_verdict(name, "refused", self.numbers[rank, name])
         for cause in (
             "has been shut down",
             "has been removed",

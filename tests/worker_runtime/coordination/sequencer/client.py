@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Self
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame, Released
 
@@ -23,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 KEY = bytes(range(wire.KEY_BYTES))
 LIMIT_SECONDS = 20.0
 
-Answer = tuple[Frame, Released | Release | Mention | tuple[int, str] | str]
+Answer = tuple[Frame, Released | Release | tuple[int, str] | str]
 
 
 class Process:
@@ -182,13 +181,6 @@ class Client:
         assert found is kind, (found, answer)
         return answer[1] if isinstance(answer, tuple) else answer
 
-    def mention(self) -> Mention:
-        """The next answer, which must tell that this rank is wanted."""
-        found, answer = self.answer()
-        assert found is Frame.WANTED, (found, answer)
-        assert isinstance(answer, Mention)
-        return answer
-
     def leave(self) -> None:
         """Say goodbye."""
         self.send(Frame.LEAVE)
@@ -209,10 +201,8 @@ class Client:
                         yield kind, each
             case Frame.NEUTRAL:
                 yield kind, wire.decode_neutral(body)
-            case Frame.REFUSAL:
+            case Frame.REFUSAL | Frame.DEADLOCK:
                 yield kind, wire.decode_numbered(body)
-            case Frame.WANTED:
-                yield kind, Mention.decode(body)
             case _:
                 yield kind, str(body, "utf-8")
 

@@ -24,7 +24,6 @@ from tests.worker_runtime.coordination.sequencer.client import (
     summing,
 )
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.mentions import Mention
 from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.wire import Frame
 
@@ -118,9 +117,6 @@ def make_story(client: Client) -> Iterator[bytes]:
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(2, is_blocked=True))
     yield wire.encode_frame(Frame.ASK, client.encode("f", BARRIER) + client.encode("add", signatures[5], b"", (0, 1)))
     yield wire.encode_frame(Frame.BLOCKED, wire.encode_blocked(3, is_blocked=False))
-    yield wire.encode_frame(Frame.IDLE, wire.encode_number(2))
-    yield wire.encode_frame(Frame.WITHDRAW, wire.encode_numbered(3, "ValueError: wrong"))
-    yield wire.encode_frame(Frame.GIVE_UP, Mention(0, "g", "ValueError: wrong").encode())
     yield wire.encode_frame(Frame.ASK, client.encode("join", JOIN))
     yield wire.encode_frame(Frame.LEAVE)
 

@@ -3,11 +3,12 @@
 import pytest
 
 from tests.worker_runtime.coordination.sequencer.ends import Ends
-from worker_runtime.coordination.mentions import Mention
-from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Restart, Stopping, Wanted
+from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Stopping
 from worker_runtime.coordination.sequencer.member import Member
 from worker_runtime.coordination.sequencer.tellings import tell
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
+
+WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")
 
 
 @pytest.mark.parametrize(
@@ -15,10 +16,9 @@ from worker_runtime.coordination.wire import Frame, encode_index, encode_numbere
     [
         (
             Refusal(0, "x", (0, 2), "why"),
-            [(0, Frame.REFUSAL, encode_numbered(7, "why")), (2, Frame.REFUSAL, encode_numbered(9, "why"))],
+            [(0, Frame.REFUSAL, WHY), (2, Frame.REFUSAL, OTHER_WHY)],
         ),
-        (Wanted(2, 1, "x", "note"), [(2, Frame.WANTED, Mention(1, "x", "note").encode())]),
-        (Restart(), [(0, Frame.RESTART, b""), (2, Frame.RESTART, b"")]),
+        (Refusal(0, "x", (0, 2), "why", is_deadlock=True), [(0, Frame.DEADLOCK, WHY), (2, Frame.DEADLOCK, OTHER_WHY)]),
         (Stopping(3), [(0, Frame.STOPPING, encode_index(3)), (2, Frame.STOPPING, encode_index(3))]),
         (Failure("lost"), [(rank, Frame.FAILURE, b"lost") for rank in range(3)]),
     ],
