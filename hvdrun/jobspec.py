@@ -5,18 +5,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hvdrun import horovod_path
 from hvdrun.agent.binding import BindTo
-from hvdrun.allocation.allocation import Allocation
 from hvdrun.elasticity import ELASTIC, Elasticity
 from hvdrun.errors import NotEnoughSlotsError, UsageError
 from hvdrun.horovod_path import ShimMode
-from hvdrun.joining.request import Joining
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
 from rendezvous.core.placement import place
+
+if TYPE_CHECKING:  # few jobs have one of these
+    from hvdrun.allocation.allocation import Allocation
+    from hvdrun.joining.request import Joining
 
 DEFAULT_START_TIMEOUT_SECONDS = 120.0
 LEAST_LEASE_SECONDS = 0.5  # two ticks of the rendezvous
@@ -103,13 +106,13 @@ class JobSpec:
     hosts: tuple[Host, ...]
     directory: Path
     elasticity: Elasticity | None = None
-    joining: Joining | None = None
+    joining: "Joining | None" = None
     remote: RemoteSide = RemoteSide()
     remote_python: str | None = None
     remote_prefix: str | None = None
     rsh: tuple[str, ...] = ()
     agent_prefix: tuple[str, ...] = ()
-    allocation: Allocation | None = None
+    allocation: "Allocation | None" = None
     ssh: SshOptions = SshOptions()
     users: Mapping[str, str] = field(default_factory=dict)
     interfaces: tuple[str, ...] = ()

@@ -6,9 +6,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hvdrun.allocation.allocation import Allocation
 from hvdrun.allocation.found import find_allocation
 from hvdrun.discovery import discover_hosts
 from hvdrun.elastic_request import ONLY_ELASTIC, choose_elasticity, find_idle
@@ -19,10 +18,13 @@ from hvdrun.forwarding import choose_forwarded
 from hvdrun.hosts import HostList
 from hvdrun.jobspec import DEFAULT_LEASE_SECONDS as STATIC_LEASE_SECONDS
 from hvdrun.jobspec import JobSpec, SshOptions
-from hvdrun.joining.request import Joining, choose_joining
 from hvdrun.mapping import map_workers
 from hvdrun.masking import mask_command
 from hvdrun.options import Given, Settled, settle
+
+if TYPE_CHECKING:
+    from hvdrun.allocation.allocation import Allocation
+    from hvdrun.joining.request import Joining
 
 LONGEST_EXAMPLE = 120  # characters; a longer command line is not repeated in an error
 
@@ -104,7 +106,7 @@ def leave_out(dests: Container[str], given: Mapping[str, Given]) -> dict[str, Gi
     return {dest: value for dest, value in given.items() if dest not in dests}
 
 
-def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> Allocation | None:
+def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str]) -> "Allocation | None":
     """What a scheduler has given to the job; None where its hosts are named, or there is none.
 
     Raises:
@@ -116,7 +118,7 @@ def choose_allocation(values: Mapping[str, Any], environment: Mapping[str, str])
     return None if found is None else found.fit(values["size"])
 
 
-def fill_in(values: Mapping[str, Any], allocation: Allocation) -> dict[str, Any]:
+def fill_in(values: Mapping[str, Any], allocation: "Allocation") -> dict[str, Any]:
     """The options' values with what the allocation says where they say nothing."""
     filled = {**values, "size": values["size"] or allocation.slots}
     if allocation.script is not None:
@@ -129,7 +131,7 @@ def make_spec(
     values: Mapping[str, Any],
     command: tuple[str, ...],
     own: Mapping[bytes, bytes],
-    allocation: Allocation | None = None,
+    allocation: "Allocation | None" = None,
 ) -> JobSpec:
     """Turn the options' values, by dest, into a job. Long because each option has a line here.
 
@@ -146,7 +148,11 @@ def make_spec(
     size: int = values["size"]
     elasticity = choose_elasticity(values)
     here = find_directory()
-    joining = choose_joining(values, here)
+    joining = None
+    if values["wait_for_agents"] or values["bind"] or values["token_file"]:
+        from hvdrun.joining.request import choose_joining  # noqa: PLC0415 - other jobs go to their hosts
+
+        joining = choose_joining(values, here)
     listed = list_hosts(values, elasticity, joining, allocation)
     directory = here / (values["directory"] or "")
     forwarded = choose_forwarded(values["forwarded"], own)
@@ -201,7 +207,7 @@ def refuse_two_ways(values: Mapping[str, Any]) -> None:
 
 
 def list_hosts(
-    values: Mapping[str, Any], elasticity: Elasticity | None, joining: Joining | None, allocation: Allocation | None
+    values: Mapping[str, Any], elasticity: Elasticity | None, joining: "Joining | None", allocation: "Allocation | None"
 ) -> HostList:
     """The hosts of the job, as far as they are known; none yet where a script names them, or they come by themselves.
 

@@ -1,14 +1,17 @@
 """Which allocation hvdrun runs in, if any."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from hvdrun.allocation.allocation import Allocation
 from rendezvous.bootstrap import JOB
+
+if TYPE_CHECKING:
+    from hvdrun.allocation.allocation import Allocation
 
 _MARKS = ("SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "K_MPI_JOB_ROLE")
 
 
-def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> Allocation | None:
+def find_allocation(environment: Mapping[str, str], *, is_elastic: bool) -> "Allocation | None":
     """The allocation; None where there is none, and in a worker, whose job has it.
 
     Raises:

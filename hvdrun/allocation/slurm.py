@@ -23,13 +23,15 @@ SCHEDULER_SECONDS = 10.0  # scontrol waits for slurmctld for minutes
 _OF_THE_JOB = re.compile(r"SLURM_(JOB_.+|JOBID|CONF|CLUSTER_NAME|SUBMIT_.+|RESTART_COUNT|ARRAY_.+|JWT)")
 _SLURM = re.compile(r"S(LURM|BATCH|ALLOC|RUN)_")
 _ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
+_INTERACTIVE_STEP = str(0xFFFFFFFA)  # salloc's, which leaves the job's own variables as they are
 _INDICES = re.compile(r"\(.*?\)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)(?=,|$)")
-# With one process and all CPUs of the host that the job has: the agent shares them out. --unbuffered: otherwise srun
-# keeps output back until a line ends, and frames have no lines.
+# With one process and all CPUs of the host that the job has: the agent shares them out. --gpus: in a job that has asked
+# for GPUs as a whole, or for each task, --gres is refused. --unbuffered: otherwise srun keeps output back until a line
+# ends, and frames have no lines.
 _STEP = (
     "srun --nodes=1 --ntasks=1 --nodelist={host} --overlap --kill-on-bad-exit=0 --no-kill --wait=0 --export=ALL "
-    "--cpu-bind=none --cpus-per-task={cpus} --gres={gres} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
+    "--cpu-bind=none --cpus-per-task={cpus} {gpus} --mem=0 --mpi=none --chdir=/ --unbuffered --quiet"
 )
 
 
@@ -75,8 +77,8 @@ def find_slurm(environment: Mapping[str, str]) -> Allocation | None:
 
 def write_step(host: str, node: Node) -> tuple[str, ...]:
     """The words before a command that is to run as a step on this host."""
-    gres = f"gpu:{node.gpus}" if node.gpus else "none"
-    return tuple(_STEP.format(host=host, cpus=node.cpus, gres=gres).split())
+    gpus = f"--gpus={node.gpus}" if node.gpus else "--gres=none"
+    return tuple(_STEP.format(host=host, cpus=node.cpus, gpus=gpus).split())
 
 
 def leave_steps(environment: Mapping[str, str]) -> dict[str, str]:
@@ -119,7 +121,7 @@ def _count_slots(name: str, nodes: Mapping[str, Node], environment: Mapping[str,
 
     Within a step, the number of tasks is the step's.
     """
-    in_step = "SLURM_STEP_NUM_TASKS" in environment
+    in_step = "SLURM_STEP_NUM_TASKS" in environment and environment.get("SLURM_STEP_ID") != _INTERACTIVE_STEP
     if in_step and (each := environment.get("SLURM_NTASKS_PER_NODE", "")).isdecimal():
         return dict.fromkeys(nodes, int(each))
     if not in_step and ("SLURM_NTASKS" in environment or "SLURM_NTASKS_PER_NODE" in environment):

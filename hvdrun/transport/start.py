@@ -104,6 +104,8 @@ class RemoteAgent:
         if b"Unknown option: -P" in after_mark:
             return PythonTooOldError(host, self.python)
         how = f"exit code {exit_code}" if exit_code >= 0 else "it ended without an exit code"
+        if exit_code == 0 and not mark:  # a shell that reads nothing ends so
+            how = f"{how}: its command must pass standard input on"
         return AgentStartError(host, how, said)
 
 

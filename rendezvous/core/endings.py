@@ -66,7 +66,7 @@ def _pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     for host in unheard_hosts(state):
         if (reason := find_overdue(state, host)) is not None:
             return end_host(state, host, reason)
-    if state.is_settled:
+    if state.is_settled or not (state.number or state.failures):  # before the first failure no slot waits for its time
         return state, ()
     return chain(state, lambda state: lose_late(state, find_late(state)), move_on)
 
@@ -137,8 +137,8 @@ def end_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect,
         return lose_host(state, host, reason)
     if not state.policy.is_elastic:
         return state, ()
-    left = state.with_host_ended(host, -SIGKILL).without_host(host)
-    return left, (Dismiss(host, f"host {host} was lost: {reason}", is_drained),)
+    state, effects = _settle(state.with_host_ended(host, -SIGKILL).without_host(host))
+    return state, (Dismiss(host, f"host {host} was lost: {reason}", is_drained), *effects)
 
 
 def refuse_waiting(state: State, gone: Worker) -> tuple[State, tuple[Effect, ...]]:

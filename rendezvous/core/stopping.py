@@ -15,7 +15,7 @@ from dataclasses import replace
 from rendezvous.core import draining
 from rendezvous.core.effects import Effect, Notify, OfferResize
 from rendezvous.core.losses import interrupt
-from rendezvous.core.outcome import end_as_noticed, overrun_notice
+from rendezvous.core.outcome import conclude, end_as_noticed, overrun_notice
 from rendezvous.core.publication import chain, move_on
 from rendezvous.core.staffing import retire
 from rendezvous.core.state import Offer, Phase, Standing, State, WorkerRecord
@@ -41,6 +41,8 @@ def heed(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
 def pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     """End what has outrun its notice; offer the hosts again whose notices lie far enough back."""
     if state.stops_at is not None:
+        if not state.alive():
+            return draining.enter(state, conclude(state.cause, has_stopped=True))
         if state.clock <= state.stops_at:
             return state, ()
         late = state.alive()[0].worker

@@ -44,6 +44,13 @@ def test_all_that_the_extras_bring_is_pinned() -> None:
     assert sorted(needed - accelerator - read_pins().keys()) == []
 
 
+@pytest.mark.parametrize("version", ["3.11", "3.12"])  # of the tests, and of deploy/docker/Dockerfile.cuda
+def test_each_python_has_its_numpy(version: str) -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line.startswith("numpy")]
+    assert sum(pin.marker is None or pin.marker.evaluate({"python_version": version}) for pin in pins) == 1
+
+
 @pytest.mark.skipif(find_spec("mxnet") is None, reason="mxnet is not installed: pip install '.[mxnet]'")
 def test_beside_another_build_of_mxnet_all_is_brought_but_mxnet() -> None:
     """One that is installed as mxnet-cu112, say: pip knows it by that name alone."""

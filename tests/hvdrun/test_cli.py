@@ -91,10 +91,9 @@ def test_the_environment_stands_for_an_option_that_is_not_given_and_is_blamed(mo
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["-np", "x", "true"], ["-np", "2", "no-such-program"]])
 def test_what_needs_no_job_imports_nothing_heavy(words: list[str]) -> None:
-    program = (
-        "import sys; from hvdrun.cli import main; main(sys.argv[1:]); "
-        "print(*{'grpc', 'rich', 'cryptography', 'google', 'asyncio', 'psutil', 'torch', 'numpy'} & set(sys.modules))"
-    )
+    heavy = {"grpc", "rich", "cryptography", "google", "asyncio", "psutil", "torch", "numpy"}
+    rare = {"hvdrun.allocation.allocation", "hvdrun.joining"}
+    program = f"import sys; from hvdrun.cli import main; main(sys.argv[1:]); print(*{heavy | rare} & set(sys.modules))"
     result = run_python("-c", program, *words)
     assert result.stdout.splitlines()[-1] == ""
 

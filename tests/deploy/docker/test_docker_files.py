@@ -86,7 +86,8 @@ def test_the_context_has_what_the_files_name() -> None:
 
 
 def test_compose_starts_three_hosts_with_options_that_exist(tmp_path: Path) -> None:
-    services = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+    compose = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+    services = compose["services"]
     launcher, agent = services["launcher"], services["agent"]
     assert agent["scale"] == 3
     assert all(service["shm_size"] == "1gb" and service["read_only"] for service in services.values())
@@ -98,6 +99,17 @@ def test_compose_starts_three_hosts_with_options_that_exist(tmp_path: Path) -> N
     place, file = (agent["command"][agent["command"].index(name) + 1] for name in ("--join", "--token-file"))
     assert place == f"{launcher['hostname']}:29400"
     assert {place, file} <= set(command)
+    uid, _ = dict(read_instructions((FOLDER / "Dockerfile").read_text()))["USER"].split(":")
+    assert f"uid={uid}," in compose["volumes"]["token"]["driver_opts"]["o"]
+
+
+def test_compose_goes_on_when_a_container_ends_well() -> None:
+    """By itself --exit-code-from stops all containers when the first one ends."""
+    pages = (FOLDER / "compose.yaml", FOLDER.parent / "README.md")
+    commands = [re.sub(r"\\\n[# ]*", "", path.read_text()) for path in pages]
+    found = [re.findall(r"docker compose .* up .*", command) for command in commands]
+    assert all("--abort-on-container-failure --exit-code-from launcher" in line for lines in found for line in lines)
+    assert all(found)
 
 
 def ask(folder: Path, *words: str) -> str:

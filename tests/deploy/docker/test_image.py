@@ -1,12 +1,15 @@
 """The image for processors is built, and hvdrun runs in its root: as process 1, as another user, and read-only."""
 
+import faulthandler
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
+import psutil
 import pytest
 
 from tests.house.sources import ROOT
@@ -14,6 +17,7 @@ from tests.lab.requirements import do_without, find_program
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 BASE = "localhost/base"
+FOLDER = "hvd-image-"  # and the number of the process that uses it
 # What a container's runtime mounts. The image's own root stays read-only.
 ENTER = """set -e
 mount --rbind /dev "$0/dev"
@@ -49,6 +53,13 @@ def run(*command: str | Path, limit_seconds: float = 600) -> str:
     return done.stdout.strip()
 
 
+def sweep() -> None:
+    """Remove the folders of runs that were killed."""
+    for path in Path(gettempdir()).glob(f"{FOLDER}[0-9]*-*"):
+        if not psutil.pid_exists(int(path.name.split("-")[2])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def image() -> Iterator[Path]:
     """The root of the image, with a bootstrapped Debian as its base, and packages that are not fetched in the build."""
@@ -58,7 +69,9 @@ def image() -> Iterator[Path]:
         do_without(f"{error}: on Debian, apt-get install debootstrap podman")
     if os.geteuid() != 0:
         do_without("a build of an image needs root")
-    with TemporaryDirectory(prefix="hvd-image-") as folder:
+    faulthandler.cancel_dump_traceback_later()  # a build takes longer; the limit of this file's tests holds
+    sweep()
+    with TemporaryDirectory(prefix=f"{FOLDER}{os.getpid()}-") as folder:
         root, wheels, archive = (Path(folder, name) for name in ("root", "wheels", "base.tar"))
         run(debootstrap, "--variant=minbase", "--include=python3,python3-venv", "bookworm", root)
         run("tar", "-C", root, "--exclude=./var/cache", "-cf", archive, ".")

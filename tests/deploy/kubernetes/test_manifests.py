@@ -136,8 +136,8 @@ def list_commands() -> list[list[str]]:
 
 
 def find_lines(page: str) -> list[str]:
-    """What a page tells its reader to type: after a prompt, in a sentence, or in a script of PBS."""
-    lines = re.findall(r"(?:^ *\$ |`|job\.pbs: )((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
+    """What a page tells its reader to type: after a prompt, or in a sentence."""
+    lines = re.findall(r"(?:^ *\$ |`)((?:hvdrun|bsub|docker run) [^`\n]+)", page, re.MULTILINE)
     return [line for line in lines if not line.endswith("...")]
 
 
@@ -211,6 +211,13 @@ def test_there_are_as_many_pods_as_workers(folder: Path) -> None:
     _, launcher = parts["launcher"]
     job, _ = parts["agent"]
     assert job["completions"] == job["parallelism"] == int(read_option(launcher, "-np"))
+
+
+def test_each_run_of_the_elastic_job_has_checkpoints_of_its_own() -> None:
+    """A run that is made again under its name resumes; another one begins anew, though both use one volume."""
+    (launcher,) = (one for pod, one in list_launchers() if pod.name == "elastic: coordinator")
+    fields = {"status.podIP": "10.0.0.1", "metadata.labels['jobset.sigs.k8s.io/jobset-name']": "train-1"}
+    assert "/checkpoints/train-1" in fill_words(launcher, fields)
 
 
 def test_the_budget_is_for_the_coordinator_alone() -> None:

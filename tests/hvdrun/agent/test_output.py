@@ -8,7 +8,9 @@ import pytest
 
 from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
+from hvdrun.joining.channel import dial, make_client_context, make_server_context
 from rendezvous import wire
+from rendezvous.authority import Authority
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import Output, OutputStream, Remark, Telling, Written
 from tests.waiting import happen, in_loop
@@ -138,6 +140,25 @@ async def test_closing_waits_for_the_last_writer() -> None:
     os.write(writing, b"last words")
     os.close(writing)
     assert join(await closing, WORKER, OutputStream.STDERR) == b"last words"
+
+
+@in_loop
+async def test_closing_a_tls_connection_on_which_nothing_waits_ends() -> None:
+    """With a limit of 0 asyncio counts the empty buffer of a TLS connection as full."""
+    authority = Authority("test")
+    context = make_server_context(authority.issue_server())
+    server = await asyncio.start_server(lambda _, writer: writer.write(b"x"), "127.0.0.1", ssl=context)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        channel = await dial("127.0.0.1", port, make_client_context(authority.certificate))
+        await channel.reader.readexactly(1)  # all that the handshake sends has come
+        forwarder = OutputForwarder()
+        channel.follow(forwarder)
+        forwarder.attach(channel.transport)
+        try:
+            await asyncio.wait_for(forwarder.close(), 30)
+        finally:
+            channel.transport.abort()
 
 
 class InputStory:

@@ -46,6 +46,7 @@ def scontrol(tmp_path: Path) -> str:
         ({"SLURM_GPUS_ON_NODE": "4", "SLURM_NTASKS": "5"}, [2, 2, 1]),
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_GPUS_ON_NODE": "4"}, [4, 4, 4]),
         ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "1", "SLURM_NTASKS_PER_NODE": "3"}, [3, 3, 3]),
+        ({"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_ID": "4294967290", "SLURM_NTASKS": "5"}, [2, 2, 1]),  # salloc
     ],
 )
 def test_slots_are_tasks_where_they_were_asked_for_else_gpus(environment: dict[str, str], slots: list[int]) -> None:
@@ -73,7 +74,7 @@ def test_variables_that_cannot_be_read_are_one_sentence() -> None:
 
 def test_a_step_has_all_cpus_and_gpus_of_its_host() -> None:
     words = write_step("n1", Node(cpus=8, gpus=2))
-    assert {"--nodelist=n1", "--cpus-per-task=8", "--gres=gpu:2", "--overlap", "--unbuffered"} < set(words)
+    assert {"--nodelist=n1", "--cpus-per-task=8", "--gpus=2", "--overlap", "--unbuffered"} < set(words)
     assert "--gres=none" in write_step("n1", Node(cpus=8, gpus=0))
 
 

@@ -91,6 +91,7 @@ async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) 
     [
         ("echo broken >&2; exit 3", AgentStartError, r"'a' did not start \(exit code 3\): broken"),
         ("kill -9 $$", AgentStartError, "'a' did not start"),
+        ('exec "$@" </dev/null', AgentStartError, r"\(exit code 0: its command must pass standard input on\)\.$"),
         ("echo only words", AgentStartError, "only words"),
         ('exec sh -c "$3"', PythonMissingError, "'/no/python' on the host 'a'"),
     ],

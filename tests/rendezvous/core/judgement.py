@@ -102,8 +102,8 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
     match event:
         case Exited(_, 0):
             return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
-        case Exited() if is_elastic and outcome.cause is Cause.SUCCEEDED:
-            return outcome.exit_code == 0  # a newcomer who was not needed any more was the last one
+        case Exited() | Lost() | Ticked() if is_elastic and outcome.cause is Cause.SUCCEEDED:
+            return outcome.exit_code == 0  # one who was not needed any more was the last one
         case Exited(worker, returncode, error, cannot_start):
             code = returncode if returncode > 0 else 128 - returncode
             put_down = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_PUT_DOWN
@@ -126,7 +126,10 @@ def explains_notice(outcome: Outcome, event: Event, before: State) -> bool:
     match event:
         case Ticked(now):
             leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
-            return outcome.exit_code == 143 and now > min(leaves_by)
+            is_overrun = outcome.exit_code == 143 and now - before.slept_seconds > min(leaves_by)
+            return is_overrun or (outcome.exit_code == 75 and (before.has_stopped or not before.alive()))
+        case Lost():
+            return outcome.exit_code == 75 and before.has_stopped
         case Exited(worker, returncode):
             ends = {r.returncode for r in before.workers.values() if r.worker != worker and r.is_done} | {returncode}
             return outcome.exit_code == 75 and before.stops_at is not None and 75 in ends

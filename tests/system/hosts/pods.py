@@ -80,7 +80,7 @@ class Pods:
             "metadata.labels['jobset.sigs.k8s.io/jobset-name']": JOB,
         }
         words = [word.replace(f".{JOB}:", ":") for word in fill_words(container, fields)]  # the lab has no domains
-        words = [str(self.checkpoints) if word == "/checkpoints" else word for word in words]
+        words = [word.replace("/checkpoints", str(self.checkpoints)) for word in words]
         (secret,) = (
             self._secrets[mount["name"]] for mount in container["volumeMounts"] if mount["name"] in self._secrets
         )

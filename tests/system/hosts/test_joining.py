@@ -1,7 +1,10 @@
 """Agents that come by themselves from other hosts: behind a NAT, under a name that is taken, cut off and back."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.house.sources import ROOT
 from tests.system.hosts.cluster import BuildCluster, Cluster
 from tests.system.hosts.roles import find_workers
 from tests.system.launcher import Running
@@ -17,6 +20,12 @@ print("joined", flush=True)
 """
 STAY = "echo at $HVD_ADDRESS; while [ ! -e go ]; do sleep 0.05; done"
 SECONDS = 60.0
+# In the place of PBS' own: what it starts has no input, and its output goes elsewhere.
+PBS_TMRSH = """#!/bin/sh
+host=$1; shift
+[ "$host" = "$(hostname)" ] || set -- ssh -n "$host" "$*"
+"$@" < /dev/null >> output 2>&1
+"""
 
 
 def join(cluster: Cluster, host: str, line: str, name: str = "") -> Running:
@@ -75,3 +84,26 @@ def test_a_host_that_is_cut_off_is_replaced_under_its_name_and_refused_when_it_i
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
     assert [agent.wait().returncode for agent in (stays, comes)] == [0, 0]
+
+
+@pytest.mark.nightly
+def test_a_job_of_pbs_trains_on_its_hosts(pair: Cluster) -> None:
+    launcher = pair.lab.launcher
+    pair.write("pbs_tmrsh", PBS_TMRSH, mode=0o755)
+    pair.write("nodes", f"{launcher.name}\nhost1\nhost1\n")
+    pair.write("train.py", "import os; print(os.environ['HOROVOD_RANK'], os.environ['HOROVOD_HOSTNAME'])\n")
+    script = (ROOT / "deploy" / "pbs" / "train.pbs").read_text(encoding="utf-8")
+    pair.write("train.pbs", script.replace("hvdrun -np", "hvdrun --no-prefork -np"))
+    variables = {
+        "PATH": f"{pair.directory}:{launcher.environment()['PATH']}",
+        "PBS_JOBID": "7.server",
+        "PBS_NODEFILE": str(pair.directory / "nodes"),
+        "PBS_O_WORKDIR": str(pair.directory),
+    }
+    job = pair.start_on(launcher, ["bash", pair.directory / "train.pbs"], environment=variables, directory=Path("/"))
+    finished = job.wait()
+    assert finished.returncode == 0, finished.stderr + (pair.directory / "output").read_text(encoding="utf-8")
+    assert sorted(finished.stdout.splitlines()) == [
+        "[0@host1] 0 host1", "[1@host1] 1 host1", f"[2@{launcher.name}] 2 {launcher.name}",
+    ]  # fmt: skip
+    assert list(pair.directory.glob("*.token*")) == []

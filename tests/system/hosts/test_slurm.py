@@ -84,7 +84,7 @@ def count(output: str) -> dict[str, int]:
         ("--nodes=2", {"host1": 1, "host2": 1}),
         ("--nodes=2 --cpus-per-task=2", {"host1": 1, "host2": 1}),
         ("--nodes=2 --gres=gpu:2", {"host1": 2, "host2": 2}),
-        ("--nodes=2 --gpus-per-node=1", {"host1": 1, "host2": 1}),
+        ("--nodelist=host[1-2] --gpus=3", {"host1": 2, "host2": 1}),
         ("--nodes=2 --gres=gpu:2 --ntasks-per-node=1", {"host1": 1, "host2": 1}),
     ],
 )
@@ -150,10 +150,11 @@ def test_a_job_that_is_told_to_stop_goes_on_in_its_next_start(slurm: Slurm) -> N
 
 
 def test_nodes_of_a_later_job_join_one_that_runs(slurm: Slurm) -> None:
+    """Each on a machine of its own, though the first has a CPU to spare."""
     (slurm.folder / "train.py").write_text(ELASTIC, encoding="utf-8")
-    job = slurm.submit("--nodelist=host1", "growing.sbatch", "train.py")
+    job = slurm.submit("--nodelist=host1", "--cpus-per-task=1", "growing.sbatch", "train.py")
     slurm.wait_for(job, "size 2$")
-    agents = slurm.submit("agents.sbatch", "host1:29600")
+    agents = slurm.submit("--cpus-per-task=1", "agents.sbatch", "host1:29600")
     slurm.wait_for(job, "size 4$")
     (slurm.folder / "stop").touch()
     assert slurm.wait(job) == "COMPLETED", slurm.output(job)
