@@ -230,7 +230,9 @@ class World:
         asked = [rank for rank in terms.members if rank not in terms.joined]
         handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
         signature = question.signature
-        if signature.payload_dtype:
+        silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.extents)]
+        is_apart = silent or not any(handle.payload for handle in handles.values())
+        if signature.payload_dtype and not (signature.kind is Kind.ALLGATHER and is_apart):
             total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
             for handle in handles.values():
                 handle.payload = total
@@ -238,6 +240,8 @@ class World:
             for executor in self.executors:
                 executor.process_sets.add(terms.value, terms.extents[0], terms.index)
         elif signature.kind not in (Kind.COMMIT, Kind.JOIN):
+            for handle in handles.values():
+                handle.payload = b""
             operations = [
                 handles[rank].operation if rank in handles else make_neutral(terms, rank) for rank in terms.members
             ]
@@ -274,6 +278,8 @@ def combine(question: Question, payloads: dict[int, bytes]) -> bytes:
         return b""
     if signature.kind is Kind.BROADCAST:
         return payloads[signature.root]
+    if signature.kind is Kind.ALLGATHER:
+        return b"".join(payloads[rank] for rank in sorted(payloads))
     assert signature.kind is Kind.ALLREDUCE
     assert len(next(iter(payloads.values()))) <= questions.PAYLOAD_BYTES
     parts = [np.frombuffer(payload, signature.payload_dtype) for payload in payloads.values()]

@@ -9,11 +9,19 @@ import torch
 
 from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
 from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import copy, count_row_bytes, pack, unpack, view_bytes
+from worker_runtime.collectives.layout import (
+    copy,
+    count_bytes,
+    count_row_bytes,
+    pack,
+    unpack,
+    view_bytes,
+    view_memory,
+)
 from worker_runtime.collectives.operation import Members
 from worker_runtime.collectives.parcels import sort_parcels
 from worker_runtime.collectives.tensor_operation import TensorOperation
-from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
+from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
 
@@ -27,8 +35,9 @@ class Gathered(NamedTuple):
 class Allgather(TensorOperation[list[Gathered]]):
     """Give every rank the tensors of all ranks; several are one operation, and small ones travel together.
 
-    The result is a list in the order of the call. Each rank sends its rows to the others right into the place where
-    they belong, which on gloo is faster than to pad them to one length, as its own gather would need.
+    The result is a list in the order of the call. Rows on the CPU travel inside the questions where those of every rank
+    are few. Otherwise each rank sends its rows to the others right into the place where they belong, which on gloo is
+    faster than to pad them to one length, as its own gather would need.
 
     Args:
         tensors: at least one, dense, of at least one dimension; the first may differ between ranks, and be zero, the
@@ -62,7 +71,7 @@ class Allgather(TensorOperation[list[Gathered]]):
                 tuple([tensor.shape[1:] for tensor in tensors]),
                 device,
                 tolerates_joined,
-                (reduction, note),
+                (reduction, note, among.size),
             )
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
@@ -74,13 +83,17 @@ class Allgather(TensorOperation[list[Gathered]]):
         self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
         self._choose_lane(device, tensors[0])
 
+    @property
+    def payload(self) -> bytes | memoryview:
+        """This rank's rows where they are few; without those of every rank, none travel so (see `combine`)."""
+        own_bytes = sum(map(count_bytes, self._tensors))
+        if not (own_bytes and self.question.signature.payload_dtype):
+            return b""
+        size = self.among.size  # every rank gets the rows of all
+        return view_memory(pack(self._tensors)) if fits_payload(size, own_bytes * size) else b""
+
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
-        self._outputs = []
-        columns = list(zip(*terms.extents, strict=True))  # of each tensor, the rows of each member
-        for tensor, rows in zip(self._tensors, columns, strict=True):
-            shape = (sum(rows), *tensor.shape[1:])
-            self._outputs.append(torch.empty(shape, dtype=tensor.dtype, device=tensor.device))
-        places = [output.split_with_sizes(rows) for output, rows in zip(self._outputs, columns, strict=True)]
+        places = self._make_outputs(terms)
         row_bytes = [count_row_bytes(tensor.dtype, tensor.shape[1:]) for tensor in self._tensors]
         works, self._packed = [], []
         for member, rows in enumerate(terms.extents):
@@ -94,9 +107,10 @@ class Allgather(TensorOperation[list[Gathered]]):
         return works
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[Gathered]:
-        del payload
         if self.among.size == 1:
             return [Gathered(copy(tensor), (tensor.shape[0],)) for tensor in self._tensors]
+        if payload:
+            self._read(terms, payload)
         for parcel, targets in self._packed:
             unpack(parcel, targets)
         return [
@@ -105,6 +119,28 @@ class Allgather(TensorOperation[list[Gathered]]):
 
     def _list_used(self) -> Iterable[torch.Tensor]:
         return [*self._tensors, *self._outputs, *(parcel for parcel, _ in self._packed)]
+
+    def _make_outputs(self, terms: Release) -> list[tuple[torch.Tensor, ...]]:
+        """Make room for the results; of each tensor, where the rows of each member belong."""
+        columns = list(zip(*terms.extents, strict=True))
+        self._outputs = [
+            torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+            for tensor, rows in zip(self._tensors, columns, strict=True)
+        ]
+        return [output.split_with_sizes(rows) for output, rows in zip(self._outputs, columns, strict=True)]
+
+    def _read(self, terms: Release, payload: memoryview) -> None:
+        """Fill the results with what came with the answer: each member's bytes, tensor by tensor."""
+        places = self._make_outputs(terms)
+        targets = (
+            self._outputs if len(places) == 1 else [target for parts in zip(*places, strict=True) for target in parts]
+        )
+        offset = 0
+        for target in targets:
+            end = offset + count_bytes(target)
+            if offset < end:
+                view_memory(view_bytes(target))[:] = payload[offset:end]
+            offset = end
 
     def _make_parcel(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
         """The bytes that a member sends: the memory of its only target, or those of several, to be unpacked later."""
@@ -131,14 +167,17 @@ def _make_signature(
     row_shapes: tuple[tuple[int, ...], ...],
     device: str,
     tolerates_joined: bool,  # noqa: FBT001 - a part of the cache's key
-    more: tuple[Reduction | None, str],
+    more: tuple[Reduction | None, str, int],
 ) -> Signature:
+    reduction, note, size = more
+    may_travel_inside = device == "cpu" and size > 1 and not tolerates_joined
     return Signature(
         kind=Kind.ALLGATHER,
         dtypes=tuple(name_dtype(dtype) for dtype in dtypes),
         shapes=tuple(tuple(shape) for shape in row_shapes),
-        reduction=more[0],
+        reduction=reduction,
         device=device,
+        payload_dtype="uint8" if may_travel_inside else "",
         tolerates_joined=tolerates_joined,
-        note=more[1],
+        note=note,
     )

@@ -120,7 +120,8 @@ class Attempt:
         works: Sequence[Work] = ()
         self._owner.note_release(terms)
         try:
-            if not signature.payload_dtype and signature.kind is not Kind.COMMIT:
+            has_travelled = signature.payload_dtype and (payload or signature.kind is not Kind.ALLGATHER)
+            if not has_travelled and signature.kind is not Kind.COMMIT:
                 begun = self.runner.start(handle.operation, terms)
                 if isinstance(begun, RuntimeError):
                     self.runner.interrupt()

@@ -71,11 +71,8 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
         if self.training:
             self._track(statistics)
-        normalized: torch.Tensor = SyncNormalize.apply(x, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        if self.affine:
-            shape = (1, -1, *([1] * (x.dim() - 2)))
-            normalized = normalized * self.weight.view(shape) + self.bias.view(shape)
-        return normalized.to(x.dtype)
+        normalized: torch.Tensor = SyncNormalize.apply(x, self.weight, self.bias, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return normalized
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
         if x.dim() < _MIN_DIMENSIONS:

@@ -9,6 +9,7 @@ from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
 from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.ordering.questions import PAYLOAD_BYTES
 
 PAIR = Members(0, (0, 1), 1)
 
@@ -46,6 +47,20 @@ def test_views_and_rows_without_elements_are_gathered() -> None:
         assert view == [[0, 3], [1, 4], [2, 5], [10, 13], [11, 14], [12, 15]]
         assert empty == (3, 0)
         assert lazy == [-1j, -1j]
+
+
+@pytest.mark.parametrize("count", [PAYLOAD_BYTES // 2 - 1, PAYLOAD_BYTES // 2 + 1])
+def test_rows_travel_inside_the_questions_unless_those_of_a_rank_are_many(count: int) -> None:
+    def body(executor: ThreadExecutor) -> object:
+        rows = torch.full((count if executor.rank else 1,), executor.rank, dtype=torch.uint8)
+        operation = Allgather([rows, rows[:1]], executor.all, "allgather.x")
+        inside = len(operation.payload)
+        first, second = executor.run(operation)
+        return inside, first.rows, int(first.tensor.sum()), second.tensor.tolist()
+
+    last = count + 1
+    expected = ((1, count), count, [0, 1])
+    assert run(body) == [(2, *expected), (last if last <= PAYLOAD_BYTES // 2 else 0, *expected)]
 
 
 def test_own_rows_lie_behind_those_of_lower_ranks() -> None:

@@ -53,7 +53,7 @@ class Signature:
     device: "cpu" or "cuda".
     payload_dtype: as what the payload's elements are combined, by NumPy's name; "" when the data do not travel inside
         the question. The payload is combined by `reduction` (an average as a sum), the root's is broadcast, those of
-        an ALLGATHER are concatenated in rank order.
+        an ALLGATHER are concatenated in rank order; where a rank has rows and sends none inside, no data travel so.
     tolerates_joined: a member that has joined counts as asking with no rows. (An ALLREDUCE always tolerates one, which
         contributes neutral elements, and so does a COMMIT.)
     note: whatever else must be equal, and is shown where it is not.

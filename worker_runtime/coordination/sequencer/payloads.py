@@ -86,7 +86,7 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
             continue
         payloads = [payload for _, _, payload, _ in asked]
         if signature.kind is _ALLGATHER:
-            results[position] = b"".join(payloads)
+            results[position] = _concatenate(release, payloads)
         elif signature.kind is _BROADCAST:
             results[position] = b"".join(payload for rank, _, payload, _ in asked if rank == signature.root)
         elif signature.reduction is not None:  # check_signature has seen to it
@@ -101,6 +101,15 @@ def combine(released: Sequence[tuple[Release, Sequence[Entry]]]) -> list[bytes]:
     for (dtype, reduction, _), group in alike.items():
         _reduce(dtype, reduction, group, results)
     return results
+
+
+def _concatenate(release: Release, payloads: Sequence[bytes]) -> bytes:
+    """The rows of all ranks; b"" where one has sent none inside, since it has many: then all communicate."""
+    extents = release.extents
+    is_whole = len(payloads) == len(extents) and all(
+        payload or not any(rows) for payload, rows in zip(payloads, extents, strict=True)
+    )
+    return b"".join(payloads) if is_whole else b""
 
 
 def _reduce(dtype: str, reduction: Reduction, group: list[tuple[int, list[bytes]]], results: list[bytes]) -> None:

@@ -38,53 +38,89 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         ValueError: all ranks' batches are empty.
         HorovodInternalError: the ranks do not agree on dtype or channels, or the operation failed.
     """
-    channels = x.shape[1]
-    rows = x.detach().to(torch.promote_types(x.dtype, torch.float32)).transpose(0, 1).reshape(channels, -1)
-    count = rows.shape[1]
-    mean = rows.mean(1) if count else rows.new_zeros(channels)
-    squares = (rows - mean.unsqueeze(1)).square().sum(1)
-    message = torch.cat([rows.new_tensor([count]).to(torch.float64), mean.to(torch.float64), squares.to(torch.float64)])
+    x, channels = x.detach(), x.shape[1]
+    count = x.numel() // channels if channels else 0
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if count:
+        mean, variance = torch.batch_norm_update_stats(x if x.is_cuda else x.to(dtype), None, None, 0.0)
+    else:
+        mean = variance = x.new_zeros(channels, dtype=dtype)
+    own = x.new_full((1,), count, dtype=torch.float64)
+    message = torch.cat([own, mean.to(torch.float64), variance.to(torch.float64)])
+    # Its rows, which have no elements, tell the host of each rank's count without a look at the device.
+    counted = x.new_empty((count, 0))
     note = f"{channels} channels of {str(x.dtype).removeprefix('torch.')}"
-    ((gathered, _),) = call.executor.run(Allgather((message.unsqueeze(0),), call.among, call.name, note=note))
-    counts, means, all_squares = gathered[:, :1], gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
-    total = counts.sum()
+    operation = Allgather((message.unsqueeze(0), counted), call.among, call.name, note=note)
+    (gathered, _), (_, rows) = call.executor.run(operation)
+    total = sum(rows)
     if total == 0:
         raise ValueError(f"{call.name}: the batches of all ranks are empty")
-    overall = (counts * means).sum(0) / total
-    variance = (all_squares + counts * (means - overall).square()).sum(0) / total
-    return Statistics(overall.to(rows.dtype), variance.to(rows.dtype), int(total))
+    weights, means, variances = gathered[:, :1] / total, gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
+    overall = (weights * means).sum(0)
+    variance = (weights * (variances + (means - overall).square())).sum(0)
+    return Statistics(overall.to(dtype), variance.to(dtype), total)
 
 
 class SyncNormalize(Function):
-    """(x - m) / s, differentiable: m and s depend on all ranks' x."""
+    """(x - m) / s * weight + bias, differentiable: m and s depend on all ranks' x.
+
+    torch's kernels for evaluation, which take mean and variance as given, do the work on whole activations.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, statistics: Statistics, eps: float, call: Call) -> torch.Tensor:  # noqa: ANN401 - torch gives its class no type
-        """Normalise; the result has the dtype of the statistics."""
-        inverse = torch.rsqrt(statistics.variance + eps)
-        ctx.save_for_backward(x, statistics.mean, inverse)  # not the result, which a ReLU may change in place
-        ctx.call, ctx.count = call, statistics.count
-        return _normalize(x, statistics.mean, inverse)
+    def forward(  # noqa: PLR0917 - torch passes no keywords
+        ctx: Any,  # noqa: ANN401 - torch gives its class no type
+        x: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        statistics: Statistics,
+        eps: float,
+        call: Call,
+    ) -> torch.Tensor:
+        """Normalise; the result has the dtype of x."""
+        mean, variance = statistics.mean, statistics.variance
+        ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
+        ctx.call, ctx.count, ctx.eps = call, statistics.count, eps
+        scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
+        result: torch.Tensor
+        result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
+        return result
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # noqa: ANN401 - as above
-        """Subtract what changes mean and variance; a collective."""
-        x, mean, inverse = ctx.saved_tensors
-        normalized = _normalize(x, mean, inverse)
-        call: Call = ctx.call.derive("backward")
-        others = [dimension for dimension in range(gradient.dim()) if dimension != 1]
-        sums = torch.stack([gradient.sum(others), (gradient * normalized).sum(others)])
-        (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
-        first, second = totals / ctx.count
-        result = (gradient - _spread(first, gradient) - normalized * _spread(second, gradient)) * _spread(
-            inverse, gradient
-        )
-        return result.to(x.dtype), None, None, None
-
-
-def _normalize(x: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> torch.Tensor:
-    return (x - _spread(mean, x)) * _spread(inverse, x)
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
+        """Subtract what changes mean and variance; a collective where the gradient of x is asked for."""
+        x, weight, mean, variance = ctx.saved_tensors
+        scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+        scale_gradient = shift_gradient = torch.zeros_like(mean)
+        if x.numel():  # torch's kernel takes no empty batch
+            _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
+                gradient,
+                x,
+                scale,
+                mean,
+                variance,
+                None,
+                None,
+                train=False,
+                eps=ctx.eps,
+                output_mask=[False, True, True],
+            )
+        result = None
+        if ctx.needs_input_grad[0]:
+            call: Call = ctx.call.derive("backward")
+            sums = torch.stack([shift_gradient, scale_gradient])
+            (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
+            first, second = totals / ctx.count
+            inverse = torch.rsqrt(variance + ctx.eps)
+            slope = scale * inverse
+            result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
+            torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
+            result.addcmul_(gradient, _spread(slope, x))
+            result = result.to(x.dtype)
+        if weight is None:
+            return result, None, None, None, None, None
+        return result, scale_gradient.to(weight.dtype), shift_gradient.to(weight.dtype), None, None, None
 
 
 def _spread(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
