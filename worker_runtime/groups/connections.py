@@ -62,6 +62,11 @@ class Connections:
 
     _names: frozenset[str]
 
+    @property
+    def are_known(self) -> bool:
+        """Whether those of all peers were found."""
+        return bool(self._names)
+
     @classmethod
     def appeared_since(cls, earlier: Mapping[str, int], expected: int, store_port: int) -> Self:
         """The TCP connections opened since `earlier` was listed, but for those of the store, which come at any time.
@@ -92,7 +97,7 @@ class Connections:
         self._names = frozenset()
 
 
-def _duplicate(name: str, number: int) -> socket.socket | None:
+def duplicate(name: str, number: int) -> socket.socket | None:
     """A descriptor of our own for the socket `name`, or None if `number` has come to mean something else."""
     try:
         own = os.dup(number)
@@ -108,45 +113,45 @@ def _duplicate(name: str, number: int) -> socket.socket | None:
 
 
 def _is_connection(name: str, number: int, store_port: int) -> bool:
-    duplicate = _duplicate(name, number)
-    if duplicate is None:
+    copy = duplicate(name, number)
+    if copy is None:
         return False
-    with duplicate:
-        if duplicate.family not in _INTERNET or duplicate.type != socket.SOCK_STREAM:
+    with copy:
+        if copy.family not in _INTERNET or copy.type != socket.SOCK_STREAM:
             return False
         try:
-            ends = duplicate.getsockname(), duplicate.getpeername()
+            ends = copy.getsockname(), copy.getpeername()
         except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
             return False
         return all(end[1] != store_port for end in ends)
 
 
 def _find_peer_port(name: str, number: int) -> int | None:
-    duplicate = _duplicate(name, number)
-    if duplicate is None:
+    copy = duplicate(name, number)
+    if copy is None:
         return None
-    with duplicate:
+    with copy:
         try:
-            return int(duplicate.getpeername()[1]) if duplicate.family in _INTERNET else None
+            return int(copy.getpeername()[1]) if copy.family in _INTERNET else None
         except OSError:  # not connected
             return None
 
 
 def _find_silent(name: str, number: int, limit_seconds: float) -> str:
-    duplicate = _duplicate(name, number)
-    if duplicate is None:
+    copy = duplicate(name, number)
+    if copy is None:
         return ""
-    with duplicate, contextlib.suppress(OSError):  # the peer may have closed it
-        info = duplicate.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKNOWLEDGED.size)
+    with copy, contextlib.suppress(OSError):  # the peer may have closed it
+        info = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKNOWLEDGED.size)
         segments, milliseconds = _UNACKNOWLEDGED.unpack(info)
         if segments and milliseconds > limit_seconds * 1000:
-            return str(duplicate.getpeername()[0])
+            return str(copy.getpeername()[0])
     return ""
 
 
 def _shut_down(name: str, number: int) -> None:
-    duplicate = _duplicate(name, number)
-    if duplicate is None:
+    copy = duplicate(name, number)
+    if copy is None:
         return
-    with duplicate, contextlib.suppress(OSError):  # the peer may have closed it
-        duplicate.shutdown(socket.SHUT_RDWR)
+    with copy, contextlib.suppress(OSError):  # the peer may have closed it
+        copy.shutdown(socket.SHUT_RDWR)

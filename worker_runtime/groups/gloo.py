@@ -1,5 +1,6 @@
 """Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs."""
 
+import contextlib
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # torch.distributed has no types for them
 
 from worker_runtime.groups.connections import Connections, list_sockets
+from worker_runtime.groups.listener import find_listener, silence
 from worker_runtime.groups.torch_groups import TorchGroup
 
 
@@ -36,7 +38,12 @@ class Gloo:
         gloo: Any = ProcessGroupGloo  # typed incompletely
         options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
         options._devices = [gloo.create_device(hostname=self.address)]  # noqa: SLF001 - the same
+        listener = find_listener(present)
         options._timeout = limit  # noqa: SLF001 - the same
-        torch_group: TorchGroup = gloo(PrefixStore(prefix, self.store), rank, size, options)
-        torch_group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
-        return torch_group, Connections.appeared_since(present, expected=size - 1, store_port=self.store_port)
+        with listener or contextlib.nullcontext():
+            torch_group: TorchGroup = gloo(PrefixStore(prefix, self.store), rank, size, options)
+            torch_group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
+            connections = Connections.appeared_since(present, expected=size - 1, store_port=self.store_port)
+            if listener is not None and connections.are_known:  # not where gloo connects later (TORCH_GLOO_LAZY_INIT)
+                silence(listener)
+        return torch_group, connections

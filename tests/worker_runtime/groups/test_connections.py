@@ -16,6 +16,7 @@ from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
 from worker_runtime.groups.connections import Connections, list_sockets, shut_down_to
 from worker_runtime.groups.doors import Door, UnreachedError, knock
+from worker_runtime.groups.listener import find_listener, silence
 
 Own = tuple[Connections, socket.socket, socket.socket]
 
@@ -48,6 +49,21 @@ def carries(one: socket.socket, other: socket.socket) -> bool:
     """Whether what is sent at one end arrives at the other."""
     one.sendall(b"x")
     return other.recv(1) == b"x"
+
+
+def test_a_silenced_listener_answers_nobody_and_its_connections_live_on() -> None:
+    present = list_sockets()
+    with connected() as (listener, one, other), find_listener(present) or pytest.fail("not found") as found:
+        silence(found)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(listener.getsockname(), 0.3)
+        assert carries(one, other)
+
+
+def test_of_two_listeners_that_appeared_none_is_taken() -> None:
+    present = list_sockets()
+    with connected(), connected():
+        assert find_listener(present) is None
 
 
 def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_not() -> None:

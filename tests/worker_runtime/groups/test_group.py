@@ -19,6 +19,7 @@ from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.group import Group, form
 
@@ -53,6 +54,27 @@ def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
     for addresses in ranks.run(find_listening_addresses):
         assert addresses
         assert addresses <= LOOPBACK
+
+
+def find_open_ports() -> list[int]:
+    """Where gloo's listening sockets in this process still take connections."""
+    ports = []
+    for name, number in list_sockets().items():
+        with duplicate(name, number) or socket.socket() as own:
+            is_tcp = own.family in {socket.AF_INET, socket.AF_INET6} and own.type == socket.SOCK_STREAM
+            if is_tcp and own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                try:
+                    socket.create_connection(own.getsockname()[:2], 0.3).close()
+                except TimeoutError:
+                    continue
+                ports.append(own.getsockname()[1])
+    return ports
+
+
+def test_once_a_group_stands_only_rank_0s_store_takes_connections(ranks: RankPool) -> None:
+    first, *others = ranks.run(find_open_ports)
+    assert len(first) == 1
+    assert not any(others)
 
 
 def test_a_generation_of_one_has_no_group() -> None:
