@@ -27,7 +27,14 @@ def rewrite(pytestconfig: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count costs, and let no law fail because the machine was busy."""
+    """Count costs, let no law fail because the machine was busy, and let tests fork as workers do.
+
+    gRPC's handlers for fork() hang processes that a `DataLoader` forks: it starts without them, as in a worker.
+    """
+    if config.option.markexpr != Tier.PURE:
+        from worker_runtime.rendezvous import import_client  # noqa: PLC0415 - pure tests need no gRPC
+
+        import_client()
     config.pluginmanager.register(CostsPlugin(config.getoption("--costs")), "costs")
     heed_signals()
     # A bare `python` is that of the tests, as for a user whose environment is activated.
