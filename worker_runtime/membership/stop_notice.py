@@ -13,7 +13,7 @@ from pathlib import Path
 
 from worker_runtime.membership.agent_watch import find_listener
 from worker_runtime.rendezvous import Bootstrap, name_stop_file
-from worker_runtime.startup.process_end import read_start
+from worker_runtime.startup.parent_process import read_start
 
 
 class StopNotice:
