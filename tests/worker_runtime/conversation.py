@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.handles import Handle
 
 LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")

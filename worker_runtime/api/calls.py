@@ -11,10 +11,10 @@ import torch
 
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Adasum, Allreduce, Combination
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 

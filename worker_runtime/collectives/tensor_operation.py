@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from worker_runtime.collectives.lane import Lane
-from worker_runtime.collectives.operation import Operation, ResultT_co
+from worker_runtime.coordination.operation import Operation, ResultT_co
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Self
 
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import wire
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError

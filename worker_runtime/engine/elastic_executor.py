@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.attempt import Attempt
 from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
 from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import Work

@@ -21,14 +21,14 @@ from typing import Any, Self, TypeVar
 import torch
 
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.collectives.operation import Members, Operation
 from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.handle import Handle, are_running
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.attempt import Attempt
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.handles import Handle, are_running
 from worker_runtime.engine.names import Names
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.errors import (

@@ -17,7 +17,7 @@ import torch
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.checks import make_title, read_root
 from worker_runtime.collectives.layout import view_memory
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.executor import Executor
 from worker_runtime.errors import ForgedObjectError, UnpicklableError

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Question, Release
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import ChangedGradientError
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat

@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import (
     DeadlockError,
     ExcessBackwardError,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.engine.handles import Handle
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat
 

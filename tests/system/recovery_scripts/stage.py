@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.collectives.operation import Members
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Members
 from worker_runtime.engine.elastic_executor import ElasticExecutor
 from worker_runtime.groups.group import Group
 from worker_runtime.membership import formation

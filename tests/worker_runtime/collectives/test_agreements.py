@@ -5,7 +5,7 @@ import pytest
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import AddSet, Barrier, Commit, Join, RemoveSet
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 
 PAIR = Members(0, (0, 1), 1)

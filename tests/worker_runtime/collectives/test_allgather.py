@@ -8,7 +8,7 @@ from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import PAYLOAD_BYTES
 
 PAIR = Members(0, (0, 1), 1)

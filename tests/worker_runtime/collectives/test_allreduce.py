@@ -13,7 +13,7 @@ from tests.worker_runtime.collectives.ways import compute, in_three_ways, in_two
 from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import AVERAGE, SUM, Allreduce, Combination, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 ALONE = Members(0, (0,), 0)
 PAIR = Members(0, (0, 1), 1)

@@ -7,7 +7,7 @@ from tests.worker_runtime.collectives.ways import describe, run
 from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
 

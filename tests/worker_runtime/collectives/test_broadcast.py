@@ -7,7 +7,7 @@ from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
 from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 VIEWS = {
     "columns": lambda x: x[:, ::2],

@@ -16,7 +16,7 @@ from worker_runtime.collectives import (
     make_neutral,
 )
 from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Release
 
 PAIR = Members(0, (0, 1), 0)

@@ -6,7 +6,7 @@ import torch
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadExecutor
 from worker_runtime.collectives import Reduction, SparseAllreduce
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from tests.worker_runtime.conversation import Echo
-from worker_runtime.collectives.operation import Bundler
 from worker_runtime.coordination import bundles
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Bundler
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
 from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
 
 
 class Noting(Bundler):

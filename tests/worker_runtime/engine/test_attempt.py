@@ -9,12 +9,12 @@ import pytest
 from tests.worker_runtime.conversation import Echo, Errand
 from tests.worker_runtime.generation import Generation, make_executor, retry
 from worker_runtime.collectives.agreements import AddSet
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame, decode_number
 from worker_runtime.engine.attempt import Attempt
 from worker_runtime.engine.elastic_executor import ElasticExecutor
 from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError
 
 ANSWER = memoryview(b"answered")

@@ -19,10 +19,10 @@ from tests.worker_runtime.generation import LARGE, Generation, make_executor, re
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
 from worker_runtime.engine.elastic_executor import STOPPING, ElasticExecutor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.engine.runner import Runner
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME

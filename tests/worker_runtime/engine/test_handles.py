@@ -8,10 +8,10 @@ import pytest
 
 from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
+from worker_runtime.coordination.handle import Handle, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
 from worker_runtime.engine.executor import Executor
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.handles import Handle, are_running
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, ShutDownError
 from worker_runtime.groups.works import FailedWork, await_work, await_works, describe_cause, end_before
 

@@ -19,10 +19,10 @@ from tests.worker_runtime.generation import Generation
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
 from worker_runtime.engine.elastic_executor import ElasticExecutor
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.groups.group import Group

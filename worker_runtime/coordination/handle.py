@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.errors import OperationFailedError, ShutDownError
 from worker_runtime.groups.torch_groups import Work
