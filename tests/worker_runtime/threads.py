@@ -82,7 +82,7 @@ class ThreadHandle:
         return self._result[0]
 
 
-class ThreadExecutor:
+class ThreadEngine:
     """What reducers and tests use of an executor; notes the names of what is asked and awaited."""
 
     def __init__(self, world: "World", rank: int) -> None:
@@ -149,7 +149,7 @@ class World:
     def __init__(self, size: int = 2, *, is_elastic: bool = False) -> None:
         self.size = size
         self.is_elastic = is_elastic
-        self.executors = [ThreadExecutor(self, rank) for rank in range(size)]
+        self.executors = [ThreadEngine(self, rank) for rank in range(size)]
         self._ordering = Ordering(size)
         self._lock = threading.Lock()
         self._pending: dict[tuple[int, int, str], ThreadHandle] = {}
@@ -184,7 +184,7 @@ class World:
             if (rank, question.process_set, question.name) in self._pending:
                 self._obey(self._ordering.block(rank, question.process_set, question.name))
 
-    def run(self, body: Callable[[ThreadExecutor], Any]) -> list[Any]:
+    def run(self, body: Callable[[ThreadEngine], Any]) -> list[Any]:
         """Call `body` with each rank's executor in a thread of its own; the results by rank."""
         results: list[Any] = [None] * self.size
         errors: list[BaseException] = []

@@ -14,7 +14,7 @@ from worker_runtime.collectives import Adasum, Allreduce, Combination
 from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -27,7 +27,7 @@ class Call(NamedTuple):
     name: as it travels, the kind first: "allreduce.loss".
     """
 
-    executor: Executor
+    executor: Engine
     among: Members
     name: str
 

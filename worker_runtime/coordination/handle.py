@@ -10,7 +10,7 @@ from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import await_works, describe_cause
 
 if TYPE_CHECKING:
-    from worker_runtime.engine.executor import Executor
+    from worker_runtime.engine.engine import Engine
 
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
@@ -33,7 +33,7 @@ class Handle(Generic[ResultT_co]):
         "terms",
     )
 
-    def __init__(self, executor: "Executor", operation: Operation[ResultT_co]) -> None:
+    def __init__(self, executor: "Engine", operation: Operation[ResultT_co]) -> None:
         self.operation = operation
         self.terms: Release | None = None
         self._executor = executor

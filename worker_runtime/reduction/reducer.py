@@ -30,7 +30,7 @@ import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.coordination.handle import Handle
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import (
     DeadlockError,
     ExcessBackwardError,
@@ -90,7 +90,7 @@ class GradientReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Executor],
+        get_executor: Callable[[], Engine],
         settings: Settings | None = None,
         *,
         passes: int = 1,
@@ -107,7 +107,7 @@ class GradientReducer:
         self._label = label
         self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
-        self._executor: Executor | None = None
+        self._executor: Engine | None = None
         self._generation = 0
         self._seat: Seat | None = None
         self._buckets: list[Bucket] = []

@@ -10,7 +10,7 @@ from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
 from worker_runtime.coordination.handle import Handle, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, ShutDownError
 from worker_runtime.groups.works import FailedWork, await_work, await_works, describe_cause, end_before
@@ -20,7 +20,7 @@ RESULT = memoryview(b"result")
 
 
 def make_handle(operation: Echo | None = None) -> Handle[bytes]:
-    return Handle(Executor(), operation or Echo("x"))
+    return Handle(Engine(), operation or Echo("x"))
 
 
 def test_a_handle_is_answered_before_it_is_done() -> None:
@@ -46,7 +46,7 @@ def test_what_is_finished_with_others_has_its_result() -> None:
 
 
 def test_a_result_may_come_while_it_is_waited_for() -> None:
-    class Answering(Executor):
+    class Answering(Engine):
         def await_answer(self, handle: Handle[bytes]) -> None:
             handle.complete(TERMS, b"result")
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.generation import PlayedGeneration
 from tests.worker_runtime.registrar import Registrar, publish
 from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
@@ -26,7 +26,7 @@ class Scene:
     generation: what is formed, when its gate is opened.
     """
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: PlayedGeneration) -> None:
         self.generation = generation
         self.registrar = Registrar()
         self.errors: list[Exception] = []
@@ -75,7 +75,7 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """One whose thread has ended in the end."""
-    with Generation(4) as made:
+    with PlayedGeneration(4) as made:
         monkeypatch.setattr(formation_module, "form", made.form)
         scene = Scene(made)
         yield scene

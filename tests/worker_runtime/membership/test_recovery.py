@@ -15,14 +15,14 @@ import torch
 
 from rendezvous.core.model import Slot, Worker
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.generation import PlayedGeneration
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
 from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
-from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.groups.group import Group
@@ -60,12 +60,12 @@ class Stage:
 
     def __init__(self, pool: ThreadPoolExecutor, *, late: bool = False) -> None:
         self.registrar = Registrar()
-        self.generations = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
+        self.generations = {5: PlayedGeneration(5, size=3), 6: PlayedGeneration(6), 7: PlayedGeneration(7)}
         self.heard = SimpleQueue[Assignment | ResizeOffered]()
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
-        self._executors: list[ElasticExecutor] = []
+        self._executors: list[ElasticEngine] = []
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
         self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
@@ -77,7 +77,7 @@ class Stage:
         """In a thread of its own, as the program does."""
         return self.pool.submit(self.recovery.enter, wish, trouble)
 
-    def begin(self, size: int = 1) -> ElasticExecutor:
+    def begin(self, size: int = 1) -> ElasticEngine:
         """Its executor, in the first generation."""
         self.generations[5].gate.set()
         entering = self.enter(Wish.BEGIN)
@@ -137,7 +137,7 @@ def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage()
 
 
-def submit(executor: ElasticExecutor, name: str = "x") -> Handle[list[torch.Tensor]]:
+def submit(executor: ElasticEngine, name: str = "x") -> Handle[list[torch.Tensor]]:
     members = executor.find_members(GLOBAL_SET, name)
     return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
@@ -167,7 +167,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 ) -> None:
     stage.begin(size=3)
     is_over = threading.Event()
-    monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
+    monkeypatch.setattr(ElasticEngine, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     is_over.set()
     assert stage.read_heard() == ALONE
@@ -224,7 +224,7 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     assert stage.read_heard() == ALONE
 
 
-def wait_until_closed(generation: Generation) -> None:
+def wait_until_closed(generation: PlayedGeneration) -> None:
     """Of a formation that was abandoned, whose thread nobody has any more."""
     generation.gate.set()
     for thread in threading.enumerate():
@@ -399,7 +399,7 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(ElasticExecutor, "adopt", lambda *_: 1 / 0)
+    monkeypatch.setattr(ElasticEngine, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
         submit(executor).wait()

@@ -3,7 +3,7 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
 from worker_runtime.reduction.bucket import Bucket
 from worker_runtime.reduction.entry import Entry
@@ -23,7 +23,7 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
 
 
 def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
-    def body(executor: ThreadExecutor) -> Survey:
+    def body(executor: ThreadEngine) -> Survey:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(4)]
         ready = [entries[2], entries[0]] if executor.rank == 0 else entries
         if executor.rank == 1:
@@ -35,7 +35,7 @@ def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(worl
 
 
 def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
         surveys = []
         if executor.rank == 1:
@@ -47,7 +47,7 @@ def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
 
 
 def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = [*make_parameters(3), torch.zeros(4, dtype=torch.float64, requires_grad=True)]
         groups = {parameters[0]: 0, parameters[3]: 0}
         reducer = make_reducer(parameters, executor, groups=groups)
@@ -61,7 +61,7 @@ def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
 
 
 def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3)
         for _ in range(2):
             for parameter in parameters:
@@ -96,7 +96,7 @@ def test_a_description_differs_with_everything_that_ranks_must_have_alike() -> N
     assert describe([]) == "no gradients"
 
 
-def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
+def make_bucket(executor: ThreadEngine) -> tuple[Seat, Bucket]:
     entries = [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(2))]
     seat = Seat.take(executor, 0)
     (bucket,) = make_buckets(entries, Settings(), seat, first_number=4)
@@ -106,7 +106,7 @@ def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
 
 
 def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         seat, bucket = make_bucket(executor)
         for _ in range(2):
             assert bucket.handle is None

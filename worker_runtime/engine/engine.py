@@ -4,7 +4,7 @@ A rank asks the sequencer for what it has ready, in whatever order, and runs wha
 releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
 
 What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
-outlives its workers `ElasticExecutor` goes on in another.
+outlives its workers `ElasticEngine` goes on in another.
 
 Long because all that an operation goes through is to be read in one place.
 """
@@ -27,7 +27,7 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.attempt import Attempt
+from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.names import Names
 from worker_runtime.engine.process_sets import ProcessSets
@@ -71,7 +71,7 @@ class Calls(threading.local):
         self.unnamed: tuple[int, str] | None = None
 
 
-class Executor:
+class Engine:
     """Runs the operations of a job; its methods may be called from any thread.
 
     Args:
@@ -121,9 +121,9 @@ class Executor:
         self._closed = False
         self._is_forked = False
         self._look_at = 0.0  # when whoever waits for gloo looks again whether all hosts are reached
-        self._attempt = Attempt(self, self._lock)
+        self._attempt = Generation(self, self._lock)
         if group is not None and link is not None:
-            self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
+            self._attempt = Generation(self, self._lock, group.generation, group.rank, group.size)
             self._attempt.connect(group, link)
         self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
         self.origin, self.lineage = self.rank, tuple(range(self.size))
@@ -300,7 +300,7 @@ class Executor:
         if attempt.failure is not None and now > attempt.failed_at + _INTERRUPT_SECONDS:
             raise RuntimeError(attempt.failure)
 
-    def _look_for_silence(self, attempt: Attempt) -> None:
+    def _look_for_silence(self, attempt: Generation) -> None:
         address = attempt.runner.find_silent(self.silence_seconds)
         if address:
             attempt.give_up(
@@ -416,7 +416,7 @@ class Executor:
             driver.ask(following, at_once=True, is_awaited=False)
         handle.fail(DeadlockError(reason) if is_deadlock else OperationRefusedError(reason))
 
-    def end_attempt(self, attempt: Attempt, reason: str) -> None:
+    def end_attempt(self, attempt: Generation, reason: str) -> None:
         """Nothing will be answered any more: what is pending fails. For the attempt."""
         del attempt
         with self._lock:

@@ -15,14 +15,14 @@ import torch
 
 from rendezvous.core.reports import Done, Report
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
-from tests.worker_runtime.generation import LARGE, Generation, make_executor, retry
+from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_executor, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
-from worker_runtime.engine.elastic_executor import STOPPING, ElasticExecutor
+from worker_runtime.engine.elastic_engine import STOPPING, ElasticEngine
 from worker_runtime.engine.runner import Runner
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME
@@ -35,7 +35,7 @@ THREE = (0, 1, 2)
 class Scene:
     """An executor of rank 0 of three, in the generation `before`; after the loss of rank 1 there is `after`."""
 
-    def __init__(self, before: Generation, after: Generation) -> None:
+    def __init__(self, before: PlayedGeneration, after: PlayedGeneration) -> None:
         self.before, self.after = before, after
         self.troubles = SimpleQueue[str]()
         self.executor = make_executor(before, self.troubles.put)
@@ -73,7 +73,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(before: Generation, after: Generation) -> Iterator[Scene]:
+def scene(before: PlayedGeneration, after: PlayedGeneration) -> Iterator[Scene]:
     """In the first generation; the executor is closed before they are."""
     made = Scene(before, after)
     yield made
@@ -254,7 +254,7 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
     assert executor.find_members(2, "x").ranks == (0, 1)
 
 
-def register(executor: ElasticExecutor, number: int, *ranks: int) -> ProcessSet:
+def register(executor: ElasticEngine, number: int, *ranks: int) -> ProcessSet:
     """As `add_process_set`."""
     made = ProcessSet(ranks)
     executor.process_sets.add(number, ranks, number)
@@ -510,7 +510,7 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
 
 
 def answer_one(
-    generation: Generation, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
+    generation: PlayedGeneration, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
 ) -> tuple[str, bytes]:
     """Play the sequencer for a question of a step: the survey, the bucket, the commit round; its name and payload."""
     name, asked = generation.read_question()

@@ -23,8 +23,8 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.attempt import Attempt
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.generation import Generation
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
 from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import Work
@@ -47,7 +47,7 @@ _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; i
 MakeError = Callable[[str], Exception]
 
 
-class ElasticExecutor(Executor):
+class ElasticEngine(Engine):
     """Runs the operations of a job that outlives its workers.
 
     Args:
@@ -88,7 +88,7 @@ class ElasticExecutor(Executor):
     # What each operation goes through, where it differs from that of a job that ends with its first loss.
 
     def commit(self, among: Members) -> None:
-        """See `Executor`; alone in the set there is nobody to wait for, and the step counts all the same."""
+        """See `Engine`; alone in the set there is nobody to wait for, and the step counts all the same."""
         if among.size > 1:
             super().commit(among)
         else:
@@ -96,7 +96,7 @@ class ElasticExecutor(Executor):
                 self._note_step(among.number, among.ranks)
 
     def settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """See `Executor`; under the lock of the snapshot."""
+        """See `Engine`; under the lock of the snapshot."""
         with self._lock:
             if handle.terms is not terms:
                 return False
@@ -106,7 +106,7 @@ class ElasticExecutor(Executor):
             return True
 
     def await_answer(self, handle: Handle[Any]) -> None:
-        """See `Executor`; through any number of generations."""
+        """See `Engine`; through any number of generations."""
         while not handle.is_answered:
             attempt = self._attempt
             if attempt.driver is not None:
@@ -118,7 +118,7 @@ class ElasticExecutor(Executor):
                     self._changed.wait(_LOOK_SECONDS)
 
     def listen(self) -> None:
-        """See `Executor`; what gloo has forgotten is given up soon, since it will be run again."""
+        """See `Engine`; what gloo has forgotten is given up soon, since it will be run again."""
         attempt = self._attempt
         super().listen()
         if self._is_suspended and attempt.failure is not None:
@@ -127,19 +127,19 @@ class ElasticExecutor(Executor):
     def report_failure(
         self, handle: Handle[Any], terms: Release | None, error: RuntimeError
     ) -> HorovodInternalError | None:
-        """See `Executor`: here the operation is not failed, but waits for what becomes of the generation."""
+        """See `Engine`: here the operation is not failed, but waits for what becomes of the generation."""
         self._tell_trouble(self._attempt.number, f"{handle.title} failed on rank {self.rank}: {describe_cause(error)}")
         with self._changed:
             while handle.terms is terms and handle.works and not handle.is_failed and not self._closed:
                 self._changed.wait(_LOOK_SECONDS)
         return None
 
-    def end_attempt(self, attempt: Attempt, reason: str) -> None:
-        """See `Executor`: nothing fails."""
+    def end_attempt(self, attempt: Generation, reason: str) -> None:
+        """See `Engine`: nothing fails."""
         self._tell_trouble(attempt.number, reason)
 
     def close(self, *, end: str = "") -> None:
-        """See `Executor`."""
+        """See `Engine`."""
         # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the attempt.
         is_alone = self._ending.acquire(timeout=_ENDING_SECONDS)
         try:
@@ -209,7 +209,7 @@ class ElasticExecutor(Executor):
             size: of the generation.
             verdict: RETRY.
         """
-        attempt = Attempt(self, self._lock, number, rank, size)
+        attempt = Generation(self, self._lock, number, rank, size)
         self.disconnect()
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
         done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
@@ -294,7 +294,7 @@ class ElasticExecutor(Executor):
         return operation if is_present else self._renew(operation)
 
     def _make_way(self, earlier: Handle[Any]) -> bool:
-        """See `Executor`; what was interrupted is run again, and so is in the way still."""
+        """See `Engine`; what was interrupted is run again, and so is in the way still."""
         if not earlier.is_done():
             return False
         return earlier.terms is None or earlier.is_failed or self._note_success(earlier, earlier.terms)
@@ -365,7 +365,7 @@ class ElasticExecutor(Executor):
             obstacle=operation.find_obstacle(is_begun=index is not None),
         )
 
-    def _tell_early_news(self, attempt: Attempt) -> None:
+    def _tell_early_news(self, attempt: Generation) -> None:
         """What the thread that hears of others' ends has heard before the attempt was connected; later it tells itself.
 
         Raises:
@@ -377,7 +377,7 @@ class ElasticExecutor(Executor):
             if number == attempt.number:
                 self.note_departed(number, rank)
 
-    def _announce_sets(self, attempt: Attempt) -> None:
+    def _announce_sets(self, attempt: Generation) -> None:
         """Make the process sets known to the sequencer of their generation, under the numbers that they have.
 
         Also those that have lost members, which no other is to be taken for; but not those of which nobody is left.

@@ -43,11 +43,11 @@ class Owner(Protocol):
     def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run."""
 
-    def end_attempt(self, attempt: "Attempt", reason: str) -> None:
+    def end_attempt(self, attempt: "Generation", reason: str) -> None:
         """Nothing will be answered any more in this attempt."""
 
 
-class Attempt:
+class Generation:
     """One generation; for any thread. Its members may not be connected yet: see `connect`.
 
     Args:
