@@ -103,27 +103,26 @@ class Player:
         self.asked: list[Handle[bytes]] = []
         self.askers: set[int] = set()
         self.driver = Driver(Link(connection), self, self.askers, patience_seconds)
-        self.await_answer = self.driver.await_answer
-        self.listen = self.driver.listen
-        self.forget = self.asked.remove
         self.perform_neutral = self.neutral.append
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""
-        handle = Handle(self, Echo(name))
+        handle = Handle(Echo(name))
         self.asked.append(handle)
         self.driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
         return handle
 
     def run(self, name: str) -> bytes:
         """Ask and wait."""
-        return self.submit(name, is_awaited=True).wait()
+        return self.wait(self.submit(name, is_awaited=True))
 
-    def settle(self, handle: Handle[bytes], terms: Release) -> bool:
-        """All is as well as it seems."""
-        del terms
-        self.forget(handle)
-        return True
+    def wait(self, handle: Handle[bytes]) -> bytes:
+        """Wait for an answer."""
+        self.driver.await_answer(handle)
+        if handle.failure is not None:
+            raise handle.failure
+        assert handle.is_answered, "nothing will be answered any more"
+        return bytes(handle.payload)
 
     def count_members(self, process_set: int) -> int:
         """Of set 0 two, of set 1 three."""

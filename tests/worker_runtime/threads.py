@@ -126,7 +126,15 @@ class ThreadEngine:
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
         """Ask and wait."""
-        return self.submit(operation).wait()
+        return self.wait(self.submit(operation))
+
+    def wait(self, handle: ThreadHandle) -> Any:  # noqa: ANN401 - the operation's
+        """As the true one."""
+        return handle.wait()
+
+    def await_answer(self, handle: ThreadHandle) -> None:
+        """As the true one."""
+        handle.await_answer()
 
     def commit(self, among: Members) -> None:
         """As the true one."""

@@ -72,8 +72,12 @@ def make_allreduce(
     return Allreduce(tensors, how, call.among, call.name, into)
 
 
-def await_all(handles: Sequence[Handle[object]]) -> None:
+def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
     """Wait for all operations, also after one has failed, so that none stays behind in flight.
+
+    Args:
+        engine: that runs them.
+        handles: of the operations.
 
     Raises:
         HorovodInternalError: the first one's failure.
@@ -81,7 +85,7 @@ def await_all(handles: Sequence[Handle[object]]) -> None:
     failures = []
     for handle in handles:
         try:
-            handle.wait()
+            engine.wait(handle)
         except HorovodInternalError as error:
             failures.append(error)
     if failures:

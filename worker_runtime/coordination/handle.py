@@ -1,46 +1,62 @@
-"""A submitted operation as whoever submitted it sees it: done or not, and its result."""
+"""What becomes of a submitted operation: one state, and the transitions between states.
+
+A handle calls nobody. The engine moves it and waits for it: see `Engine.wait`.
+"""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from enum import Enum
+from typing import Generic, TypeVar
 
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
-from worker_runtime.errors import OperationFailedError, ShutDownError
+from worker_runtime.errors import IllegalTransitionError
 from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import await_works, describe_cause
-
-if TYPE_CHECKING:
-    from worker_runtime.engine.engine import Engine
-
 
 ResultT_co = TypeVar("ResultT_co", covariant=True)
+_NO_PAYLOAD = memoryview(b"")
+
+
+class State(Enum):
+    """Of an operation on this rank."""
+
+    ASKED = "asked"  # or about to be asked, also again in the next generation
+    RELEASED = "released"  # its communication is under way, or its answer is there
+    SUCCEEDED = "succeeded"  # only its result is to be made
+    FINISHED = "finished"  # its result is there
+    FAILED = "failed"
+
+
+_ASKED, _RELEASED, _SUCCEEDED, _FINISHED, _FAILED = State
 
 
 class Handle(Generic[ResultT_co]):
-    """A submitted operation; `wait()` gives its result. The operation's tensors live at least as long.
+    """A submitted operation. The operation's tensors live at least as long.
 
-    For one thread at a time.
+        ASKED -> RELEASED -> SUCCEEDED -> FINISHED
+        ASKED -> FINISHED    released and finished together with others
+        RELEASED -> ASKED    interrupted by the loss of a rank: another release comes
+        ASKED, RELEASED -> FAILED
+
+    Several threads look at a handle. So each transition sets `state` last.
+
+    operation: what was submitted; after the loss of a rank, what replaces it.
+    state: see above.
+    terms: of its release.
+    works: what it has under way.
+    payload: what came with its release, until its result is made.
+    failure: what waiting for it raises, once it has failed.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_executor",
-        "_failure",
-        "_payload",
-        "_result",
-        "_works",
-        "operation",
-        "terms",
-    )
+    __slots__ = ("__weakref__", "_result", "failure", "operation", "payload", "state", "terms", "works")
 
-    def __init__(self, executor: "Engine", operation: Operation[ResultT_co]) -> None:
+    def __init__(self, operation: Operation[ResultT_co]) -> None:
         self.operation = operation
+        self.state = _ASKED
         self.terms: Release | None = None
-        self._executor = executor
-        self._works: Sequence[Work] = ()
-        self._payload = memoryview(b"")
-        self._failure: Exception | None = None
-        self._result: tuple[ResultT_co] | None = None
+        self.works: Sequence[Work] = ()
+        self.payload = _NO_PAYLOAD
+        self.failure: Exception | None = None
+        self._result: ResultT_co
 
     @property
     def title(self) -> str:
@@ -55,97 +71,73 @@ class Handle(Generic[ResultT_co]):
     @property
     def is_answered(self) -> bool:
         """Whether it was released or refused."""
-        return self.terms is not None or self._failure is not None
-
-    @property
-    def works(self) -> Sequence[Work]:
-        """What it has under way."""
-        return self._works
-
-    def is_done(self) -> bool:
-        """Whether `wait()` would return or raise at once."""
-        if self._failure is not None:
-            return True
-        return self.terms is not None and all(work.is_completed() for work in self._works)
-
-    @property
-    def payload(self) -> memoryview:
-        """What came with its release, until its result is made."""
-        return self._payload
-
-    def await_answer(self) -> None:
-        """Wait until it was released or refused: then it is under way, or has failed."""
-        if not self.is_answered:
-            self._executor.await_answer(self)
-
-    def wait(self) -> ResultT_co:
-        """Wait for the operation and return its result; may be repeated.
-
-        Raises:
-            HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
-        """
-        self.await_answer()  # which may have come with the result: see `complete`
-        executor = self._executor
-        while self._result is None:
-            terms, operation, works, payload = self.terms, self.operation, self._works, self._payload
-            if self._failure is None:
-                error = await_works(works, executor.listen)
-                if error is not None:
-                    reported = executor.report_failure(self, terms, error)
-                    self._failure = self._failure or reported  # `shutdown()` may have come meanwhile
-            if self._failure is not None or terms is None:
-                self._works = ()
-                executor.forget(self)
-                raise self._failure or ShutDownError(self.title, executor.rank)
-            if executor.settle(self, terms):
-                self._works = ()
-                self._result = (operation.finish(terms, payload),)
-                self._payload = memoryview(b"")
-            else:
-                self.await_answer()  # a rank was lost, and it is run again with the others
-        return self._result[0]
-
-    def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
-        """It was released; its communication is under way, or its answer there."""
-        self._works = works
-        self._payload = payload
-        self.terms = terms  # last: another thread may look
-
-    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
-        """It was released and finished at once, together with others."""
-        self._result = (result,)
-        self.terms = terms  # last: another thread may look
-
-    def conclude(self) -> None:
-        """Its works have ended well: only the result is to be made."""
-        self._works = ()
-
-    def reset(self) -> None:
-        """It was interrupted: what was begun counts for nothing, and another answer will come."""
-        self.terms = None
-        self._works = ()
-        self._payload = memoryview(b"")
-
-    def fail(self, failure: Exception) -> None:
-        """Let every later `wait()` raise `failure`."""
-        self._failure = failure
-
-    @property
-    def is_failed(self) -> bool:
-        """Whether `wait()` would raise at once."""
-        return self._failure is not None
+        return self.state is not _ASKED
 
     @property
     def is_finished(self) -> bool:
         """Whether the result is there."""
-        return self._result is not None
+        return self.state is _FINISHED
 
-    def let_go(self) -> None:
-        """Drop the works of an operation that has ended, with its failure kept: they hold the group's connections."""
-        error = await_works(self._works)
-        if self._failure is None and error is not None:
-            self._failure = OperationFailedError(self.title, self._executor.rank, describe_cause(error))
-        self._works = ()
+    @property
+    def is_failed(self) -> bool:
+        """Whether waiting for it raises `failure`."""
+        return self.state is _FAILED
+
+    def is_done(self) -> bool:
+        """Whether waiting for it would return or raise immediately."""
+        if self.state is _RELEASED:
+            return all(work.is_completed() for work in self.works)
+        return self.state is not _ASKED
+
+    @property
+    def result(self) -> ResultT_co:
+        """What the operation has given; only when it is finished."""
+        return self._result
+
+    def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
+        """It was released. Where it has failed before, as by `shutdown()`, its works still have to end."""
+        self.terms = terms
+        self.works = works
+        if self.state is not _FAILED:
+            self.payload = payload
+            self._enter(State.RELEASED, _ASKED)
+
+    def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
+        """It was released and finished together with others."""
+        if self.state is not _FAILED:
+            self.terms = terms
+            self._result = result
+            self._enter(State.FINISHED, _ASKED)
+
+    def succeed(self) -> None:
+        """Its works have ended well; where that was noted before, nothing changes."""
+        if self.state is not _SUCCEEDED:
+            self.works = ()
+            self._enter(State.SUCCEEDED, _RELEASED)
+
+    def finish(self, result: ResultT_co) -> None:  # type: ignore[misc]  # as above
+        """Its result was made."""
+        self._result = result
+        self.payload = _NO_PAYLOAD
+        self._enter(State.FINISHED, _SUCCEEDED)
+
+    def reset(self) -> None:
+        """It was interrupted: what was begun does not count."""
+        self.terms = None
+        self.works = ()
+        self.payload = _NO_PAYLOAD
+        self._enter(State.ASKED, _RELEASED)
+
+    def fail(self, failure: Exception) -> None:
+        """Let waiting for it raise `failure`, unless it has ended: the first end counts."""
+        if self.state is _ASKED or self.state is _RELEASED:
+            self.failure = failure
+            self.state = _FAILED
+
+    def _enter(self, state: State, before: State) -> None:
+        if self.state is not before:
+            raise IllegalTransitionError(self.title, self.state.value, state.value)
+        self.state = state
 
 
 def are_running(handles: Iterable[Handle[object]]) -> bool:

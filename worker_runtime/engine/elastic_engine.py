@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.handle import Handle, State
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
@@ -95,15 +95,10 @@ class ElasticEngine(Engine):
             with self._lock:
                 self._note_step(among.number, among.ranks)
 
-    def settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """See `Engine`; under the lock of the snapshot."""
-        with self._lock:
-            if handle.terms is not terms:
-                return False
-            if self.is_in_flight(handle):  # else it was taken stock of already
-                self._note_completed(handle, terms)
-                self.forget(handle)
-            return True
+    def _note_end(self, handle: Handle[Any], terms: Release) -> None:
+        if self.is_in_flight(handle):  # else it was taken stock of already
+            self._note_completed(handle, terms)
+            self._forget(handle)
 
     def await_answer(self, handle: Handle[Any]) -> None:
         """See `Engine`; through any number of generations."""
@@ -124,15 +119,14 @@ class ElasticEngine(Engine):
         if self._is_suspended and attempt.failure is not None:
             raise RuntimeError(attempt.failure)
 
-    def report_failure(
-        self, handle: Handle[Any], terms: Release | None, error: RuntimeError
-    ) -> HorovodInternalError | None:
+    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
         """See `Engine`: here the operation is not failed, but waits for what becomes of the generation."""
         self._tell_trouble(self._attempt.number, f"{handle.title} failed on rank {self.rank}: {describe_cause(error)}")
         with self._changed:
-            while handle.terms is terms and handle.works and not handle.is_failed and not self._closed:
+            while handle.state is State.RELEASED and handle.terms is terms and not self._closed:
                 self._changed.wait(_LOOK_SECONDS)
-        return None
+            if self._closed:
+                handle.fail(self._explain_end(handle.title))
 
     def end_attempt(self, attempt: Generation, reason: str) -> None:
         """See `Engine`: nothing fails."""
@@ -338,9 +332,7 @@ class ElasticEngine(Engine):
         """Decide for each operation in flight whether it is done; the caller holds the lock."""
         for handle in list(self._in_flight.values()):
             terms = handle.terms
-            if handle.is_failed or handle.is_finished or terms is None:
-                continue
-            if not self._note_success(handle, terms):
+            if handle.state is State.RELEASED and terms is not None and not self._note_success(handle, terms):
                 self._indices[handle] = terms.index
                 handle.reset()
 
@@ -348,9 +340,9 @@ class ElasticEngine(Engine):
         """Whether a released operation has ended well: then it is done, though nobody has waited for it yet."""
         if not _have_succeeded(handle.works):
             return False
-        handle.conclude()
+        handle.succeed()
         self._note_completed(handle, terms)
-        self.forget(handle)
+        self._forget(handle)
         return True
 
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
@@ -387,7 +379,7 @@ class ElasticEngine(Engine):
                 continue
             among = attempt.sets.find(GLOBAL_SET, "")
             operation = AddSet(attempt.sets.list_ranks(number), among, f"add_process_set.{number}", number)
-            handle = Handle(self, operation)
+            handle = Handle(operation)
             attempt.driver.ask(handle, at_once=True, is_awaited=True)
             attempt.driver.await_answer(handle)
             if handle.terms is None:
@@ -413,13 +405,13 @@ class ElasticEngine(Engine):
                 self._note_step(question.process_set, former)
                 self.has_stepped |= question.process_set == GLOBAL_SET
                 self.is_stopping |= question.process_set == GLOBAL_SET and answer == STOPPING
-            self.forget(handle)
+            self._forget(handle)
             return
         try:
             handle.operation = self._renew(operation)
         except HorovodInternalError as error:
             handle.fail(error)
-            self.forget(handle)
+            self._forget(handle)
 
     def _renew(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation for the present generation; raises HorovodInternalError where it cannot be made."""

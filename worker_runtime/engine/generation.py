@@ -34,8 +34,8 @@ class Owner(Protocol):
     def note_release(self, terms: Release) -> None:
         """Something is run: what the executor counts may have to be counted on, or anew."""
 
-    def settle(self, handle: Handle[object], terms: Release) -> bool:
-        """The operation has ended well, and its result will be used; False where it was interrupted before."""
+    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], results: Sequence[object]) -> None:
+        """Operations were released and finished together."""
 
     def find_join_device(self) -> torch.device | None:
         """Where a rank that has joined makes neutral elements for operations on CUDA."""
@@ -143,9 +143,7 @@ class Generation:
             results = unpack()
             if results is None:
                 return False
-            for handle, term, result in zip(handles, terms, results, strict=True):
-                handle.complete(term, result)
-                self._owner.settle(handle, term)
+            self._owner.conclude(handles, terms, results)
         return True
 
     def perform_neutral(self, terms: Release) -> None:

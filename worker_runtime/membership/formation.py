@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.link import Link, connect
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.cancellation import Cancellation
@@ -115,7 +115,7 @@ class Formation:
                 choice=self._choice,
                 cancellation=self._cancellation,
             )
-            link = None if group is None else group.connect(CONNECT_LIMIT)
+            link = None if group is None else connect(group, CONNECT_LIMIT)
         except (RendezvousError, InitializationError) as error:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None

@@ -209,6 +209,20 @@ class Runtime:
         """What runs the collectives of the present generation; raises NotInitializedError."""
         return self._require().executor
 
+    def is_stopping(self) -> bool:
+        """Whether a stop notice has come for the job: the same on all ranks, which ask at the same places.
+
+        Raises:
+            HorovodInternalError: a rank has gone, or Horovod has not been initialized.
+        """
+        engine = self.executor
+        if not engine.is_stopping:
+            if engine.size == 1:
+                engine.is_stopping = self.stop_notice.has_come()
+            elif not engine.has_stepped:
+                engine.is_stopping = engine.ask_for_notice()
+        return engine.is_stopping
+
     def _require(self) -> _World:
         world = self._world
         if world is None:

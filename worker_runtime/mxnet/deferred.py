@@ -211,14 +211,14 @@ class _Hook:
         if not self.is_current:  # to a root it is nothing that it has left before the others
             done = [pending for pending in done if not pending.is_root]
         try:
-            await_all([pending.handle for pending in done])
+            await_all(self._executor, [pending.handle for pending in done])
         except HorovodInternalError as error:
             self._failure = str(error)
             return
         received = [pending.handle for pending in done if not pending.is_root]
         if received:
             arrays = list_arrays(parameter)
-            spread(make_array(received[-1].wait()[0], arrays[0]), arrays)
+            spread(make_array(self._executor.wait(received[-1])[0], arrays[0]), arrays)
 
     def _find_parameter(self) -> mx.gluon.Parameter:
         """The parameter, which is there whenever one of its methods is called."""

@@ -68,15 +68,18 @@ class ReplicaCheck:
         operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=True)
 
-    def finish(self) -> None:
+    def finish(self, seat: Seat) -> None:
         """The step ends: wait for the answer, if it was asked for.
+
+        Args:
+            seat: among whom.
 
         Raises:
             ReplicasDifferError: not all ranks have the same parameters.
             HorovodInternalError: the comparison failed.
         """
         if self._handle is not None:
-            (found,) = self._handle.wait()
+            (found,) = seat.executor.wait(self._handle)
             greatest, complements = found.view(2, -1).tolist()
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:

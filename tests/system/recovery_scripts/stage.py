@@ -100,7 +100,7 @@ class Stage:
             if dies_asked:
                 handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)
                 stage.come_to("asked")
-                handle.wait()
+                executor.wait(handle)
             else:
                 commit(executor, among)
             stage.come_to("committed")

@@ -206,7 +206,7 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None
 def test_an_operation_can_be_started_again() -> None:
     def body(executor: ThreadEngine) -> object:
         operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), executor.all, "allreduce.x")
-        executor.submit(operation).await_answer()
+        executor.await_answer(executor.submit(operation))
         return executor.run(operation)[0].tolist()
 
     assert run(body, way="gloo") == [[4.0, 4.0]] * 2

@@ -8,7 +8,6 @@ from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.operation import Bundler
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
-from worker_runtime.engine.engine import Engine
 
 
 class Noting(Bundler):
@@ -40,8 +39,8 @@ def make(title: str, bundler: Bundler | None) -> Echo:
 
 def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[bytes]], list[str]]:
     """Answer operations; their handles, and the titles of those that were performed each by itself."""
-    executor, performed = Engine(), []
-    handles: list[Handle[bytes]] = [Handle(executor, operation) for operation in operations]
+    performed = list[str]()
+    handles: list[Handle[bytes]] = [Handle(operation) for operation in operations]
     released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)))
 
     def perform(handle: Handle[bytes], terms: Release, payload: memoryview) -> None:

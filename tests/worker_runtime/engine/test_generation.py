@@ -1,7 +1,7 @@
 """One generation as an executor goes through it, and how a worker's end reaches the others."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from unittest import mock
 
 import pytest
@@ -33,10 +33,10 @@ class Owner:
         self.refuse = lambda handle, reason, **_: self.told.append(f"refused {handle.title}: {reason}")
         self.end_attempt = lambda attempt, reason: self.told.append(f"ended {attempt.number}: {reason}")
 
-    def settle(self, handle: Handle[object], terms: Release) -> bool:
+    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], results: Sequence[object]) -> None:
         """As `Owner`."""
-        self.told.append(f"settled {handle.title} {terms.index}")
-        return True
+        assert len(results) == len(handles)
+        self.told += [f"settled {handle.title} {term.index}" for handle, term in zip(handles, terms, strict=True)]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def attempt(generation: PlayedGeneration, owner: Owner) -> Iterator[Generation]:
 
 
 def make_handle(name: str = "x") -> Handle[bytes]:
-    return Handle(Engine(), Echo(name))
+    return Handle(Echo(name))
 
 
 def make_terms(handle: Handle[bytes], index: int = 5) -> Release:

@@ -5,14 +5,13 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
-from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import PlayedGeneration
+from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Registrar, publish
-from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
@@ -77,6 +76,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """One whose thread has ended in the end."""
     with PlayedGeneration(4) as made:
         monkeypatch.setattr(formation_module, "form", made.form)
+        monkeypatch.setattr(formation_module, "connect", connect)
         scene = Scene(made)
         yield scene
         scene.end()
@@ -141,8 +141,7 @@ def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_gr
     class Formed:
         """Whose sequencer was killed meanwhile."""
 
-        def connect(self, limit: timedelta) -> Link:
-            return Link.connect(endpoint, bytes(32), 4, 0, limit)
+        sequencer, key, generation, rank, torch_groups = endpoint, bytes(32), 4, 0, Mock()
 
     made = [Formed()]
     group = weakref.ref(made[0])

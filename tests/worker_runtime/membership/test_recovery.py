@@ -15,7 +15,7 @@ import torch
 
 from rendezvous.core.model import Slot, Worker
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import PlayedGeneration
+from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
@@ -124,6 +124,7 @@ def make_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]
         def make(*, late: bool = False) -> Stage:
             made.append(Stage(pool, late=late))
             monkeypatch.setattr(formation_module, "form", made[-1].form)
+            monkeypatch.setattr(formation_module, "connect", connect)
             return made[-1]
 
         yield make
@@ -242,7 +243,7 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
     again.answer(publish(7, Decision.RETRY, (0,)))
-    assert handle.wait()[0].tolist() == [1.0]
+    assert executor.wait(handle)[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
 
 
@@ -271,7 +272,7 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
-        handle.wait()
+        executor.wait(handle)
     entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
     assert entry.executor is not executor
     assert (entry.executor.generation, entry.verdict.decision) == (6, decision)
@@ -297,7 +298,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
     generation.sequencer.read_names(1)
     generation.release(0, index=7)
-    handle.wait()
+    executor.wait(handle)
     stage.recovery.note_commit()
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
@@ -326,7 +327,7 @@ def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     handle = submit(executor)
     call.answer(RendezvousError("this worker was replaced by incarnation 2"))
     with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
-        handle.wait()
+        executor.wait(handle)
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
 
@@ -402,4 +403,4 @@ def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.Mo
     monkeypatch.setattr(ElasticEngine, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
-        submit(executor).wait()
+        executor.wait(submit(executor))

@@ -5,8 +5,7 @@ import torch
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.survey import Survey, ask_survey, read_survey

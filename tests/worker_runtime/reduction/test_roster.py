@@ -19,7 +19,7 @@ from tests.worker_runtime.reduction.gradients import (
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.roster import Roster
 
 
