@@ -17,11 +17,11 @@ from typing import Protocol
 
 from worker_runtime.coordination import bundles
 from worker_runtime.coordination.background import Background
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import (
+    Farewell,
     Frame,
     decode_index,
     decode_neutral,

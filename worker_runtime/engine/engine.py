@@ -22,12 +22,11 @@ import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.handle import Handle, are_running
 from worker_runtime.coordination.link import Link, connect
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
-from worker_runtime.coordination.wire import Frame
+from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.names import Names

@@ -29,8 +29,18 @@ from typing import Protocol
 from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError, StuckError
 from worker_runtime.groups.backends.choice import Choice
-from worker_runtime.membership.formation import CONNECT_LIMIT, Formation, JoiningClient
-from worker_runtime.membership.news import Closed, Connected, Failed, FormationNews, Joined, News, Trouble
+from worker_runtime.membership.formation import (
+    CONNECT_LIMIT,
+    Closed,
+    Connected,
+    Failed,
+    Formation,
+    FormationNews,
+    Joined,
+    JoiningClient,
+    News,
+    Trouble,
+)
 from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,

@@ -20,12 +20,11 @@ from worker_runtime.groups.backends.choice import Choice, choose
 from worker_runtime.groups.backends.features import Features
 from worker_runtime.groups.group import form
 from worker_runtime.membership.agent_watch import AgentWatch
-from worker_runtime.membership.failure_notice import FailureNotice, Telling
 from worker_runtime.membership.meeting import Meeting, join_world, meet
 from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
+from worker_runtime.membership.notices import FailureNotice, StopNotice, Telling
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import FollowingClient, Recovery
-from worker_runtime.membership.stop_notice import StopNotice
 from worker_runtime.membership.worlds import World, find_world
 from worker_runtime.rendezvous import (
     Assignment,

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import LIMIT_SECONDS
 from worker_runtime.api import stopping as module
 from worker_runtime.api.stopping import stopping
-from worker_runtime.membership.stop_notice import StopNotice
+from worker_runtime.membership.notices import StopNotice
 from worker_runtime.rendezvous import name_stop_file
 
 AGENT = """

@@ -8,7 +8,7 @@ import torch
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives.lane import Lane
+from worker_runtime.collectives.tensor_operation import Lane
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

@@ -15,10 +15,9 @@ import pytest
 from tests.waiting import wait_until
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Question, Release
-from worker_runtime.coordination.wire import Frame
+from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.errors import ShutDownError
 
 Ends = tuple[Player, Sequencer]

@@ -7,8 +7,8 @@ import pytest
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.sequencer import runs
+from worker_runtime.coordination.sequencer.answers import Run
 from worker_runtime.coordination.sequencer.payloads import Entry
-from worker_runtime.coordination.sequencer.runs import Run
 
 QUESTION = Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, reduction=Reduction.SUM))
 MEMBERS = (0, 1)
