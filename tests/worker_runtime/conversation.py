@@ -13,6 +13,7 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame
+from worker_runtime.errors import ShutDownError
 
 LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
@@ -121,7 +122,8 @@ class Player:
         self.driver.await_answer(handle)
         if handle.failure is not None:
             raise handle.failure
-        assert handle.is_answered, "nothing will be answered any more"
+        if not handle.is_answered:
+            raise ShutDownError(handle.title, 0)
         return bytes(handle.payload)
 
     def count_members(self, process_set: int) -> int:

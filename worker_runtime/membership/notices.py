@@ -1,8 +1,8 @@
 """What a worker and its agent tell each other by notices: that the job is to stop, and that this worker fails.
 
 A stop notice that comes to a worker is its host's: the worker passes the signal on to its agent, and decides nothing.
-The sequencer tells all ranks of a notice for the job at the same place. A rank that is alone has no sequencer, and looks
-for the file that its agent has made.
+The sequencer tells all ranks of a notice for the job at the same place. A rank that is alone has no sequencer, and
+looks for the file that its agent has made.
 
 A worker whose program has failed tells the agent immediately: to end its process may take seconds. The others continue
 without it, or are ended, from that moment on. A worker that has heard of the end of another before tells nothing: that

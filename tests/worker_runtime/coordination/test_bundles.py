@@ -8,6 +8,7 @@ from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.operation import Bundler
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
+from worker_runtime.engine.engine import Engine
 
 
 class Noting(Bundler):
@@ -74,11 +75,11 @@ def test_only_neighbours_with_one_bundler_are_finished_together_each_with_its_ow
     handles, performed = answer(operations, b"1", b"22", b"333", b"", b"4")
     assert performed == ["a", "d", "e"]
     assert one.unpacked == [("bc", b"22333")]
-    assert [handle.wait() for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
+    assert [Engine().wait(handle) for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
 
 
 def test_where_one_cannot_be_finished_with_the_others_each_is_by_itself() -> None:
     one = Noting()
     handles, performed = answer([make("a", one), make("!", one)], b"1", b"2")
     assert performed == ["a", "!"]
-    assert [handle.wait() for handle in handles] == [b"1", b"2"]
+    assert [Engine().wait(handle) for handle in handles] == [b"1", b"2"]

@@ -129,7 +129,7 @@ def suspend(executor: ElasticEngine, before: PlayedGeneration) -> None:
     handle = executor.submit(AddSet((0, 2), members, "add_process_set.1", 1))
     before.sequencer.read_names(1)
     before.release_set(0, 1, (0, 2))
-    handle.wait()
+    executor.wait(handle)
     before.lose()
     executor.suspend("rank 1 was lost")
     executor.adopt(2, 0, 2, retry(0, 2))

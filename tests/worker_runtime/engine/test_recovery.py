@@ -171,7 +171,7 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
     scene.before.played.silent = "10.0.0.2"
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
     assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
     scene.executor.close()
@@ -184,7 +184,7 @@ def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene
     scene.before.release(0)
     scene.executor.await_answer(handle)
     scene.before.played.shut_down()
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
     assert only(scene.interrupt().pending).index == 0
     scene.go_on()
@@ -475,7 +475,7 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
 def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
     handle = scene.executor.submit(scene.sum("x", 1.0))
     scene.interrupt()
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     scene.executor.close()
     with pytest.raises(HorovodInternalError, match="shut down"):
         waiting.finish()

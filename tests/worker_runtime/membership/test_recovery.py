@@ -154,7 +154,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     assert not call.report.has_state
     stage.may_hear.clear()
     call.answer(publish(6, Decision.RETRY, (0,)))
-    waiting = stage.pool.submit(handle.wait)
+    waiting = stage.pool.submit(executor.wait, handle)
     with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
         waiting.result(0.1)
     stage.may_hear.set()

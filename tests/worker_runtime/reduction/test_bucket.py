@@ -27,7 +27,8 @@ def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(worl
         ready = [entries[2], entries[0]] if executor.rank == 0 else entries
         if executor.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        return read_survey(ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, ""), 4)
+        seat = Seat.take(executor, 0)
+        return read_survey(seat, ask_survey(seat, entries, ready, 3 - 10 * executor.rank, ""), 4)
 
     expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
@@ -38,7 +39,8 @@ def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
         surveys = []
         if executor.rank == 1:
-            surveys.append(read_survey(ask_survey(Seat.take(executor, 0), entries, entries, 3, ""), 2))
+            seat = Seat.take(executor, 0)
+            surveys.append(read_survey(seat, ask_survey(seat, entries, entries, 3, ""), 2))
         executor.join()
         return surveys
 
@@ -109,12 +111,12 @@ def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_ag
         seat, bucket = make_bucket(executor)
         for _ in range(2):
             assert bucket.handle is None
-            assert bucket.finish() is None
+            assert bucket.finish(seat) is None
             for entry in bucket.entries:
                 bucket.take(entry)
                 bucket.missing -= 1
             bucket.ask(seat)
-            terms = bucket.finish()
+            terms = bucket.finish(seat)
             bucket.give()
             bucket.reset()
             assert bucket.missing == 2
