@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from worker_runtime.rendezvous import SEQUENCER, Activation, Endpoint, SequencerStartError, read_port
-from worker_runtime.startup import tether
+from worker_runtime.startup import parent_process
 
 _CHUNK_BYTES = 4096
 _END_SECONDS = 2.0  # for a process that was killed, or has closed its output, to be gone
@@ -96,7 +96,7 @@ class SequencerProcess:
         output, stdout = os.pipe()
         try:
             process = subprocess.Popen(
-                [self._python, "-P", "-c", *tether.make_arguments(SEQUENCER, self._address)],
+                [self._python, "-P", "-c", *parent_process.make_arguments(SEQUENCER, self._address)],
                 env={**os.environ, **_THREADS},
                 stdin=stdin,
                 stdout=stdout,

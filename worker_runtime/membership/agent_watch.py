@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 from worker_runtime.rendezvous import Bootstrap
-from worker_runtime.startup.process_end import wait_for_end
+from worker_runtime.startup.parent_process import wait_for_end
 
 _CREDENTIALS = struct.Struct("=3i")  # pid, uid, gid
 _RETRY_SECONDS = 0.1  # an agent listens a little later than it starts its first workers

@@ -21,7 +21,7 @@ from typing import Protocol
 from worker_runtime.membership.agent_watch import find_listener
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, name_stop_file
 from worker_runtime.startup.exit_code import ExitCode
-from worker_runtime.startup.process_end import read_start
+from worker_runtime.startup.parent_process import read_start
 
 
 class StopNotice:

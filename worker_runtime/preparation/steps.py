@@ -1,7 +1,33 @@
-"""The steps that distribute a training, in their order, whatever the framework."""
+"""The steps that distribute a training, in their order, whatever the framework; and what they refuse."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from worker_runtime.errors import WrongArgumentError
+
+
+class DataNotSplitError(WrongArgumentError):
+    """Nobody but the program can tell which part of this data is a rank's."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(f"the data cannot be split among the ranks: {reason}; {remedy}")
+
+
+class SchedulerExistsError(WrongArgumentError):
+    """A learning rate is to be scaled that a scheduler has noted already, and will set again."""
+
+    def __init__(self, remedy: str) -> None:
+        super().__init__(f"the learning rate cannot be scaled any more, since a scheduler has noted it; {remedy}")
+
+
+class NoDeviceError(ValueError):
+    """There are more workers on this host than devices."""
+
+    def __init__(self, local_rank: int, count: int) -> None:
+        super().__init__(
+            f"there is no GPU for the worker of local rank {local_rank}, since it sees {count}; start at most {count} "
+            "workers on each host, or choose the device in the script and pass pin_device=False to hvd.prepare()"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +82,20 @@ def run_steps(framework: Framework, switches: Switches, model: Any, optimizer: A
         framework.broadcast(model, optimizer)
     prepared = tuple(each for each in (model, optimizer, data) if each is not None)
     return prepared if len(prepared) > 1 else model
+
+
+def choose_device(count: int, local_rank: int) -> int:
+    """The number of a worker's device; a device that is the only one to be seen is the worker's, as batch systems do.
+
+    Args:
+        count: how many devices this worker sees.
+        local_rank: this worker's number on its host.
+
+    Raises:
+        NoDeviceError: there is none for this worker.
+    """
+    if count == 1:
+        return 0
+    if local_rank >= count:
+        raise NoDeviceError(local_rank, count)
+    return local_rank

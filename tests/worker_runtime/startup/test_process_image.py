@@ -17,7 +17,7 @@ from worker_runtime.errors import InitializationError
 from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
 from worker_runtime.startup import process_image
 from worker_runtime.startup.multiprocessing_folder import place_below
-from worker_runtime.startup.tether import make_arguments
+from worker_runtime.startup.parent_process import make_arguments
 
 
 def test_a_kernel_that_refuses_to_show_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_what_was_not_imported_is_left_alone() -> None:
     assert count("", {"OMP_NUM_THREADS": "1"}, "thread_counts.set_all(3)") == [None]
 
 
-def test_a_tethered_process_runs_its_module_and_none_that_hides_python_s_own(
+def test_a_child_that_ends_with_its_parent_runs_its_module_and_none_that_hides_python_s_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "says.py").write_text("import sys\nprint(__name__, sys.argv)\n")
@@ -150,7 +150,7 @@ def test_a_tethered_process_runs_its_module_and_none_that_hides_python_s_own(
     assert finished.stdout == f"__main__ ['{tmp_path / 'says.py'}', 'one', 'two']\n"
 
 
-def test_a_tethered_process_whose_owner_has_gone_before_it_looks_ends() -> None:
+def test_a_child_whose_parent_has_gone_before_it_looks_ends() -> None:
     boot, path, _, *rest = make_arguments("code")
-    with subprocess.Popen([sys.executable, "-P", "-c", boot, path, "0", *rest], stdin=subprocess.PIPE) as tethered:
-        assert tethered.wait(60) == 0
+    with subprocess.Popen([sys.executable, "-P", "-c", boot, path, "0", *rest], stdin=subprocess.PIPE) as child:
+        assert child.wait(60) == 0

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.startup.process_end import wait_for_end
+from worker_runtime.startup.parent_process import wait_for_end
 
 
 @pytest.mark.parametrize("error", [None, AttributeError(), OSError(errno.ENOSYS, ""), OSError(errno.EPERM, "")])
