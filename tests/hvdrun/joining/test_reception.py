@@ -44,7 +44,10 @@ async def wait(_: JobSpec, roster: Roster) -> Outcome:
 
 
 def receive(
-    console: Any, folder: Path, *words: str, run: reception.RunJob = wait
+    console: Any,  # noqa: ANN401 - a stand-in
+    folder: Path,
+    *words: str,
+    run: reception.RunJob = wait,
 ) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
     spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
