@@ -13,7 +13,7 @@ import torch
 
 from worker_runtime.collectives.layout import copy, is_plain, share_memory
 
-_LARGE_BYTES = 1024 * 1024
+LARGE_BYTES = 1024 * 1024
 
 
 def sort_parcels(counts: Sequence[int]) -> list[tuple[int, ...]]:
@@ -22,12 +22,9 @@ def sort_parcels(counts: Sequence[int]) -> list[tuple[int, ...]]:
     Args:
         counts: how many bytes each has; all ranks must know them alike.
     """
-    small = tuple(index for index, count in enumerate(counts) if 0 < count < _LARGE_BYTES)
-    large: list[tuple[int, ...]] = [(index,) for index, count in enumerate(counts) if count >= _LARGE_BYTES]
+    small = tuple(index for index, count in enumerate(counts) if 0 < count < LARGE_BYTES)
+    large: list[tuple[int, ...]] = [(index,) for index, count in enumerate(counts) if count >= LARGE_BYTES]
     return [small, *large] if small else large
-
-
-LARGE_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
