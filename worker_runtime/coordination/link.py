@@ -20,7 +20,7 @@ from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
-from worker_runtime.groups.group import Group
+from worker_runtime.coordination.group import Group
 from worker_runtime.rendezvous import Endpoint
 
 _CHUNK_BYTES = 256 * 1024

@@ -26,7 +26,7 @@ from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
-from worker_runtime.groups.group import Group
+from worker_runtime.coordination.group import Group
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import describe_cause, end_before
 from worker_runtime.rendezvous import CompletedOperation, PendingOperation, Report, Verdict, Wish

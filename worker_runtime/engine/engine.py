@@ -42,7 +42,7 @@ from worker_runtime.errors import (
     ShutDownError,
     UnsendableError,
 )
-from worker_runtime.groups.group import Group
+from worker_runtime.coordination.group import Group
 from worker_runtime.groups.works import await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 

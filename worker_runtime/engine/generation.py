@@ -20,7 +20,7 @@ from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.engine.runner import Runner
-from worker_runtime.groups.group import Group
+from worker_runtime.coordination.group import Group
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import FailedWork, describe_cause
 

@@ -27,7 +27,7 @@ from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import MeetingError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.group import form
+from worker_runtime.coordination.group import form
 from worker_runtime.membership.worlds import Master, OneHost, World
 from worker_runtime.rendezvous import Assignment, Endpoint, Membership, Slot, rank
 

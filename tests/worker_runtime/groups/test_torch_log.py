@@ -13,7 +13,7 @@ FORMS = """
 from concurrent.futures import ThreadPoolExecutor
 from rendezvous.core.model import Endpoint
 from tests.worker_runtime.groups.test_group import LIMIT, Announcements, be
-from worker_runtime.groups.group import form
+from worker_runtime.coordination.group import form
 from worker_runtime.groups.torch_log import _find_level
 
 meeting = Announcements(Endpoint("192.0.2.1", 1))

@@ -25,7 +25,7 @@ from worker_runtime.coordination.wire import Frame, encode_number
 from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
-from worker_runtime.groups.group import Group
+from worker_runtime.coordination.group import Group
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.recovery import Entry, Recovery
 from worker_runtime.rendezvous import (

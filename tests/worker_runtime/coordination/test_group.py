@@ -21,7 +21,7 @@ from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo
-from worker_runtime.groups.group import Group, form
+from worker_runtime.coordination.group import Group, form
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
