@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from worker_runtime.collectives.agreements import AddSet, Commit
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.handle import Handle, State
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
@@ -26,7 +27,6 @@ from worker_runtime.coordination.wire import Frame
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
-from worker_runtime.coordination.group import Group
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import describe_cause, end_before
 from worker_runtime.rendezvous import CompletedOperation, PendingOperation, Report, Verdict, Wish

@@ -22,8 +22,9 @@ import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
+from worker_runtime.coordination.group import Group, connect
 from worker_runtime.coordination.handle import Handle, are_running
-from worker_runtime.coordination.link import Link, connect
+from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
@@ -42,7 +43,6 @@ from worker_runtime.errors import (
     ShutDownError,
     UnsendableError,
 )
-from worker_runtime.coordination.group import Group
 from worker_runtime.groups.works import await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 

@@ -15,12 +15,12 @@ import torch
 
 from worker_runtime.coordination.bundles import Unpack
 from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.engine.runner import Runner
-from worker_runtime.coordination.group import Group
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import FailedWork, describe_cause
 
