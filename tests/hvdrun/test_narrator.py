@@ -139,6 +139,7 @@ NEWCOMER = "the worker b:0, which was started beside the others,"
         ([(Exited(ONE, -15), replace(STATE, outcome=succeed()))], []),
         ([(Exited(Worker(TWO.slot, 2), 1), STATE)], []),
         ([(Exited(TWO, -15), stand(TWO, Standing.LEAVING))], []),
+        ([(Exited(TWO, -12), stand(TWO, Standing.INTENDED))], []),
         ([(Lost("c", "nobody knows it"), STATE)], []),
         (
             [(Exited(TWO, 0), state) for state in (replace(STATE, generation=None), STATE, stand(TWO, Standing.ENDED))],
