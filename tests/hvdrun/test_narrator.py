@@ -146,7 +146,18 @@ NEWCOMER = "the worker b:0, which was started beside the others,"
             [f"{NEWCOMER} ended well before it had joined them: it is not started again."],
         ),
     ],
-    ids=["fails", "reason", "cannot start", "well", "at the end", "unknown", "is ended", "unknown host", "newcomer"],
+    ids=[
+        "fails",
+        "reason",
+        "cannot start",
+        "well",
+        "at the end",
+        "unknown",
+        "is ended",
+        "notice",
+        "unknown host",
+        "newcomer",
+    ],
 )
 def test_each_loss_is_reported_once(
     paper: Paper, narrator: Narrator, events: list[tuple[Event, State]], notices: list[str]

@@ -43,9 +43,7 @@ async def wait(_: JobSpec, roster: Roster) -> Outcome:
     raise AssertionError(roster)
 
 
-def receive(
-    console: Any, folder: Path, *words: str, run: reception.RunJob = wait
-) -> asyncio.Task[Outcome]:
+def receive(console: Any, folder: Path, *words: str, run: reception.RunJob = wait) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
     spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
     assert isinstance(spec.joining, Joining)
