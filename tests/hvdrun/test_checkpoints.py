@@ -15,9 +15,8 @@ def test_a_second_job_is_refused_while_the_first_one_runs(tmp_path: Path) -> Non
         assert (refused.returncode, refused.stdout) == (75, "")
         assert refused.stderr.startswith(f"hvdrun: another job uses the checkpoints in {folder} (--checkpoint): ")
         (folder / "checkpoint-000001.pt").touch()
-    with hold_checkpoints(folder):  # as after the end, so after a kill: the file that is left is nobody's
-        with pytest.raises(CheckpointsInUseError), hold_checkpoints(folder):
-            pass
+    with hold_checkpoints(folder), pytest.raises(CheckpointsInUseError), hold_checkpoints(folder):
+        pass
     assert [path.name for path in folder.iterdir()] == ["checkpoint-000001.pt"]
 
 

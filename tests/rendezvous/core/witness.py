@@ -22,7 +22,7 @@ from rendezvous.core.effects import (
 from rendezvous.core.errors import CoreError
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, Report, Wish
 from rendezvous.core.state import Phase, Standing, State
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
