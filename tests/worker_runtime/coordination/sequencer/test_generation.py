@@ -27,13 +27,12 @@ from tests.worker_runtime.coordination.sequencer.client import (
 )
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.ordering.questions import Kind, Signature
-from worker_runtime.coordination.sequencer.activation import Activation
+from worker_runtime.coordination.sequencer.connection import Poller
 from worker_runtime.coordination.sequencer.generation import Generation
-from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.stall_clock import StallLimits, StallSettings
-from worker_runtime.coordination.wire import Frame, Released
+from worker_runtime.coordination.wire import Farewell, Frame, Released
 
 
 def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None:
