@@ -125,7 +125,8 @@ def explains(outcome: Outcome, event: Event, before: State, after: State) -> boo
 def is_success_without(last: Sequence[WorkerRecord], after: State) -> bool:
     """The job has succeeded although these have not: nobody needed them any more."""
     members = [record for record in after.workers.values() if record.generation == after.number]
-    is_over = after.cause is None and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
+    is_made_good = after.cause is None or not after.number  # before the first generation others took their places
+    is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
     return is_over and all(r.standing is Standing.LEAVING or r.generation != after.number for r in last)
 
 
