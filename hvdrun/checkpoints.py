@@ -37,23 +37,23 @@ def hold_checkpoints(folder: Path | None) -> Iterator[None]:
     if folder is None:
         yield
         return
-    lock, is_new = folder / _LOCK, not folder.exists()
+    lock, is_new, file = folder / _LOCK, not folder.exists(), None
     try:
         folder.mkdir(exist_ok=True)
         file = _take(lock)
     except BlockingIOError as error:
         raise CheckpointsInUseError(lock) from error
     except OSError:
+        pass
+    try:
         yield
-        return
-    with file:
-        try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-            if is_new:
-                with suppress(OSError):  # a checkpoint is in it
-                    folder.rmdir()
+    finally:
+        if file is not None:
+            with file, suppress(OSError):
+                lock.unlink()
+        if is_new:
+            with suppress(OSError):  # a checkpoint is in it
+                folder.rmdir()
 
 
 def _take(lock: Path) -> BinaryIO:
