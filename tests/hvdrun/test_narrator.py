@@ -139,13 +139,25 @@ NEWCOMER = "the worker b:0, which was started beside the others,"
         ([(Exited(ONE, -15), replace(STATE, outcome=succeed()))], []),
         ([(Exited(Worker(TWO.slot, 2), 1), STATE)], []),
         ([(Exited(TWO, -15), stand(TWO, Standing.LEAVING))], []),
+        ([(Exited(TWO, -12), stand(TWO, Standing.INTENDED))], []),
         ([(Lost("c", "nobody knows it"), STATE)], []),
         (
             [(Exited(TWO, 0), state) for state in (replace(STATE, generation=None), STATE, stand(TWO, Standing.ENDED))],
             [f"{NEWCOMER} ended well before it had joined them: it is not started again."],
         ),
     ],
-    ids=["fails", "reason", "cannot start", "well", "at the end", "unknown", "is ended", "unknown host", "newcomer"],
+    ids=[
+        "fails",
+        "reason",
+        "cannot start",
+        "well",
+        "at the end",
+        "unknown",
+        "is ended",
+        "notice",
+        "unknown host",
+        "newcomer",
+    ],
 )
 def test_each_loss_is_reported_once(
     paper: Paper, narrator: Narrator, events: list[tuple[Event, State]], notices: list[str]
