@@ -8,10 +8,11 @@ where that fails, a FAIL goes in its place, which tells all ranks.
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
-from worker_runtime.coordination import bundles, wire
-from worker_runtime.coordination.operation import Operation
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.operation import Bundler, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import UnsendableError
@@ -144,11 +145,31 @@ def _check(name: bytes, extents: Sequence[int]) -> None:
     struct.pack(f"<{len(extents)}q", *extents)
 
 
+def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
+    """The payload of each operation.
+
+    Raises:
+        RuntimeError: there is no memory for them, or tensors were changed that should have been left alone.
+    """
+    payloads: list[bytes | memoryview] = []
+    for bundler, alike in groupby(operations, _find_bundler):
+        bundle = list(alike)
+        if bundler is None or len(bundle) == 1:
+            payloads += [operation.payload for operation in bundle]
+        else:
+            payloads += bundler.pack(bundle)
+    return payloads
+
+
+def _find_bundler(operation: Operation[Any]) -> Bundler | None:
+    return operation.bundler
+
+
 def _pack(gathered: Sequence[_Gathered]) -> Sequence[bytes | memoryview | Exception]:
     """The payload of each operation, or why there is none."""
     operations = [operation for operation, _, _ in gathered]
     try:
-        return bundles.pack(operations)
+        return pack(operations)
     except Exception:  # noqa: BLE001 - whatever it is, it concerns some of them, and not their neighbours
         return [_read_payload(operation) for operation in operations]
 

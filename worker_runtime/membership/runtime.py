@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, choose
 from worker_runtime.groups.backends.features import Features
@@ -150,7 +151,7 @@ class Runtime:
                 entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world = _World(entry.assignment, entry.executor)
+            self._world = _World(entry.assignment, entry.engine)
             return entry.verdict
 
     def join_late(self) -> bool:
@@ -238,7 +239,7 @@ class Runtime:
         except BaseException:
             self._close_recovery()
             raise
-        return entry.assignment, entry.executor
+        return entry.assignment, entry.engine
 
     def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a new generation.
@@ -251,7 +252,7 @@ class Runtime:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client, bootstrap.address, limit, choice=choice)
-        executor = Engine.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
+        executor = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
         return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
