@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.answers import Answer, Answered, Ended, Neutral, Refused
 from worker_runtime.coordination.driver import Driver
-from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused
+from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import ShutDownError

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
 
-from worker_runtime.coordination.answers import Answer, Ended, Neutral, Refused, StopNoticed, split
 from worker_runtime.coordination.background import Background
-from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.messages import Answer, Ended, Neutral, Refused, StopNoticed, split
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,

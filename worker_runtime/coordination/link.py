@@ -16,8 +16,8 @@ from datetime import timedelta
 from typing import Self
 
 from worker_runtime.coordination import wire
+from worker_runtime.coordination.messages import Outbox
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
 from worker_runtime.groups.group import Group

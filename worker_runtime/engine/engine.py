@@ -23,17 +23,15 @@ import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.coordination.answers import Answer, Answered, Ended, Neutral, Refused, StopNoticed
-from worker_runtime.coordination.handle import Handle, State, are_running
 from worker_runtime.coordination.link import Link, connect
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
+from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry, is_made_anew
-from worker_runtime.engine.names import Names
-from worker_runtime.engine.process_sets import ProcessSets
+from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.errors import (
     DeadlockError,
     DuplicateNameError,

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import torch
 
 from worker_runtime.collectives.neutral import make_neutral
-from worker_runtime.coordination.answers import Answer
 from worker_runtime.coordination.driver import Driver
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.messages import Answer
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame

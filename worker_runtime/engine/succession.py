@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.coordination.handle import Handle, State
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Handle, State
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation

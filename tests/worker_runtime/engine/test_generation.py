@@ -8,8 +8,8 @@ import pytest
 from tests.worker_runtime.conversation import Echo, Errand
 from tests.worker_runtime.generation import PlayedGeneration, make_succession, retry
 from worker_runtime.collectives.agreements import AddSet
-from worker_runtime.coordination.answers import Answered, Ended, Refused
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.messages import Answered, Ended, Refused
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame, decode_number
 from worker_runtime.engine.engine import Engine

@@ -19,8 +19,7 @@ from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succes
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation

@@ -19,7 +19,7 @@ from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
 from worker_runtime.engine.engine import Engine

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 from tests.worker_runtime.conversation import Echo
-from worker_runtime.coordination.answers import split
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Bundler
+from worker_runtime.coordination.messages import pack, split
+from worker_runtime.coordination.operation import Bundler, Handle
 from worker_runtime.coordination.ordering.questions import Release
-from worker_runtime.coordination.outbox import pack
 from worker_runtime.coordination.wire import Released
 from worker_runtime.engine.engine import Engine
 
