@@ -23,7 +23,6 @@ class Backend(StrEnum):
     GLOO = "gloo"
     NCCL = "nccl"
     UCC = "ucc"
-    MPI = "mpi"
 
 
 def read_backend(environment: Mapping[str, str]) -> Backend | None:

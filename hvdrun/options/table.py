@@ -93,11 +93,11 @@ _WORKERS = (
         dest="backend",
         group=Group.WORKERS,
         help="What tensors travel through. Without it: gloo, and NCCL for CUDA tensors where torch has it. gloo: all "
-        "take gloo; nccl: CUDA tensors take NCCL, CPU tensors gloo; ucc, mpi: CPU tensors take these as far as they "
-        "are trusted, else gloo. One that the workers' torch lacks is refused.",
+        "take gloo; nccl: CUDA tensors take NCCL, CPU tensors gloo; ucc: CPU tensors take UCC as far as it is "
+        "trusted, else gloo. One that the workers' torch lacks is refused.",
         parse=Backend,
         metavar="NAME",
-        wanted="gloo, nccl, ucc or mpi, as in --backend gloo",
+        wanted="gloo, nccl or ucc, as in --backend gloo",
         environment=BACKEND,
     ),
     Option(

@@ -87,6 +87,8 @@ def end_worker(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
         return _settle(ended)
     if record.is_done:
         return _end_well(ended, event.worker)
+    if state.dies_of_notice(event.worker, event.returncode):
+        return stopping.heed_death(ended, event.worker.slot.host)
     outcome = blame_worker(event, state.rank_of(event.worker))
     return lose_worker(ended, former, outcome, cannot_start=event.cannot_start)
 

@@ -7,7 +7,7 @@ from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
-SIGINT, SIGABRT, SIGTERM = 2, 6, 15
+SIGINT, SIGABRT, SIGUSR2, SIGTERM = 2, 6, 12, 15
 SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
 FAILURE = 1
 TEMPORARY_FAILURE = 75

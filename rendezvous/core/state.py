@@ -8,7 +8,7 @@ from typing import Self
 
 from rendezvous.core.blame import Blame
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
 from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.repetition import Repetition
 from rendezvous.core.reports import Decision, Verdict
@@ -182,6 +182,10 @@ class State:
     def ends_well(self, returncode: int) -> bool:
         """A worker that ends so has not failed."""
         return returncode == 0 or (self.stops_at is not None and returncode == TEMPORARY_FAILURE)
+
+    def dies_of_notice(self, worker: Worker, returncode: int) -> bool:
+        """A stop notice ends this worker, which has not joined and cannot pass the notice on."""
+        return returncode == -SIGUSR2 and self.workers[worker.slot].standing is Standing.INTENDED
 
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
         """The state in which the job may use these hosts, but for those that are drained."""

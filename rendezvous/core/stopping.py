@@ -38,6 +38,17 @@ def heed(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
     return drained, (Notify(host, f"host {host} got a stop notice: the job goes on without it"), *effects)
 
 
+def heed_death(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
+    """A notice has ended a worker that had not joined, and so had no way to pass it on: it is its host's.
+
+    Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
+    """
+    others = any(offered.name != host for offered in state.offered)
+    if state.number or (state.policy.is_elastic and others and state.stops_at is None):
+        return chain(state, lambda state: heed(state, host), move_on)
+    return draining.enter(state, end_as_noticed())
+
+
 def pass_time(state: State) -> tuple[State, tuple[Effect, ...]]:
     """End what has outrun its notice; offer the hosts again whose notices lie far enough back."""
     if state.stops_at is not None:

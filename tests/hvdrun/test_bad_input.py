@@ -27,7 +27,7 @@ BAD_INPUT = {
     "not executable": (["-np", "2", "./train.py"], 126, "python ./train.py"),
     "missing script": (["-np", "2", "python", "missing.py"], 2, "missing.py"),
     "unknown binding": (["-np", "1", "-bind-to", "hwthread", "true"], 2, "none, core, socket or numa"),
-    "unknown backend": (["-np", "1", "--backend", "UCC", "true"], 2, "gloo, nccl, ucc or mpi"),
+    "unknown backend": (["-np", "1", "--backend", "mpi", "true"], 2, "gloo, nccl or ucc"),
     "unknown mapping": (["-np", "1", "-map-by", "ppr:1:node", "true"], 2, "slot or node"),
     "no such rank": (["-np", "2", "--stdin", "2", "cat"], 2, "the ranks are 0 to 1"),
     "a variable that is not set": (["-np", "1", "-x", "NO_SUCH_VARIABLE", "true"], 2, "'NO_SUCH_VARIABLE'"),

@@ -53,7 +53,7 @@ def test_a_job_that_is_shown_does_not_show_the_variables_that_it_forwards() -> N
 
 def test_a_backend_and_a_folder_of_checkpoints_reach_all_workers_whatever_else_was_forwarded() -> None:
     assert not {b"HVD_BACKEND", b"HVD_CHECKPOINT"} & SPEC.variables.keys()
-    spec = replace(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"mpi"})
+    spec = replace(SPEC, backend=Backend.UCC, checkpoint=Path("/shared/run 1"), forwarded={b"HVD_BACKEND": b"nccl"})
     assert (spec.variables[b"HVD_BACKEND"], spec.variables[b"HVD_CHECKPOINT"]) == (b"ucc", b"/shared/run 1")
 
 

@@ -262,7 +262,7 @@ class Runtime:
                 rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
             except RendezvousError:
                 return None
-        return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
+        return None if rank is None else f"rank {rank} has ended well while others still communicate"
 
     def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a world that another launcher made."""

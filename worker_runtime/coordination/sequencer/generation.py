@@ -36,7 +36,7 @@ from worker_runtime.coordination.wire import (
 )
 
 _MAX_REASON_BYTES = 500
-_ENDED_WELL = "ended (exit code 0)"
+_ENDED_WELL = "ended well"  # with 0, or with 75 after a stop notice
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 
 

@@ -42,7 +42,7 @@ def choose(wish: Backend | None, features: Features, *, is_elastic: bool = False
     if wish is not None and (objection := find_objection(wish, features, is_elastic=is_elastic)):
         raise BackendRefusedError(wish, objection)
     cuda = Backend.NCCL if features.has_nccl and wish is not Backend.GLOO else Backend.GLOO
-    cpu = wish if wish in (Backend.UCC, Backend.MPI) else Backend.GLOO
+    cpu = Backend.UCC if wish is Backend.UCC else Backend.GLOO
     return Choice(cpu, cuda, holds_host=is_elastic)
 
 
@@ -50,7 +50,7 @@ def find_objection(wish: Backend, features: Features, *, is_elastic: bool = Fals
     """Why the wish cannot be fulfilled, and what would help: a sentence without a full stop; "" when it can."""
     torch = f"torch {features.version}"
     match wish:
-        case Backend.UCC | Backend.MPI if is_elastic:
+        case Backend.UCC if is_elastic:
             return (
                 "what is under way in it cannot be ended when a worker is lost, and this job is to outlive that; leave "
                 "--backend out, or --min-np and the discovery of hosts"
@@ -60,8 +60,6 @@ def find_objection(wish: Backend, features: Features, *, is_elastic: bool = Fals
                 f"{torch} has no UCC; take one that was built with USE_UCC, such as that of NVIDIA's NGC images, or a "
                 'plug-in that registers the name "ucc" when torch is imported'
             )
-        case Backend.MPI if not features.has_mpi:
-            return f"{torch} has no MPI; build torch from source on a machine that has MPI"
         case Backend.NCCL if not features.has_nccl:
             return f"{torch} has no NCCL; install a build of torch for CUDA"
         case Backend.NCCL if not features.devices:

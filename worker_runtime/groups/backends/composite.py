@@ -4,10 +4,8 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store  # torch.distributed has no types for it
 
-from worker_runtime.groups.backends import gate
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.backends.gated import Gated
-from worker_runtime.groups.backends.mpi import Mpi
 from worker_runtime.groups.backends.nccl import Nccl
 from worker_runtime.groups.backends.ucc import Ucc
 from worker_runtime.groups.connections import Interruptible
@@ -33,8 +31,7 @@ def compose(
         Backend.NCCL: Nccl(
             store, numbers.local_rank if numbers.local_size > 1 else None, operation_limit, choice.holds_host
         ).make,
-        Backend.UCC: Gated(gate.UCC, gloo, Ucc(store).connect, operation_limit).make,
-        Backend.MPI: Gated(gate.MPI, gloo, Mpi(numbers.size).connect, operation_limit).make,
+        Backend.UCC: Gated(gloo, Ucc(store).connect, operation_limit).make,
     }
 
     def make(prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Interruptible]:

@@ -12,14 +12,13 @@ class Features:
     """What a torch has.
 
     version: torch's own.
-    has_nccl, has_ucc, has_mpi: it can make such groups; of UCC also by a plug-in that has registered the name.
+    has_nccl, has_ucc: it can make such groups; of UCC also by a plug-in that has registered the name.
     devices: how many CUDA devices it sees; None where they were not counted.
     """
 
     version: str
     has_nccl: bool = False
     has_ucc: bool = False
-    has_mpi: bool = False
     devices: int | None = None
 
     @classmethod
@@ -29,7 +28,6 @@ class Features:
             version=str(torch.__version__),
             has_nccl=dist.is_nccl_available(),
             has_ucc=dist.is_ucc_available() or find_plugin("ucc") is not None,
-            has_mpi=dist.is_mpi_available(),
             devices=torch.cuda.device_count() if counts_devices else None,
         )
 

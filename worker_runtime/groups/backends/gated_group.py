@@ -1,4 +1,4 @@
-"""Two groups of the same members that look like one: a backend for what it is trusted with, and gloo for the rest."""
+"""Two groups of the same members that look like one: UCC for what it is trusted with, and gloo for the rest."""
 
 import ctypes
 import threading
@@ -9,7 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.gate import Gate
+from worker_runtime.groups.backends import gate
 from worker_runtime.groups.backends.polled_work import PolledWork
 from worker_runtime.groups.connections import Interruptible
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -19,19 +19,15 @@ class GatedGroup:
     """A `TorchGroup` that sends each call through the gate, or around it.
 
     Args:
-        inside: the backend's group.
+        inside: UCC's group.
         outside: gloo's.
-        gate: decides.
         connections: gloo's.
         limit: how long a wait without a limit may take.
     """
 
-    def __init__(
-        self, inside: TorchGroup, outside: TorchGroup, gate: Gate, connections: Interruptible, limit: timedelta
-    ) -> None:
+    def __init__(self, inside: TorchGroup, outside: TorchGroup, connections: Interruptible, limit: timedelta) -> None:
         self._inside: TorchGroup = inside
         self._outside = outside
-        self._gate = gate
         self._connections = connections
         self._limit = limit
         self._interruption = threading.Event()
@@ -39,19 +35,19 @@ class GatedGroup:
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
         """Combine in place."""
-        if self._gate.lets_reduce(tensor, op):
+        if gate.lets_reduce(tensor, op):
             return self._watch(self._inside.allreduce(tensor, op))
         return self._outside.allreduce(tensor, op)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
         """Overwrite with the root's values."""
-        if self._gate.lets_move(tensor):
+        if gate.lets_move(tensor):
             return self._watch(self._inside.broadcast(tensor, root))
         return self._outside.broadcast(tensor, root)
 
     def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
         """Collect tensors of one shape."""
-        if self._gate.lets_gather(output_tensors, input_tensor):
+        if gate.lets_gather(output_tensors, input_tensor):
             return self._watch(self._inside.allgather(output_tensors, input_tensor))
         return self._outside.allgather(output_tensors, input_tensor)
 
@@ -63,7 +59,7 @@ class GatedGroup:
         input_split_sizes: Sequence[int],
     ) -> Work:
         """Give each rank some rows, and get some from each."""
-        if self._gate.lets_exchange(input):
+        if gate.lets_exchange(input):
             return self._watch(self._inside.alltoall_base(output, input, output_split_sizes, input_split_sizes))
         return self._outside.alltoall_base(output, input, output_split_sizes, input_split_sizes)
 

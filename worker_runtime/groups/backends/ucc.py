@@ -20,7 +20,7 @@ class Ucc:
 
     store: Store
 
-    def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup | None:
+    def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
         """Make a group; UCC connects its members in the first operation. See `gated.Connect`.
 
         Raises:

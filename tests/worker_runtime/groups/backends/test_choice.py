@@ -19,10 +19,10 @@ from worker_runtime.groups.backends.errors import BackendRefusedError, CanaryErr
 from worker_runtime.groups.backends.features import Features, find_plugin
 from worker_runtime.rendezvous import Backend
 
-GLOO, NCCL, UCC, MPI = Backend.GLOO, Backend.NCCL, Backend.UCC, Backend.MPI
+GLOO, NCCL, UCC = Backend.GLOO, Backend.NCCL, Backend.UCC
 CPU_BUILD = Features("2.13.0")
 CUDA_BUILD = Features("2.13.0", has_nccl=True, devices=2)
-EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, has_mpi=True, devices=2)
+EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, devices=2)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,6 @@ EVERYTHING = Features("2.13.0", has_nccl=True, has_ucc=True, has_mpi=True, devic
         (GLOO, EVERYTHING, Choice(GLOO, GLOO)),
         (NCCL, EVERYTHING, Choice(GLOO, NCCL)),
         (UCC, EVERYTHING, Choice(UCC, NCCL)),
-        (MPI, EVERYTHING, Choice(MPI, NCCL)),
         (UCC, Features("2.13.0", has_ucc=True), Choice(UCC, GLOO)),
     ],
 )
@@ -47,7 +46,6 @@ def test_what_is_chosen(wish: Backend | None, features: Features, choice: Choice
     ("wish", "features", "words"),
     [
         (UCC, CUDA_BUILD, ("torch 2.13.0 has no UCC", "USE_UCC", "NGC", 'registers the name "ucc"')),
-        (MPI, CUDA_BUILD, ("torch 2.13.0 has no MPI", "from source")),
         (NCCL, CPU_BUILD, ("torch 2.13.0 has no NCCL", "CUDA")),
         (NCCL, Features("2.13.0", has_nccl=True, devices=0), ("sees no GPU", "nvidia-smi", "CUDA_VISIBLE_DEVICES")),
     ],
@@ -68,10 +66,9 @@ def test_there_is_no_objection_to_what_is_there(wish: Backend) -> None:
     assert find_objection(GLOO, CPU_BUILD) == ""
 
 
-@pytest.mark.parametrize("wish", [UCC, MPI])
-def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it(wish: Backend) -> None:
+def test_what_cannot_be_ended_after_a_loss_is_refused_where_the_job_is_to_outlive_it() -> None:
     with pytest.raises(BackendRefusedError, match=r"cannot be ended when a worker is lost.*or --min-np"):
-        choose(wish, EVERYTHING, is_elastic=True)
+        choose(UCC, EVERYTHING, is_elastic=True)
 
 
 @pytest.mark.parametrize("wish", [None, GLOO, NCCL])
@@ -94,7 +91,6 @@ def test_it_is_what_torch_says() -> None:
     features = Features.look(counts_devices=True)
     assert features.version == torch.__version__
     assert features.has_nccl == dist.is_nccl_available()
-    assert features.has_mpi == dist.is_mpi_available()
     assert features.devices == torch.cuda.device_count()
 
 
@@ -147,25 +143,25 @@ def test_it_answers_with_code_0_whatever_the_answer() -> None:
     assert (run.returncode, read_answer(run.stdout), run.stderr) == (0, "", b"")
 
 
-@pytest.mark.parametrize("arguments", [(), ("foo",), ("ucc", "mpi")])
+@pytest.mark.parametrize("arguments", [(), ("foo",), ("ucc", "mpi"), ("mpi",)])
 def test_wrong_use_is_no_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["backends", *arguments])
     assert program.main() == 2
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", "one argument was expected: gloo, nccl, ucc, mpi\n")
+    assert (said.out, said.err) == ("", "one argument was expected: gloo, nccl, ucc\n")
 
 
 @pytest.mark.parametrize(
-    ("has_mpi", "is_elastic", "words"),
-    [(True, "0", "^$"), (False, "0", "no MPI"), (True, "1", "cannot be ended when a worker is lost")],
+    ("has_ucc", "is_elastic", "words"),
+    [(True, "0", "^$"), (False, "0", "no UCC"), (True, "1", "cannot be ended when a worker is lost")],
 )
 def test_the_answer_is_what_torch_has_and_the_job_can_use(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_mpi: object, is_elastic: str, words: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], has_ucc: object, is_elastic: str, words: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["backends", "mpi"])
-    monkeypatch.setattr(dist, "is_mpi_available", lambda: has_mpi)
+    monkeypatch.setattr(sys, "argv", ["backends", "ucc"])
+    monkeypatch.setattr(dist, "is_ucc_available", lambda: has_ucc)
     monkeypatch.setenv("HOROVOD_ELASTIC", is_elastic)
     assert program.main() == 0
     assert re.search(words, read_answer(capsys.readouterr().out.encode()) or "")

@@ -19,7 +19,7 @@ from tests.worker_runtime.groups.backends.stubs import (
 )
 from worker_runtime.groups.backends import canary, gate
 from worker_runtime.groups.backends.errors import CanaryError
-from worker_runtime.groups.backends.gate import MPI, TRAVELLING, UCC
+from worker_runtime.groups.backends.gate import TRAVELLING
 from worker_runtime.groups.backends.gated import Connect, Gated
 from worker_runtime.groups.backends.gated_group import GatedGroup
 from worker_runtime.groups.gloo import Gloo
@@ -39,30 +39,29 @@ def test_the_docstring_holds_the_table() -> None:
 def test_ucc_is_trusted_with_what_was_found_right(dtype: torch.dtype) -> None:
     x = torch.ones(3, dtype=dtype)
     assert [
-        UCC.lets_reduce(x, SUM),
-        UCC.lets_move(x),
-        UCC.lets_gather([x, x], x),
-        UCC.lets_exchange(x),
+        gate.lets_reduce(x, SUM),
+        gate.lets_move(x),
+        gate.lets_gather([x, x], x),
+        gate.lets_exchange(x),
     ] == [dtype in MEASURED] * 4
 
 
 def test_reductions_that_nobody_tried_stay_out() -> None:
     for reduction in (AVERAGE, BAND):
-        assert not UCC.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
-        assert not MPI.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
+        assert not gate.lets_reduce(torch.ones(3, dtype=torch.int32), reduction)
 
 
 def test_uneven_gathers_stay_out() -> None:
     x = torch.ones(3)
-    assert UCC.lets_gather([torch.ones(3), torch.ones(3)], x)
-    assert not UCC.lets_gather([torch.ones(3), torch.ones(4)], x)
+    assert gate.lets_gather([torch.ones(3), torch.ones(3)], x)
+    assert not gate.lets_gather([torch.ones(3), torch.ones(4)], x)
 
 
 def test_what_is_empty_on_all_ranks_stays_out_and_what_may_be_so_on_some_does_not() -> None:
     x = torch.ones(0)
-    assert not UCC.lets_reduce(x, SUM)
-    assert not UCC.lets_move(x)
-    assert UCC.lets_exchange(x)  # the decision must be the same on all ranks
+    assert not gate.lets_reduce(x, SUM)
+    assert not gate.lets_move(x)
+    assert gate.lets_exchange(x)  # the decision must be the same on all ranks
 
 
 class Passive(Unreduced):
@@ -91,7 +90,7 @@ def make_all(size: int, connect_of: Callable[[int, Gloo], Connect]) -> list[Any]
     """What each member gets, with a backend that may differ by member."""
 
     def member(rank: int, gloo: Gloo) -> object:
-        gated = Gated(gate.UCC, gloo.make, connect_of(rank, gloo), LIMIT)
+        gated = Gated(gloo.make, connect_of(rank, gloo), LIMIT)
         group, interruptible = gated.make("set/-1/cpu", rank, size, "cpu", LIMIT)
         x = torch.full((3,), rank + 1.0)
         group.allreduce(x, dist.ReduceOp.SUM).wait(LIMIT)
@@ -106,11 +105,6 @@ def make_all(size: int, connect_of: Callable[[int, Gloo], Connect]) -> list[Any]
 def test_a_backend_that_works_is_used_beside_gloo() -> None:
     sums = [6.0] * 3
     assert make_all(3, lambda _, gloo: connect_real(gloo)) == [(GatedGroup, True, sums, sums)] * 3
-
-
-def test_members_that_cannot_have_such_a_group_have_gloos() -> None:
-    results = make_all(2, lambda *_: lambda *_: None)
-    assert [(kind is GatedGroup, total) for kind, _, total, _ in results] == [(False, [3.0] * 3)] * 2
 
 
 def test_a_wrong_result_refuses_the_backend_on_all_members() -> None:
@@ -135,7 +129,7 @@ def test_a_fault_that_one_member_saw_refuses_it_on_all() -> None:
 
 def test_members_that_do_not_come_are_an_error_within_the_limit() -> None:
     def member(rank: int, gloo: Gloo) -> object:
-        gated = Gated(gate.UCC, gloo.make, lambda *_: None, LIMIT)
+        gated = Gated(gloo.make, lambda *_: cast("TorchGroup", Unreduced()), LIMIT)
         return gated.make("set/-1/cpu", rank, 2, "cpu", timedelta(seconds=0.6))
 
     (error,) = run_members(1, member)
@@ -154,7 +148,7 @@ CALLS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
 
 
 def make(inside: object, outside: StubGroup, connections: StubConnections | None = None) -> GatedGroup:
-    return GatedGroup(cast("Any", inside), cast("Any", outside), gate.UCC, connections or StubConnections(), LIMIT)
+    return GatedGroup(cast("Any", inside), cast("Any", outside), connections or StubConnections(), LIMIT)
 
 
 @pytest.mark.parametrize("name", CALLS)

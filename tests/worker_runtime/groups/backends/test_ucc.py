@@ -1,6 +1,5 @@
-"""Groups of UCC and MPI: without these here, stubs stand for both."""
+"""Groups of UCC: without it here, stubs stand for it."""
 
-from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,12 +10,10 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubConnections, StubGroup, run_members
-from worker_runtime.groups.backends import gate
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
 from worker_runtime.groups.backends.gated import Gated
 from worker_runtime.groups.backends.gated_group import GatedGroup
-from worker_runtime.groups.backends.mpi import Mpi
 from worker_runtime.groups.backends.nccl import NcclGroup
 from worker_runtime.groups.backends.ucc import Ucc
 from worker_runtime.groups.gloo import Gloo
@@ -77,56 +74,13 @@ def test_a_real_ucc_passes_its_test() -> None:
         pytest.skip("the real UCC: this torch was built without it, and no plug-in registers it")
 
     def member(rank: int, gloo: Gloo) -> float:
-        group, _ = Gated(gate.UCC, gloo.make, Ucc(gloo.store).connect, LIMIT).make("set/1/cpu", rank, 2, "cpu", LIMIT)
+        group, _ = Gated(gloo.make, Ucc(gloo.store).connect, LIMIT).make("set/1/cpu", rank, 2, "cpu", LIMIT)
         x = torch.ones(8)
         group.allreduce(x, dist.ReduceOp.SUM).wait(LIMIT)
         group.barrier().wait(LIMIT)
         return float(x.sum())
 
     assert run_members(2, member) == [16.0, 16.0]
-
-
-@dataclass
-class StubMpi:
-    """A group of MPI, which has its own idea of who is in it."""
-
-    own_rank: int
-    own_size: int
-
-    def create(self, ranks: list[int]) -> "StubMpi":
-        """MPI's group of all processes."""
-        assert ranks == []
-        return self
-
-    def rank(self) -> int:
-        """By MPI's own count."""
-        return self.own_rank
-
-    def size(self) -> int:
-        """By MPI's own count."""
-        return self.own_size
-
-
-def put(monkeypatch: pytest.MonkeyPatch, mpi: object) -> None:
-    monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupMPI", mpi, raising=False)
-
-
-def test_all_ranks_have_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    mpi = StubMpi(1, 4)
-    put(monkeypatch, mpi)
-    assert cast("object", Mpi(4).connect("prefix", 1, 4, LIMIT)) is mpi
-
-
-def test_some_ranks_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, None)
-    assert Mpi(4).connect("prefix", 1, 2, LIMIT) is None
-
-
-@pytest.mark.parametrize("own", [(0, 1), (0, 4), (1, 8)])
-def test_workers_that_mpi_knows_otherwise_are_refused(monkeypatch: pytest.MonkeyPatch, own: tuple[int, int]) -> None:
-    put(monkeypatch, StubMpi(*own))
-    with pytest.raises(RuntimeError, match=r"to MPI this worker is .* and to the job 1 of 4; .*mpirun -np 4.*HVD_BACK"):
-        Mpi(4).connect("prefix", 1, 4, LIMIT)
 
 
 NUMBERS = Assignment(1, 2, 1, 2, 0, 1)
