@@ -200,6 +200,12 @@ class Driver:
         Args:
             poller: of the bell; it wakes up as well when more was asked.
         """
+        try:
+            self._drive_on(poller)
+        except Exception as error:  # noqa: BLE001 - as in `_hear`
+            self._end_with(error)
+
+    def _drive_on(self, poller: select.poll) -> None:
         descriptor = self._link.fileno()
         poller.register(descriptor, select.POLLIN)
         try:

@@ -2,7 +2,7 @@
 
 Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
 decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
-one go: see `outbox.py`.
+one go: see `messages.py`.
 """
 
 import contextlib

@@ -44,7 +44,7 @@ class Members:
 
 
 class Bundler(ABC):
-    """What operations have in common whose values can be packed together, and unpacked: see `bundles.py`.
+    """What operations have in common whose values can be packed together, and unpacked: see `messages.py`.
 
     Operations that are alike in this have one and the same bundler, or equal ones.
     """

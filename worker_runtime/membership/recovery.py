@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Retry
@@ -39,7 +39,6 @@ from worker_runtime.membership.formation import (
     Formation,
     FormationNews,
     Joined,
-    JoiningClient,
     News,
     Trouble,
 )
@@ -57,24 +56,14 @@ from worker_runtime.rendezvous import (
     Wish,
 )
 
+if TYPE_CHECKING:
+    from worker_runtime.rendezvous import WorkerClient
+
 # What it says at the level DEBUG, and when, tells how long each part of a recovery takes (benchmarks/recovery.py).
 _LOG = logging.getLogger("hvd.recovery")
 
 _JOIN_SECONDS = 5.0  # for a thread of ours to end
 _LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is woken, so this is a second chance
-
-
-class FollowingClient(JoiningClient, Protocol):
-    """What recovery needs of the rendezvous (`rendezvous.client.WorkerClient`); for any thread."""
-
-    def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
-        """What concerns the newest generation, until `close()`."""
-
-    def declare(self, *, is_blank: bool = False) -> None:
-        """This worker has state to begin again with; or will have, when others have given it theirs."""
-
-    def close(self) -> None:
-        """End the connection to the agent, and whoever waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +90,7 @@ class Recovery:
     def __init__(  # noqa: PLR0917 - as Formation's
         self,
         bootstrap: Bootstrap,
-        connect: Callable[[Bootstrap], FollowingClient],
+        connect: Callable[[Bootstrap], "WorkerClient"],
         choice: Choice,
         after: int,
         note_assignment: Callable[[Assignment], None],
@@ -215,23 +204,11 @@ class Recovery:
         """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
-    # For the engine and the formations, in their threads.
+    # For the engine, in its threads.
 
     def note_trouble(self, generation: int, reason: str) -> None:
         """A generation cannot go on."""
         self._news.put(Trouble(generation, reason))
-
-    def note_joined(self, formation: Formation, membership: Membership) -> None:
-        """See `Follower`."""
-        self._news.put(Joined(formation, membership))
-
-    def note_connected(self, formation: Formation) -> None:
-        """See `Follower`."""
-        self._news.put(Connected(formation))
-
-    def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
-        """See `Follower`."""
-        self._news.put(Failed(formation, error, is_final))
 
     def _listen(self) -> None:
         """Hear what the rendezvous has to say, until the client is closed.
@@ -250,6 +227,9 @@ class Recovery:
                         self._news.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
+        except BaseException as error:  # a fault of ours: nobody may wait for what this thread would have heard
+            self._give_up(InitializationError(f"this worker hears nothing more of the job ({error!r})"))
+            raise
 
     def _note_departed(self, notice: Departed) -> None:
         with self._changed:
@@ -320,7 +300,7 @@ class Recovery:
         """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
         report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
         self._is_ready = False
-        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
+        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, self._news.put)
         self._formations = [each for each in self._formations if each.is_under_way] + [self._formation]
         self._formation.start()
 
