@@ -68,7 +68,7 @@ VIOLATIONS = [
         (f"within worker_runtime.{folder} imports go down", f"worker_runtime/{folder.replace('.', '/')}/{low}.py", high)
         for folder, low, high in (
             ("checkpoints", "folder", "import worker_runtime.checkpoints.all_ranks"),
-            ("collectives", "keys", "import worker_runtime.collectives.allreduce"),
+            ("collectives", "dtypes", "import worker_runtime.collectives.allreduce"),
             ("coordination", "operation", "import worker_runtime.coordination.driver"),
             ("coordination.ordering", "ledger", "import worker_runtime.coordination.ordering.ordering"),
             ("coordination.sequencer", "member", "import worker_runtime.coordination.sequencer.generation"),

@@ -21,9 +21,8 @@ from worker_runtime.collectives.buffers import (
     view_memory,
     view_travelling,
 )
-from worker_runtime.collectives.combination import Combination, conclude_, scale_
+from worker_runtime.collectives.combination import Combination, conclude_, make_keys, may_have_nan, read_keys, scale_
 from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype
-from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
 from worker_runtime.coordination.operation import Bundler, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload

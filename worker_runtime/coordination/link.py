@@ -1,6 +1,6 @@
 """The connection of one rank to the sequencer: questions out, answers in.
 
-Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
+Sending and receiving are independent of each other, and each is for one thread at a time; which one that is the driver
 decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
 one go: see `messages.py`.
 """
