@@ -69,9 +69,10 @@ class Storm:
                             self._begin(address.strip("[]").removeprefix("::ffff:"), int(port))
                 await asyncio.sleep(0.02)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            while pending := {task for task in self._tasks if not task.done()}:  # a timeout may swallow what cancels
+                for task in pending:
+                    task.cancel()
+                await asyncio.wait(pending, timeout=1)
 
     def _begin(self, address: str, port: int) -> None:
         if (address, port) in self.fires:
@@ -86,7 +87,8 @@ class Storm:
         try:
             for _ in range(self._idle):
                 with suppress(OSError):
-                    held.append(await asyncio.wait_for(asyncio.open_connection(address, port), 1))
+                    async with asyncio.timeout(1):
+                        held.append(await asyncio.open_connection(address, port))
             await asyncio.Event().wait()
         finally:
             for _, writer in held:

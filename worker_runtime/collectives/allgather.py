@@ -7,19 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import (
+from worker_runtime.collectives.buffers import (
     copy,
     count_bytes,
     count_row_bytes,
     pack,
+    sort_parcels,
     unpack,
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.lots import sort_parcels
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work

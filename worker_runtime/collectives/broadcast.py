@@ -6,20 +6,25 @@ from typing import Self
 
 import torch
 
-from worker_runtime.collectives.checks import check_targets, check_tensors, make_title, read_root
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import (
+from worker_runtime.collectives.buffers import (
     copy,
     count_bytes,
     count_row_bytes,
     is_plain,
     pack,
+    sort_parcels,
     unpack,
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.lots import sort_parcels
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.tensor_operation import (
+    TensorOperation,
+    check_targets,
+    check_tensors,
+    make_title,
+    read_root,
+)
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work

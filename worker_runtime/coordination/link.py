@@ -1,8 +1,8 @@
 """The connection of one rank to the sequencer: questions out, answers in.
 
-Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
+Sending and receiving are independent of each other, and each is for one thread at a time; which one that is the driver
 decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
-one go: see `outbox.py`.
+one go: see `messages.py`.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from datetime import timedelta
 from typing import Self
 
 from worker_runtime.coordination import wire
+from worker_runtime.coordination.messages import Outbox
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
 from worker_runtime.rendezvous import Endpoint

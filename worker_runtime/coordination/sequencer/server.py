@@ -127,7 +127,7 @@ class Server:
             activation.key, stranger.challenge
         )
         proof = greeting.answer(activation.key, stranger.challenge)
-        if is_member and greeting.rank & STORE_ROLE:
+        if is_member and STORE_ROLE <= greeting.rank < STORE_ROLE + activation.size:
             generation.store.admit(connection, proof)
         elif is_member and generation.may_come(greeting.rank):
             generation.admit(connection, greeting.rank, proof)
