@@ -43,10 +43,10 @@ class Members:
         return self.ranks.index(self.rank)
 
 
-class Bundler(ABC):
+class Batcher(ABC):
     """What operations have in common whose values can be packed together, and unpacked: see `messages.py`.
 
-    Operations that are alike in this have one and the same bundler, or equal ones.
+    Operations that are alike in this have one and the same batcher, or equal ones.
     """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Operation(ABC, Generic[ResultT_co]):
     among: its set, as it was when the operation was made.
     question: its set, its name as it travels ("allreduce.loss"), its signature.
     extents: what may differ between ranks; see `Release`.
-    bundler: packs and unpacks it together with others; None where that would not be faster.
+    batcher: packs and unpacks it together with others; None where that would not be faster.
     is_of_step: it belongs to an optimizer's step, which is run again as a whole.
     """
 
@@ -77,7 +77,7 @@ class Operation(ABC, Generic[ResultT_co]):
     among: Members
     question: Question
     extents: tuple[int, ...] = ()
-    bundler: Bundler | None = None
+    batcher: Batcher | None = None
     is_of_step: bool = False
 
     @property
