@@ -54,7 +54,7 @@ class Alltoall(TensorOperation[Exchanged]):
         self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
-        self._choose_lane(device, tensor)
+        self._choose_stream(device, tensor)
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         received = self._find_received(terms)

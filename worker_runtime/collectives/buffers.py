@@ -95,7 +95,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return any(stride == 0 and extent > 1 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
 
 
-def sort_parcels(counts: Sequence[int]) -> list[tuple[int, ...]]:
+def fuse_small(counts: Sequence[int]) -> list[tuple[int, ...]]:
     """Which indices travel together; those without bytes do not travel.
 
     Args:
@@ -107,7 +107,7 @@ def sort_parcels(counts: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Fusion:
     """Tensors of a call that are reduced in one buffer.
 
     dtype: of the buffer.
@@ -127,8 +127,8 @@ class Lot:
         return self.indices[0] if len(self.indices) == 1 else None
 
 
-def plan_lots(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) -> tuple[Lot, ...]:
-    """Put tensors into lots.
+def plan_fusions(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) -> tuple[Fusion, ...]:
+    """Decide which tensors share a buffer.
 
     Args:
         dtypes: as which they travel.
@@ -145,7 +145,7 @@ def plan_lots(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) 
         else:
             parts.append(small.setdefault(dtype, [index]))
     return tuple(
-        Lot(
+        Fusion(
             dtypes[part[0]],
             shapes[part[0]] if len(part) == 1 else (sum(counts[index] for index in part),),
             tuple(part),
@@ -155,31 +155,33 @@ def plan_lots(dtypes: Sequence[torch.dtype], shapes: Sequence[tuple[int, ...]]) 
     )
 
 
-def gather(lot: Lot, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A new buffer with the values of the lot's tensors; `tensors` are the call's."""
-    if lot.single is not None:
-        return copy(tensors[lot.single], lot.dtype)
-    own = [tensors[index] for index in lot.indices]
+def gather(fusion: Fusion, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A new buffer with the values of the fusion's tensors; `tensors` are the call's."""
+    if fusion.single is not None:
+        return copy(tensors[fusion.single], fusion.dtype)
+    own = [tensors[index] for index in fusion.indices]
     with torch.no_grad():
         # Where dtypes differ torch promotes them, which is exact: they all travel as one that holds all their values.
-        return torch.cat([tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in own]).to(lot.dtype)
+        return torch.cat([tensor if tensor.dim() == 1 else tensor.reshape(-1) for tensor in own]).to(fusion.dtype)
 
 
-def find_place(lot: Lot, into: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
-    """The memory of the result, if the lot can be reduced right there."""
-    if into is None or lot.single is None:
+def find_place(fusion: Fusion, into: Sequence[torch.Tensor] | None) -> torch.Tensor | None:
+    """The memory of the result, if the fusion can be reduced right there."""
+    if into is None or fusion.single is None:
         return None
-    target = into[lot.single]
-    return target.detach() if target.dtype == lot.dtype and is_plain(target) else None
+    target = into[fusion.single]
+    return target.detach() if target.dtype == fusion.dtype and is_plain(target) else None
 
 
-def gather_in_place(lot: Lot, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None) -> torch.Tensor:
+def gather_in_place(
+    fusion: Fusion, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
+) -> torch.Tensor:
     """As `gather`, into the memory of the result where it can be."""
-    place = find_place(lot, into)
-    if place is None or lot.single is None or into is None:
-        return gather(lot, tensors)
-    source = tensors[lot.single]
-    if source is not into[lot.single] and not place.is_set_to(source):
+    place = find_place(fusion, into)
+    if place is None or fusion.single is None or into is None:
+        return gather(fusion, tensors)
+    source = tensors[fusion.single]
+    if source is not into[fusion.single] and not place.is_set_to(source):
         if share_memory(place, source):
             source = copy(source)  # parts of one tensor: what is written must not change what is read
         place.copy_(source.detach())
@@ -187,18 +189,18 @@ def gather_in_place(lot: Lot, tensors: Sequence[torch.Tensor], into: Sequence[to
 
 
 def distribute(
-    lot: Lot, buffer: torch.Tensor, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
+    fusion: Fusion, buffer: torch.Tensor, tensors: Sequence[torch.Tensor], into: Sequence[torch.Tensor] | None
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Bring the values of a buffer to where the results shall go; each result is a tensor of its own, with its index.
 
     Args:
-        lot: whose buffer it is.
+        fusion: whose buffer it is.
         buffer: the reduced values.
         tensors: the call's, which tell dtypes and shapes.
         into: where the results shall go; None makes new tensors.
     """
-    if lot.single is not None:
-        index = lot.single
+    if fusion.single is not None:
+        index = fusion.single
         if into is None:
             yield index, buffer.to(tensors[index].dtype)
         else:
@@ -206,15 +208,15 @@ def distribute(
                 into[index].detach().copy_(buffer)
             yield index, into[index]
         return
-    pieces = buffer.split_with_sizes(lot.counts)
+    pieces = buffer.split_with_sizes(fusion.counts)
     shaped = [
         piece if (tensor := tensors[index]).dim() == 1 else piece.view(tensor.shape)
-        for index, piece in zip(lot.indices, pieces, strict=True)
+        for index, piece in zip(fusion.indices, pieces, strict=True)
     ]
     if into is None:
-        for index, piece in zip(lot.indices, shaped, strict=True):
+        for index, piece in zip(fusion.indices, shaped, strict=True):
             yield index, piece.to(tensors[index].dtype, copy=True)
     else:
-        targets = [target.detach() if (target := into[index]).requires_grad else target for index in lot.indices]
+        targets = [target.detach() if (target := into[index]).requires_grad else target for index in fusion.indices]
         torch._foreach_copy_(targets, shaped)  # a third of what the calls one by one take
-        yield from ((index, into[index]) for index in lot.indices)
+        yield from ((index, into[index]) for index in fusion.indices)

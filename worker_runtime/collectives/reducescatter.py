@@ -51,7 +51,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
         self._sent: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
-        self._choose_lane(device, tensors[0])
+        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms

@@ -1,4 +1,4 @@
-"""What all operations on tensors share: on CUDA they run in a lane of their own, on the CPU where they are called.
+"""What all operations on tensors share: on CUDA they run on a stream of their own, on the CPU where they are called.
 
 An operation is started by the thread that hears of its release, at a time when the caller's stream may have gone far
 ahead. So on CUDA each has a stream of its own, which waits for exactly what the caller had enqueued when it made the
@@ -143,7 +143,7 @@ def _check_likeness(title: str, into: Sequence[torch.Tensor], tensors: Sequence[
             )
 
 
-class Lane:
+class SideStream:
     """A context in which kernels and collectives are enqueued; made in the caller's thread.
 
     Args:
@@ -179,24 +179,24 @@ class Lane:
 class TensorOperation(Operation[ResultT_co]):
     """A collective on tensors that lie on one device."""
 
-    _lane: Lane | None = None  # on CUDA
+    _side_stream: SideStream | None = None  # on CUDA
 
-    def _choose_lane(self, device: str, tensor: torch.Tensor) -> None:
+    def _choose_stream(self, device: str, tensor: torch.Tensor) -> None:
         """For constructors: what the caller has enqueued until now is waited for."""
         if device != "cpu":
-            self._lane = Lane(tensor.device)
+            self._side_stream = SideStream(tensor.device)
 
     def start(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         """Begin to communicate; see `Operation`."""
-        if self._lane is None:
+        if self._side_stream is None:
             return self._communicate(group, terms)
-        with self._lane:
+        with self._side_stream:
             return self._communicate(group, terms)
 
     def finish(self, terms: Release, payload: memoryview) -> ResultT_co:
         """Make the result; see `Operation`."""
-        if self._lane is not None:
-            self._lane.hand_over(self._list_used())
+        if self._side_stream is not None:
+            self._side_stream.hand_over(self._list_used())
         return self._conclude(terms, payload)
 
     @abstractmethod

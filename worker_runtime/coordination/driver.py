@@ -92,8 +92,8 @@ class Driver:
         """What was asked and is not answered."""
         return list(self._pending.values())
 
-    def await_answer(self, handle: Handle[object]) -> None:
-        """Wait until an operation is released or refused, driving meanwhile."""
+    def await_answer(self, handle: Handle[object]) -> bool:
+        """Wait until an operation is released or refused, driving meanwhile; False where it will be neither."""
         began, is_told = time.monotonic(), False
         try:
             while not handle.is_answered and not self._is_closed:
@@ -110,6 +110,7 @@ class Driver:
             if is_told:
                 self._tell_blocked(handle, is_blocked=False)
             raise
+        return handle.is_answered
 
     def tell_departed(self, rank: int) -> None:
         """A member's process has ended well: what needs it will not run. For any thread."""

@@ -11,14 +11,14 @@ to be sent and received; together 1.2.
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.operation import Bundler, Handle, Operation
+from worker_runtime.coordination.operation import Batcher, Handle, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
 from worker_runtime.coordination.wire import Frame, Released
 from worker_runtime.errors import UnsendableError
@@ -158,12 +158,12 @@ def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
         RuntimeError: there is no memory for them, or tensors were changed that should have been left alone.
     """
     payloads: list[bytes | memoryview] = []
-    for bundler, alike in groupby(operations, attrgetter("bundler")):
-        bundle = list(alike)
-        if bundler is None or len(bundle) == 1:
-            payloads += [operation.payload for operation in bundle]
+    for batcher, alike in groupby(operations, attrgetter("batcher")):
+        batch = list(alike)
+        if batcher is None or len(batch) == 1:
+            payloads += [operation.payload for operation in batch]
         else:
-            payloads += bundler.pack(bundle)
+            payloads += batcher.pack(batch)
     return payloads
 
 
@@ -209,8 +209,10 @@ class Answered(NamedTuple):
     unpack: Unpack | None
 
     @property
-    def payloads(self) -> Iterator[memoryview]:
+    def payloads(self) -> Iterable[memoryview]:
         """What came with each."""
+        if len(self.lengths) == 1:
+            return (self.payload,)
         ends = accumulate(self.lengths, initial=0)
         return (self.payload[start:end] for start, end in pairwise(ends))
 
@@ -250,7 +252,7 @@ Answer: TypeAlias = Answered | Neutral | Refused | StopNoticed | Ended
 
 def split(
     released: Released, handles: Sequence[Handle[Any]], list_members: Callable[[int], tuple[int, ...]]
-) -> Iterator[Answered]:
+) -> Sequence[Answered]:
     """The answers of one message, in the order of their releases.
 
     Args:
@@ -263,21 +265,25 @@ def split(
         question = handle.operation.question
         members = list_members(question.process_set)
         terms.append(Release(index, question, members, released.joined, released.extents, released.value))
-    ends = [0, *accumulate(released.lengths)]
     payload = released.payload
+    if len(terms) == 1:
+        return (Answered(handles, terms, payload, released.lengths, None),)
+    ends = [0, *accumulate(released.lengths)]
+    answers: list[Answered] = []
     first = 0
-    for bundler, alike in groupby(handles, attrgetter("operation.bundler")):
-        bundle = list(alike)
-        last = first + len(bundle)
+    for batcher, alike in groupby(handles, attrgetter("operation.batcher")):
+        batch = list(alike)
+        last = first + len(batch)
         own = payload[ends[first] : ends[last]]
-        unpack = None if bundler is None or len(bundle) == 1 else partial(_unpack, bundler, bundle, own)
-        yield Answered(bundle, terms[first:last], own, released.lengths[first:last], unpack)
+        unpack = None if batcher is None or len(batch) == 1 else partial(_unpack, batcher, batch, own)
+        answers.append(Answered(batch, terms[first:last], own, released.lengths[first:last], unpack))
         first = last
+    return answers
 
 
-def _unpack(bundler: Bundler, handles: Sequence[Handle[Any]], payload: memoryview) -> Sequence[object] | None:
+def _unpack(batcher: Batcher, handles: Sequence[Handle[Any]], payload: memoryview) -> Sequence[object] | None:
     """See `Unpack`."""
     try:
-        return bundler.unpack([handle.operation for handle in handles], payload)
+        return batcher.unpack([handle.operation for handle in handles], payload)
     except RuntimeError:
         return None

@@ -43,10 +43,10 @@ class Members:
         return self.ranks.index(self.rank)
 
 
-class Bundler(ABC):
+class Batcher(ABC):
     """What operations have in common whose values can be packed together, and unpacked: see `messages.py`.
 
-    Operations that are alike in this have one and the same bundler, or equal ones.
+    Operations that are alike in this have one and the same batcher, or equal ones.
     """
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Operation(ABC, Generic[ResultT_co]):
     among: its set, as it was when the operation was made.
     question: its set, its name as it travels ("allreduce.loss"), its signature.
     extents: what may differ between ranks; see `Release`.
-    bundler: packs and unpacks it together with others; None where that would not be faster.
+    batcher: packs and unpacks it together with others; None where that would not be faster.
     is_of_step: it belongs to an optimizer's step, which is run again as a whole.
     """
 
@@ -77,7 +77,7 @@ class Operation(ABC, Generic[ResultT_co]):
     among: Members
     question: Question
     extents: tuple[int, ...] = ()
-    bundler: Bundler | None = None
+    batcher: Batcher | None = None
     is_of_step: bool = False
 
     @property
@@ -205,37 +205,47 @@ class Handle(Generic[ResultT_co]):
 
     def begin(self, terms: Release, works: Sequence[Work], payload: memoryview) -> None:
         """It was released. Where it has failed before, as by `shutdown()`, its works still have to end."""
+        if self.state is not _ASKED and self.state is not _FAILED:
+            raise self._refuse(_RELEASED)
         self.terms = terms
         self.works = works
-        if self.state is not _FAILED:
+        if self.state is _ASKED:
             self.payload = payload
-            self._enter(State.RELEASED, _ASKED)
+            self.state = _RELEASED
 
     def complete(self, terms: Release, result: ResultT_co) -> None:  # type: ignore[misc]  # nobody else gives results
         """It was released and finished together with others."""
-        if self.state is not _FAILED:
+        if self.state is _ASKED:
             self.terms = terms
             self._result = result
-            self._enter(State.FINISHED, _ASKED)
+            self.state = _FINISHED
+        elif self.state is not _FAILED:
+            raise self._refuse(_FINISHED)
 
     def succeed(self) -> None:
         """Its works have ended well; where that was noted before, nothing changes."""
-        if self.state is not _SUCCEEDED:
+        if self.state is _RELEASED:
             self.works = ()
-            self._enter(State.SUCCEEDED, _RELEASED)
+            self.state = _SUCCEEDED
+        elif self.state is not _SUCCEEDED:
+            raise self._refuse(_SUCCEEDED)
 
     def finish(self, result: ResultT_co) -> None:  # type: ignore[misc]  # as above
         """Its result was made."""
+        if self.state is not _SUCCEEDED:
+            raise self._refuse(_FINISHED)
         self._result = result
         self.payload = _NO_PAYLOAD
-        self._enter(State.FINISHED, _SUCCEEDED)
+        self.state = _FINISHED
 
     def reset(self) -> None:
         """It was interrupted: what was begun does not count."""
+        if self.state is not _RELEASED:
+            raise self._refuse(_ASKED)
         self.terms = None
         self.works = ()
         self.payload = _NO_PAYLOAD
-        self._enter(State.ASKED, _RELEASED)
+        self.state = _ASKED
 
     def fail(self, failure: Exception) -> None:
         """Let waiting for it raise `failure`, unless it has ended: the first end counts."""
@@ -243,10 +253,8 @@ class Handle(Generic[ResultT_co]):
             self.failure = failure
             self.state = _FAILED
 
-    def _enter(self, state: State, before: State) -> None:
-        if self.state is not before:
-            raise IllegalTransitionError(self.title, self.state.value, state.value)
-        self.state = state
+    def _refuse(self, following: State) -> IllegalTransitionError:
+        return IllegalTransitionError(self.title, self.state.value, following.value)
 
 
 def are_running(handles: Iterable[Handle[object]]) -> bool:

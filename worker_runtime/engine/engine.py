@@ -12,7 +12,6 @@ Long because all that an operation goes through is to be read in one place.
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -31,8 +30,10 @@ from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Rel
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.losses import Fail, LossPolicy, Retry, is_made_anew
+from worker_runtime.engine.in_flight import InFlight
+from worker_runtime.engine.losses import Fail, LossPolicy, Retry
 from worker_runtime.engine.process_sets import Names, ProcessSets
+from worker_runtime.engine.steps import Steps
 from worker_runtime.errors import (
     DeadlockError,
     DuplicateNameError,
@@ -47,7 +48,7 @@ from worker_runtime.errors import (
     UnsendableError,
 )
 from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import FailedWork, await_works, describe_cause, end_before
+from worker_runtime.groups.works import FailedWork, await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 
 ResultT = TypeVar("ResultT")
@@ -95,20 +96,13 @@ class Engine:
     handle_table: the numbers under which programs know their asynchronous operations.
     askers: the program's threads that have ever asked, by their identifiers.
     calls: what the present thread has asked for.
-    origin: this worker's rank when this engine was made.
-    lineage: the present members, in the order of their ranks, by the ranks that they had when this engine was made.
-    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
-        the last rank that is left, which waits for nobody.
-    has_stepped: so they have at least one.
-    is_stopping: a stop notice for the job had come when the last of these steps was released; the same on all ranks.
+    steps: how far the ranks have trained together.
     is_elastic: operations are run again after a loss, and gradients are kept until their step is committed.
 
-    For `Succession`, which changes them under `lock`:
+    For `Succession`, which changes them under the lock of `in_flight`:
 
     current: the generation, which may not be connected yet.
-    in_flight: handles, by set and name, until somebody has waited for them.
-    commits: the rounds that were completed, by set.
-    changed: is notified when a handle or the generation may have changed.
+    in_flight: the operations that somebody still waits for.
     ending: is held while a generation is ended: the program may close while the recovery suspends.
     is_suspended: what is submitted waits for the next generation.
     is_closed: `close` was called.
@@ -130,27 +124,20 @@ class Engine:
         self._loss = loss
         self.retry = loss if isinstance(loss, Retry) else None
         self.is_elastic = self.retry is not None
-        self.lock = threading.RLock()  # a signal's handler may call shutdown(), and nothing else
-        self.changed = threading.Condition(self.lock)
         self.ending = threading.RLock()
-        self.in_flight: dict[tuple[int, str], Handle[Any]] = {}
         self._names = Names()
         self.askers: set[int] = set()
         self.calls = Calls(self.askers)
-        self.commits: Counter[int] = Counter()
         self.moved: Mapping[int, int] = {}
         self.is_suspended = self.is_closed = self._is_forked = False
         self._make_error: MakeError | None = None  # set when nothing will run any more
         self._look_at = 0.0  # when the thread that waits for gloo looks again whether all hosts are reached
-        if group is not None and link is not None:
-            self.current = Generation(group.generation, group.rank, group.size)
-            self.connect_current(group, link)
-        else:
-            self.current = Generation(number)
+        self.current = Generation(group.generation, group.rank, group.size) if group else Generation(number)
         self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
-        self.origin, self.lineage = self.rank, tuple(range(self.size))
-        self.committed = 0, self.lineage
-        self.has_stepped = self.is_stopping = False
+        self.steps = Steps(self.rank, self.size)
+        self.in_flight = InFlight(self.steps, self.retry)
+        if group is not None and link is not None:
+            self.connect_current(group, link)
 
     @classmethod
     def connect(
@@ -190,7 +177,7 @@ class Engine:
 
     def begin_again(self) -> None:
         """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
-        with self.lock:
+        with self.in_flight.lock:
             self.current.sets.supersede()
 
     def find_members(self, process_set: int, title: str) -> Members:
@@ -218,8 +205,8 @@ class Engine:
         reason = f"{type(error).__name__}: {error}"
         with suppress(HorovodInternalError, ValueError):  # else nobody waits: no such set, no member, or all is over
             failed = Failed(self.current.sets.find(process_set, name), name, reason, is_of_step=is_of_step)
-            with self.lock:
-                earlier = self.in_flight.get((process_set, name))
+            with self.in_flight.lock:
+                earlier = self.in_flight.handles.get((process_set, name))
                 if earlier is not None and isinstance(earlier.operation, Failed):
                     earlier.operation.followers.append(failed)
                     self.calls.asked += 1
@@ -251,30 +238,30 @@ class Engine:
         """
         question = operation.question
         key = question.process_set, question.name
-        while (earlier := self.in_flight.get(key)) is not None and earlier.is_abandoned:
+        while (earlier := self.in_flight.handles.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):
                 self.wait(earlier)
-        with self.lock:
+        with self.in_flight.lock:
             self._check_open()
             operation = self._admit(operation)
             generation, driver = self.current, self.current.driver
             handle = Handle(operation)
-            earlier = self.in_flight.get(key)
+            earlier = self.in_flight.handles.get(key)
             if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
             if self.is_suspended or generation.failure is not None:
-                self.in_flight[key] = handle  # until the next generation
+                self.in_flight.put(handle)  # until the next generation
                 driver = None
             elif driver is None or generation.sets.count(question.process_set) == 1:
                 self.run_alone(handle)
                 driver = None
             else:
-                self.in_flight[key] = handle
+                self.in_flight.put(handle)
         if driver is not None:
             try:
                 driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
             except UnsendableError:
-                self.forget(handle)
+                self.in_flight.forget(handle)
                 raise
         self.calls.asked += 1
         return handle
@@ -290,8 +277,11 @@ class Engine:
             HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
         """
         try:
-            while not handle.is_finished:
-                self.await_answer(handle)  # which may come with the result
+            while True:
+                if not handle.is_answered:
+                    self.await_answer(handle)
+                if handle.is_finished:  # earlier, or by the answer itself
+                    return handle.result
                 terms, works = handle.terms, handle.works
                 if works and terms is not None and not handle.is_failed:
                     error = await_works(works, self.listen)
@@ -299,34 +289,33 @@ class Engine:
                         self._report_failure(handle, terms, error)
                 if handle.failure is not None:
                     handle.works = ()
-                    self.forget(handle)
+                    self.in_flight.forget(handle)
                     raise handle.failure
-                if terms is not None and not handle.is_finished and self._settle(handle, terms):
-                    handle.finish(handle.operation.finish(terms, handle.payload))
+                if terms is not None and self.in_flight.settle(handle, terms, self.current):
+                    result = handle.operation.finish(terms, handle.payload)
+                    handle.finish(result)
+                    return result
                 # else a rank was lost, and the operation is run again with the others
         except IllegalTransitionError as error:
             driver = self.current.driver
             if driver is not None:
                 driver.halt(f"rank {self.rank} has failed: {error}", 0.0)
             raise
-        return handle.result
 
     def await_answer(self, handle: Handle[Any]) -> None:
         """Wait until an operation is released or refused: then it is under way, or has failed."""
         while not handle.is_answered:
-            self._await_answer_in(self.current, handle)
+            generation = self.current
+            if generation.driver is None or not generation.driver.await_answer(handle):
+                self._await_generation(generation, handle)
 
-    def _await_answer_in(self, generation: Generation, handle: Handle[Any]) -> None:
-        """Wait while a generation lasts, or for the next one."""
-        if generation.driver is not None:
-            generation.driver.await_answer(handle)
-        if handle.is_answered:
-            return
-        with self.changed:
+    def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
+        """One generation answers nothing more: wait for the next one, or fail."""
+        with self.in_flight.changed:
             if not handle.is_answered and (self.is_closed or not self.is_elastic):
                 handle.fail(self._explain_end(handle.title))
             elif not handle.is_answered and (self.is_suspended or self.current is generation):
-                self.changed.wait(_LOOK_SECONDS)
+                self.in_flight.changed.wait(_LOOK_SECONDS)
 
     def note_step(self, process_set: int, index: int) -> None:
         """A step of a set is complete on this rank.
@@ -335,9 +324,7 @@ class Engine:
             process_set: its number.
             index: of the step's last release, the same on all ranks; what came before it was told before.
         """
-        if process_set == GLOBAL_SET:
-            self.has_stepped = True
-            self.is_stopping |= index >= self.current.stops_from
+        self.steps.note_step(process_set, is_stopping=index >= self.current.stops_from)
 
     def ask_for_notice(self) -> bool:
         """Whether a rank has heard of a stop notice for the job; all ranks ask at the same places.
@@ -346,7 +333,7 @@ class Engine:
             HorovodInternalError: a rank has gone.
         """
         everyone = self.find_members(GLOBAL_SET, "stopping")
-        knows = self.is_stopping or self.current.stops_from < math.inf
+        knows = self.steps.is_stopping or self.current.stops_from < math.inf
         known = torch.tensor([knows], dtype=torch.int32, device="cpu")
         (found,) = self.run(Allreduce([known], Combination(Reduction.MAX), everyone, self.make_name("stopping", None)))
         return bool(found.item())
@@ -358,10 +345,10 @@ class Engine:
             HorovodInternalError: a rank was lost.
         """
         if among.size > 1:
-            self.run(Commit(among, self.commits[among.number] + 1))
+            self.run(Commit(among, self.steps.rounds[among.number] + 1))
         else:
-            with self.lock:
-                self.note_commit(among.number, among.ranks)
+            with self.in_flight.lock:
+                self.steps.note_commit(among.number, among.ranks)
 
     def progress(self) -> None:
         """Run what has been released meanwhile, without waiting."""
@@ -395,30 +382,6 @@ class Engine:
                 f"{self._silence_seconds:.3g} s",
             )
 
-    def is_in_flight(self, handle: Handle[Any]) -> bool:
-        """Whether nobody has had its result yet."""
-        question = handle.operation.question
-        return self.in_flight.get((question.process_set, question.name)) is handle
-
-    def forget(self, handle: Handle[Any]) -> None:
-        """The operation has ended: its name is free."""
-        if self.is_in_flight(handle):
-            question = handle.operation.question
-            del self.in_flight[question.process_set, question.name]
-
-    def note_success(self, handle: Handle[Any], terms: Release) -> bool:
-        """Whether a released operation has ended well: then it is done, though nobody has waited for it yet."""
-        if not _have_succeeded(handle.works):
-            return False
-        handle.succeed()
-        self._note_end(handle, terms)
-        return True
-
-    def note_commit(self, process_set: int, ranks: Sequence[int]) -> None:
-        """All ranks of the job, or of one of its sets, have committed a step; by the ranks of the generation."""
-        if process_set == GLOBAL_SET:
-            self.committed = self.committed[0] + 1, tuple(self.lineage[rank] for rank in ranks)
-
     def renew(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation for the present generation; raises HorovodInternalError where it cannot be made."""
         if operation.is_of_step:
@@ -432,12 +395,10 @@ class Engine:
 
     def fail_all(self, make_error: MakeError) -> None:
         """Nothing will run any more: what is pending fails, and so does whatever is submitted later."""
-        with self.changed:
+        with self.in_flight.changed:
             self._make_error = make_error
-            for handle in list(self.in_flight.values()):
-                if not handle.is_answered:
-                    handle.fail(make_error(handle.title))
-            self.changed.notify_all()
+            self.in_flight.fail_pending(make_error)
+            self.in_flight.changed.notify_all()
 
     def run_alone(self, handle: Handle[Any]) -> None:
         """Run an operation in whose set this rank is the only member. The caller holds the lock."""
@@ -464,21 +425,21 @@ class Engine:
         finally:
             if is_alone:
                 self.ending.release()
-        with self.changed:
-            self.changed.notify_all()
+        with self.in_flight.changed:
+            self.in_flight.changed.notify_all()
 
     def _close(self, end: str) -> None:
-        with self.lock:
+        with self.in_flight.lock:
             self.is_closed = True
         generation = self.current
         aborted = f"it {end or 'called shutdown()'} while operations were under way"
         # In a job that outlives its workers one that ends with an error is lost, as one that is killed: see `Frame`.
         last_goodbye = Frame.EXIT if self.is_elastic else Frame.END
         generation.leave(
-            lambda: Farewell(aborted if are_running([*self.in_flight.values()]) else "", end),
+            lambda: Farewell(aborted if are_running(self.in_flight) else "", end),
             last_goodbye if end else Frame.LEAVE,
         )
-        handles, self.in_flight = list(self.in_flight.values()), {}
+        handles = self.in_flight.take_all()
         if are_running(handles):
             generation.interrupt()
         for handle in handles:
@@ -498,9 +459,8 @@ class Engine:
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
         self.is_closed = self._is_forked = True
-        self.lock = threading.RLock()  # another thread of the parent may have held it
-        self.changed = threading.Condition(self.lock)
-        for handle in self.in_flight.values():
+        self.in_flight.renew_lock()
+        for handle in self.in_flight:
             self.current.keep(handle.works)
             handle.fail(ForkedError(self.rank))
         self.current.abandon()
@@ -517,7 +477,7 @@ class Engine:
             case Neutral(terms):
                 self._take_part(generation, terms)
             case Refused():
-                with self.lock:
+                with self.in_flight.lock:
                     if not generation.is_over:
                         self._refuse(generation, answer)
             case StopNoticed():
@@ -538,7 +498,7 @@ class Engine:
                     generation.interrupt()
                     begun = (FailedWork(begun),)
                 works = begun
-            with self.lock:
+            with self.in_flight.lock:
                 if not generation.is_over:
                     handle.begin(terms, works, payload)
         except BaseException:  # of a signal's handler, before the handle had what was begun
@@ -549,7 +509,7 @@ class Engine:
         self, generation: Generation, answer: Answered, unpack: Callable[[], Sequence[object] | None]
     ) -> bool:
         """Finish operations that were released together; False where each is to be run by itself."""
-        with self.lock:  # in one: results that were written in place, and then do not count, would be lost
+        with self.in_flight.lock:  # in one: results that were written in place, and then do not count, would be lost
             if generation.is_over:
                 return True
             results = unpack()
@@ -557,14 +517,14 @@ class Engine:
                 return False
             for handle, terms, result in zip(answer.handles, answer.terms, results, strict=True):
                 handle.complete(terms, result)
-                self._note_end(handle, terms)
+                self.in_flight.note_end(handle, terms, generation)
         return True
 
     def _take_part(self, generation: Generation, terms: Release) -> None:
         """Take part in an operation for which this rank, having joined, did not ask."""
         generation.seen = terms.index
         self._note_release(terms)
-        joining = [handle.operation for handle in self.in_flight.values() if isinstance(handle.operation, Join)]
+        joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
         error = generation.take_part(terms, joining[0].device if joining else None)
         if error is not None:
             name, cause = terms.question.name, describe_cause(error)
@@ -579,29 +539,27 @@ class Engine:
         elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.extents[0][0])
         elif kind is Kind.COMMIT:
-            self.commits[terms.question.process_set] += 1
+            self.steps.rounds[terms.question.process_set] += 1
 
     def _refuse(self, generation: Generation, answer: Refused) -> None:
         """The operation will not run, and its name is free. The caller holds the lock."""
         handle, driver = answer.handle, generation.driver
-        self.forget(handle)
+        self.in_flight.forget(handle)
         operation = handle.operation
         if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
-            following = self.in_flight[follower.question.process_set, follower.question.name] = Handle(follower)
+            following: Handle[Any] = Handle(follower)
+            self.in_flight.put(following)
             driver.ask(following, at_once=True, is_awaited=False)
         handle.fail(DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason))
 
     def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:
         """Nothing will be answered any more in this generation: what runs is interrupted."""
-        with self.lock:
+        with self.in_flight.lock:
             generation.note_failure(reason)
-            handles = list(self.in_flight.values())
         if self.retry is None:
-            for handle in handles:
-                if not handle.is_answered:
-                    handle.fail(OperationFailedError(handle.title, self.rank, reason))
+            self.in_flight.fail_pending(lambda title: OperationFailedError(title, self.rank, reason))
         elif fault is None:
             self.retry.tell_trouble(generation.number, reason)
         else:
@@ -618,9 +576,9 @@ class Engine:
             return
         cause = describe_cause(error)
         self.retry.tell_trouble(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
-        with self.changed:
+        with self.in_flight.changed:
             while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
-                self.changed.wait(_LOOK_SECONDS)
+                self.in_flight.changed.wait(_LOOK_SECONDS)
             if self.is_closed:
                 handle.fail(self._explain_end(handle.title))
 
@@ -639,32 +597,6 @@ class Engine:
                 driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
             self._give_up(generation, cause)
         return cause
-
-    def _settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """Its works have ended well; whether its result will be used: False where it was interrupted before."""
-        with self.lock:
-            if handle.terms is not terms:
-                return False
-            handle.succeed()
-            self._note_end(handle, terms)
-        return True
-
-    def _note_end(self, handle: Handle[Any], terms: Release) -> None:
-        """It has ended well, unless that was noted before. The caller holds the lock."""
-        if self.is_in_flight(handle):
-            if self.retry is not None:
-                self._note_completed(self.retry, handle, terms)
-            self.forget(handle)
-
-    def _note_completed(self, retry: Retry, handle: Handle[Any], terms: Release) -> None:
-        operation = handle.operation
-        if is_made_anew(operation):
-            return
-        if isinstance(operation, Commit):
-            self.note_commit(terms.question.process_set, terms.members)
-            self.note_step(terms.question.process_set, terms.index)
-        if terms.index >= 0:  # else this rank is alone, and nobody else waits for it
-            retry.remember(operation, terms, handle.payload, is_stopping=terms.index >= self.current.stops_from)
 
     def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation as it can run now; raises where it cannot. The caller holds the lock."""
@@ -686,7 +618,7 @@ class Engine:
         """
         if not earlier.is_done() or earlier.terms is None or not self.is_elastic or earlier.is_failed:
             return earlier.is_done()
-        return self.note_success(earlier, earlier.terms)
+        return self.in_flight.succeed(earlier, earlier.terms, self.current)
 
     def _check_open(self) -> None:
         if self.is_closed:
@@ -696,11 +628,3 @@ class Engine:
         if self.current.failure is not None:
             return OperationFailedError(title, self.rank, self.current.failure)
         return ShutDownError(title, self.rank)
-
-
-def _have_succeeded(works: Sequence[Work]) -> bool:
-    """Whether all of them have ended well; those that end soon are waited for."""
-    try:
-        return end_before(works, 0.0) and all(work.wait() for work in works)
-    except RuntimeError:
-        return False

@@ -62,13 +62,13 @@ class Succession:
                 raise StuckError
             if generation.driver is not None:
                 generation.driver.halt(reason, _HALT_SECONDS)
-            with engine.changed:
+            with engine.in_flight.changed:
                 generation.is_over = True
                 engine.is_suspended = True
-                for handle in engine.in_flight.values():
+                for handle in engine.in_flight:
                     generation.keep(handle.works)
                 self._take_stock()
-                engine.changed.notify_all()
+                engine.in_flight.changed.notify_all()
 
     def disconnect(self) -> None:
         """Wait for the end of what was suspended, and end its connections: nothing more is written by it."""
@@ -79,8 +79,8 @@ class Succession:
     def report(self) -> Report:
         """What is pending, as of one that would go on where it stands; only while suspended."""
         engine = self.engine
-        with engine.lock:
-            self._reported = {handle for handle in engine.in_flight.values() if not handle.is_answered}
+        with engine.in_flight.lock:
+            self._reported = {handle for handle in engine.in_flight if not handle.is_answered}
             pending = [self._describe(handle) for handle in self._reported if not is_made_anew(handle.operation)]
             return Report(
                 Wish.CONTINUE,
@@ -103,17 +103,17 @@ class Succession:
         self.disconnect()
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
         done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
-        with engine.changed:
+        with engine.in_flight.changed:
             former = engine.current.sets
             engine.current, engine.moved = generation, ranks
             generation.sets.move_from(former, ranks)
             self._retry.forget()
-            for handle in list(engine.in_flight.values()):
+            for handle in engine.in_flight:
                 if not handle.is_answered:
                     self._carry_over(handle, former.list_ranks(handle.operation.question.process_set), done)
-            engine.lineage = tuple(engine.lineage[rank] for rank in verdict.survivors)
+            engine.steps.lineage = tuple(engine.steps.lineage[rank] for rank in verdict.survivors)
             engine.rank, engine.size, engine.generation = rank, size, number
-            engine.changed.notify_all()
+            engine.in_flight.changed.notify_all()
 
     def resume(self, group: Group | None, link: Link | None) -> None:
         """Go on in the generation that was adopted.
@@ -131,20 +131,20 @@ class Succession:
             engine.connect_current(group, link)
             self._tell_early_news(generation)
             self._announce_sets(generation)
-        with engine.changed:
+        with engine.in_flight.changed:
             if engine.is_closed:  # meanwhile: what was made since then is nobody's
                 generation.close()
                 return
             engine.is_suspended = False
-            asked = [handle for handle in engine.in_flight.values() if not handle.is_answered]
-            engine.changed.notify_all()
+            asked = [handle for handle in engine.in_flight if not handle.is_answered]
+            engine.in_flight.changed.notify_all()
         for handle in asked:
             if generation.driver is not None and generation.sets.count(handle.operation.question.process_set) > 1:
                 generation.driver.ask(handle, at_once=True, is_awaited=False)
             else:
-                with engine.changed:
+                with engine.in_flight.changed:
                     engine.run_alone(handle)
-                    engine.changed.notify_all()
+                    engine.in_flight.changed.notify_all()
 
     def note_departed(self, number: int, rank: int) -> None:
         """A member has ended well: the sequencer refuses what needs it. For any thread, also while this is resumed.
@@ -172,9 +172,14 @@ class Succession:
 
     def _take_stock(self) -> None:
         """Decide for each operation in flight whether it is done; the caller holds the lock."""
-        for handle in list(self.engine.in_flight.values()):
+        engine = self.engine
+        for handle in engine.in_flight:
             terms = handle.terms
-            if handle.state is State.RELEASED and terms is not None and not self.engine.note_success(handle, terms):
+            if (
+                handle.state is State.RELEASED
+                and terms is not None
+                and not engine.in_flight.succeed(handle, terms, engine.current)
+            ):
                 self._indices[handle] = terms.index
                 handle.reset()
 
@@ -235,14 +240,13 @@ class Succession:
         if answer is not None and handle in self._reported:
             handle.begin(Release(-1, question, former), (), memoryview(answer))
             if number:
-                engine.commits[question.process_set] = number
-                engine.note_commit(question.process_set, former)
-                engine.has_stepped |= question.process_set == GLOBAL_SET
-                engine.is_stopping |= question.process_set == GLOBAL_SET and answer == STOPPING
-            engine.forget(handle)
+                engine.steps.rounds[question.process_set] = number
+                engine.steps.note_commit(question.process_set, former)
+                engine.steps.note_step(question.process_set, is_stopping=answer == STOPPING)
+            engine.in_flight.forget(handle)
             return
         try:
             handle.operation = engine.renew(operation)
         except HorovodInternalError as error:
             handle.fail(error)
-            engine.forget(handle)
+            engine.in_flight.forget(handle)

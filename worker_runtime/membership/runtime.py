@@ -212,12 +212,12 @@ class Runtime:
             HorovodInternalError: a rank has gone, or Horovod has not been initialized.
         """
         engine = self.executor
-        if not engine.is_stopping:
+        if not engine.steps.is_stopping:
             if engine.size == 1:
-                engine.is_stopping = self.stop_notice.has_come()
-            elif not engine.has_stepped:
-                engine.is_stopping = engine.ask_for_notice()
-        return engine.is_stopping
+                engine.steps.is_stopping = self.stop_notice.has_come()
+            elif not engine.steps.has_stepped:
+                engine.steps.is_stopping = engine.ask_for_notice()
+        return engine.steps.is_stopping
 
     def _require(self) -> _World:
         world = self._world

@@ -99,7 +99,7 @@ class Stage:
         def note_commit(executor: Engine, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked:
-                handle = executor.submit(Commit(among, executor.commits[among.number] + 1), at_once=True)
+                handle = executor.submit(Commit(among, executor.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 executor.wait(handle)
             else:

@@ -5,13 +5,13 @@ import torch
 
 from worker_runtime.collectives import buffers
 from worker_runtime.collectives.buffers import (
-    Lot,
+    Fusion,
     distribute,
     find_place,
+    fuse_small,
     gather,
     gather_in_place,
-    plan_lots,
-    sort_parcels,
+    plan_fusions,
 )
 
 BASE = torch.arange(24.0).reshape(4, 6)
@@ -101,35 +101,35 @@ def test_the_bytes_of_a_single_element_are_seen_whatever_its_stride() -> None:
         assert buffers.view_bytes(single).tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
 
 
-SINGLE = Lot(torch.float32, (2, 3), (0,), (6,))
+SINGLE = Fusion(torch.float32, (2, 3), (0,), (6,))
 
 
 def test_small_tensors_of_one_dtype_are_one_lot_and_large_ones_travel_alone() -> None:
     large = (buffers.LARGE_BYTES // 4,)
     dtypes = [torch.float32, torch.int64, torch.float32, torch.float32, torch.int64]
     shapes = [(2, 3), (), large, (0,), (4,)]
-    assert plan_lots(dtypes, shapes) == (
-        Lot(torch.float32, (6,), (0, 3), (6, 0)),
-        Lot(torch.int64, (5,), (1, 4), (1, 4)),
-        Lot(torch.float32, large, (2,), large),
+    assert plan_fusions(dtypes, shapes) == (
+        Fusion(torch.float32, (6,), (0, 3), (6, 0)),
+        Fusion(torch.int64, (5,), (1, 4), (1, 4)),
+        Fusion(torch.float32, large, (2,), large),
     )
 
 
 def test_a_lot_of_one_keeps_its_shape() -> None:
-    (lot,) = plan_lots([torch.float32], [(2, 3)])
-    assert (lot, lot.single) == (SINGLE, 0)
+    (fusion,) = plan_fusions([torch.float32], [(2, 3)])
+    assert (fusion, fusion.single) == (SINGLE, 0)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_values_come_back_to_where_they_belong(*, in_place: bool) -> None:
     tensors = [torch.arange(6.0).view(2, 3).t(), torch.tensor([1, 2], dtype=torch.int32), torch.tensor(7.0)]
     into = [torch.empty_like(tensor) for tensor in tensors] if in_place else None
-    plan = plan_lots([torch.float64, torch.float64, torch.float64], [tuple(tensor.shape) for tensor in tensors])
+    plan = plan_fusions([torch.float64, torch.float64, torch.float64], [tuple(tensor.shape) for tensor in tensors])
     results = {}
-    for lot in plan:
-        buffer = gather(lot, tensors)
+    for fusion in plan:
+        buffer = gather(fusion, tensors)
         assert buffer.tolist() == [0, 3, 1, 4, 2, 5, 1, 2, 7]
-        results |= dict(distribute(lot, buffer, tensors, into))
+        results |= dict(distribute(fusion, buffer, tensors, into))
     for index, tensor in enumerate(tensors):
         assert results[index].dtype == tensor.dtype
         assert torch.equal(results[index], tensor)
@@ -155,6 +155,6 @@ def test_other_results_are_reduced_in_a_buffer(target: torch.Tensor) -> None:
 
 def test_small_ones_travel_together_large_ones_alone_and_empty_ones_not_at_all() -> None:
     large = 1 << 30
-    assert sort_parcels([3, 0, large, 5, large]) == [(0, 3), (2,), (4,)]
-    assert sort_parcels([0, large]) == [(1,)]
-    assert sort_parcels([0, 0]) == []
+    assert fuse_small([3, 0, large, 5, large]) == [(0, 3), (2,), (4,)]
+    assert fuse_small([0, large]) == [(1,)]
+    assert fuse_small([0, 0]) == []

@@ -1,4 +1,4 @@
-"""Operations run in their lane where they have one."""
+"""Operations run on their side stream where they have one."""
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
 from tests.worker_runtime.threads import ThreadEngine
-from worker_runtime.collectives.tensor_operation import Lane, TensorOperation, check_targets, check_tensors, make_title
+from worker_runtime.collectives.tensor_operation import (
+    SideStream,
+    TensorOperation,
+    check_targets,
+    check_tensors,
+    make_title,
+)
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
@@ -28,13 +34,13 @@ def test_work_in_a_lane_begins_when_the_inputs_are_ready_and_ends_before_they_ar
     with torch.cuda.stream(caller):
         torch.cuda._sleep(50_000_000)  # the inputs are far from ready
         x = torch.full((1 << 20,), 2.0, device=device)
-        lane = Lane(device)
+        side_stream = SideStream(device)
         x_later = x * 100  # what the caller does then is not waited for
-    with lane:
+    with side_stream:
         assert torch.cuda.current_stream(device) != caller
         y = x + 1
     assert torch.cuda.current_stream(device) != caller
-    lane.hand_over([x, y])
+    side_stream.hand_over([x, y])
     z = y * 2
     assert z.unique().tolist() == [6.0]
     assert x_later.unique().tolist() == [200.0]
@@ -71,7 +77,7 @@ class FakeLane(AbstractContextManager):
         self._notes.append("exit")
 
     def hand_over(self, tensors: Iterable[torch.Tensor]) -> None:
-        """As `Lane.hand_over`."""
+        """As `SideStream.hand_over`."""
         assert list(tensors) == [USED]
         self._notes.append("hand over")
 
@@ -104,13 +110,13 @@ def run_noting(operation: Noting) -> list[str]:
 
 def test_on_the_cpu_there_is_no_lane() -> None:
     operation = Noting()
-    operation._choose_lane("cpu", USED)
+    operation._choose_stream("cpu", USED)
     assert run_noting(operation) == ["communicate", "conclude"]
 
 
 def test_on_cuda_it_starts_in_its_lane_and_is_handed_over_before_the_end() -> None:
     operation = Noting()
-    operation._lane = FakeLane(operation.notes)
+    operation._side_stream = FakeLane(operation.notes)
     assert run_noting(operation) == ["enter", "communicate", "exit", "hand over", "conclude"]
 
 

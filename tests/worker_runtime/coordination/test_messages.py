@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from tests.worker_runtime.conversation import Echo
 from worker_runtime.coordination.messages import pack, split
-from worker_runtime.coordination.operation import Bundler, Handle
+from worker_runtime.coordination.operation import Batcher, Handle
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
 from worker_runtime.engine.engine import Engine
 
 
-class Noting(Bundler):
+class Noting(Batcher):
     """Notes which operations came together; those named "bad" cannot be finished so."""
 
     def __init__(self) -> None:
@@ -31,9 +31,9 @@ class Noting(Bundler):
         return [title.encode() for title in titles]
 
 
-def make(title: str, bundler: Bundler | None) -> Echo:
+def make(title: str, batcher: Batcher | None) -> Echo:
     operation = Echo(title, title.encode())
-    operation.bundler = bundler
+    operation.batcher = batcher
     return operation
 
 
@@ -59,14 +59,14 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
     return handles, performed
 
 
-def test_only_neighbours_with_one_bundler_are_packed_together() -> None:
+def test_only_neighbours_with_one_batcher_are_packed_together() -> None:
     one, other = Noting(), Noting()
     titles = [("a", one), ("b", one), ("c", None), ("d", one), ("e", other), ("f", other), ("g", None), ("h", None)]
     assert pack([make(*each) for each in titles]) == [title.encode() for title, _ in titles]
     assert (one.packed, other.packed) == (["ab"], ["ef"])
 
 
-def test_only_neighbours_with_one_bundler_are_finished_together_each_with_its_own_bytes() -> None:
+def test_only_neighbours_with_one_batcher_are_finished_together_each_with_its_own_bytes() -> None:
     one = Noting()
     operations = [make("a", None), make("b", one), make("c", one), make("d", None), make("e", one)]
     handles, performed = answer(operations, b"1", b"22", b"333", b"", b"4")

@@ -65,7 +65,7 @@ def test_results_of_a_burst_count_only_before_the_end(engine: Engine) -> None:
     burst = Answered(handles, terms, ANSWER, [4, 4], lambda: [b"1", b"2"])
     engine._carry_out(engine.current, burst)
     assert [engine.wait(handle) for handle in handles] == [b"1", b"2"]
-    assert not engine.in_flight
+    assert list(engine.in_flight) == []
     late = engine.submit(Echo("late"))
     engine.current.is_over = True
     unpack = mock.Mock()  # they would be written in place

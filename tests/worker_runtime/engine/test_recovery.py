@@ -99,7 +99,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.executor.wait(handle)
-    assert (scene.executor.committed, scene.executor.lineage) == ((0, THREE), (0, 2))
+    assert (scene.executor.steps.committed, scene.executor.steps.lineage) == ((0, THREE), (0, 2))
 
 
 def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
@@ -108,8 +108,8 @@ def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scen
     scene.interrupt()
     scene.go_on(Done(THREE, 1))
     scene.executor.wait(handle)
-    assert executor.committed == (1, THREE)
-    assert (executor.rank, executor.size, executor.generation, executor.lineage) == (0, 2, 2, (0, 2))
+    assert executor.steps.committed == (1, THREE)
+    assert (executor.rank, executor.size, executor.generation, executor.steps.lineage) == (0, 2, 2, (0, 2))
 
 
 def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
@@ -119,7 +119,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
         handle = scene.ask(Commit(scene.all_ranks, number))
         scene.before.release(number - 1, index=index)
         scene.executor.wait(handle)
-        assert (executor.has_stepped, executor.is_stopping) == (True, number == 2)
+        assert (executor.steps.has_stepped, executor.steps.is_stopping) == (True, number == 2)
     assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
 
 
@@ -131,7 +131,7 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
     scene.interrupt()
     scene.go_on(Done(THREE, 1, answer=answer))
     scene.executor.wait(handle)
-    assert (scene.executor.has_stepped, scene.executor.is_stopping) == (True, answer == STOPPING)
+    assert (scene.executor.steps.has_stepped, scene.executor.steps.is_stopping) == (True, answer == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
@@ -145,7 +145,7 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.executor.wait(second)
-    assert scene.executor.committed == (1, THREE)
+    assert scene.executor.steps.committed == (1, THREE)
 
 
 def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
@@ -390,7 +390,7 @@ def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scen
     scene.interrupt()
     scene.go_on_alone()
     assert scene.executor.wait(handle)[0].tolist() == [5.0]
-    assert (scene.executor.size, scene.executor.lineage) == (1, (0,))
+    assert (scene.executor.size, scene.executor.steps.lineage) == (1, (0,))
     scene.succession.suspend("others have come")
     assert scene.succession.report().completed == ()
 
@@ -405,16 +405,16 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     for number in range(3):
         answer_one(before, number, is_committed=True)
     stepping.finish()
-    assert executor.committed == (1, THREE)
+    assert executor.steps.committed == (1, THREE)
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
     scene.go_on_alone()
     stepping.finish()
-    assert executor.committed == (2, (0,))
+    assert executor.steps.committed == (2, (0,))
     assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
     second.synchronize()
-    assert executor.committed == (3, (0,))
+    assert executor.steps.committed == (3, (0,))
 
 
 def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer:
@@ -507,7 +507,7 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
     assert asked[1][1] == pack(0.5, 1.0)
     stepping.finish()
     assert parameter.grad.tolist() == [10.0, 20.0]
-    assert scene.executor.committed == (1, (0, 2))
+    assert scene.executor.steps.committed == (1, (0, 2))
 
 
 def answer_one(
