@@ -6,8 +6,8 @@ from dataclasses import replace
 from rendezvous.core.effects import Terminate
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import Outcome
-from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.state import State
+from rendezvous.core.workers import Standing, WorkerRecord
 
 
 def abandon(

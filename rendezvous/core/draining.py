@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from rendezvous.core.effects import Effect, Finish, Refuse, Terminate
 from rendezvous.core.events import Event, Exited, Joined, Lost, Reported, Stopped, Ticked
-from rendezvous.core.leases import silent_hosts
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGABRT, SIGINT, SIGTERM, Outcome
 from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.timeouts import silent_hosts
 
 
 def enter(

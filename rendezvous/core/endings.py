@@ -11,13 +11,13 @@ from rendezvous.core.effects import Depart, Dismiss, Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Declared, Event, Exited, HostsChanged, Lost, Noticed, Reported, Stopped, Ticked
 from rendezvous.core.intent import reconcile
-from rendezvous.core.leases import find_late, find_overdue, silent_hosts, unheard_hosts
 from rendezvous.core.losses import lose_host, lose_late, lose_worker
 from rendezvous.core.model import Host, Worker
 from rendezvous.core.outcome import SIGKILL, blame_worker, conclude, stop
 from rendezvous.core.publication import chain, move_on
-from rendezvous.core.staffing import find_newcomers, retire
+from rendezvous.core.scheduling import find_newcomers, retire
 from rendezvous.core.state import Phase, Standing, State, WorkerRecord
+from rendezvous.core.timeouts import find_late, find_overdue, silent_hosts, unheard_hosts
 
 
 def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:

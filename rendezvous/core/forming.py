@@ -4,14 +4,20 @@ from rendezvous.core import draining, endings
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import Event, HostsChanged, Joined, Ticked
 from rendezvous.core.joining import join
-from rendezvous.core.leases import explain_overdue_start, find_missing, silent_hosts, start_is_overdue, unheard_hosts
 from rendezvous.core.losses import lose_silent
 from rendezvous.core.outcome import time_out
-from rendezvous.core.placement import place
 from rendezvous.core.publication import publish_first
 from rendezvous.core.reports import Wish
-from rendezvous.core.shortage import watch_start
+from rendezvous.core.scheduling import place
 from rendezvous.core.state import Standing, State
+from rendezvous.core.timeouts import (
+    explain_overdue_start,
+    find_missing,
+    silent_hosts,
+    start_is_overdue,
+    unheard_hosts,
+    watch_start,
+)
 
 
 def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:

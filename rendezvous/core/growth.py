@@ -8,11 +8,11 @@ Where the reset limit is reached nothing is offered: the job goes on as it is.
 
 from dataclasses import replace
 
-from rendezvous.core.composition import compose
 from rendezvous.core.effects import Effect, OfferResize
-from rendezvous.core.records import Standing
 from rendezvous.core.reports import Decision
+from rendezvous.core.scheduling import compose
 from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.workers import Standing
 
 
 def offer_resize(state: State) -> tuple[State, tuple[Effect, ...]]:

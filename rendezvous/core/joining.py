@@ -13,13 +13,13 @@ from rendezvous.core.effects import Effect, Refuse
 from rendezvous.core.endings import refuse
 from rendezvous.core.events import Joined
 from rendezvous.core.growth import offer_resize
-from rendezvous.core.leases import start_leases
 from rendezvous.core.losses import interrupt
 from rendezvous.core.outcome import give_up
 from rendezvous.core.publication import chain, publish_when_complete
-from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Report, Wish
 from rendezvous.core.state import Phase, State
+from rendezvous.core.timeouts import start_leases
+from rendezvous.core.workers import Standing, WorkerRecord
 
 _STOPPING = frozenset({Wish.CONTINUE, Wish.RESTORE, Wish.FORM})
 

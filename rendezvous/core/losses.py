@@ -13,10 +13,10 @@ from rendezvous.core.effects import Dismiss, Effect, Interrupt
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import SIGKILL, Outcome, blame_host, conclude, fail_to_join, fail_to_report, lose_state
 from rendezvous.core.publication import chain, move_on, publish_when_complete
-from rendezvous.core.records import Standing, WorkerRecord
-from rendezvous.core.staffing import staff
+from rendezvous.core.scheduling import staff
 from rendezvous.core.state import Phase, State
 from rendezvous.core.verdict import STATE_LOST
+from rendezvous.core.workers import Standing, WorkerRecord
 
 
 def lose_worker(

@@ -52,9 +52,9 @@ from rendezvous.core import draining, finished, forming, reforming, running
 from rendezvous.core.effects import Effect, Refuse
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import Begun, Declared, Event, Exited, Joined, Lost, Reported, StoreOpened, Ticked
-from rendezvous.core.leases import advance, hear
 from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.timeouts import advance, hear
 
 _HANDLERS = {
     Phase.FORMING: forming.handle,

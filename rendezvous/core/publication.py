@@ -6,18 +6,16 @@ from typing import TypeAlias
 
 from rendezvous.core import draining
 from rendezvous.core.abandonment import abandon, settle_suspicions
-from rendezvous.core.composition import Composition, arrange, compose
 from rendezvous.core.effects import Effect, Publish
 from rendezvous.core.growth import offer_resize
-from rendezvous.core.leases import start_leases
-from rendezvous.core.model import Generation, Worker
+from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
-from rendezvous.core.ranking import rank
-from rendezvous.core.records import Standing, WorkerRecord
 from rendezvous.core.reports import Decision, Report, Verdict, Wish
-from rendezvous.core.staffing import explain_removal, retire, staff
+from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, staff
 from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.timeouts import start_leases
 from rendezvous.core.verdict import End, Situation, Wait, decide
+from rendezvous.core.workers import Standing, WorkerRecord
 
 Step: TypeAlias = Callable[[State], tuple[State, tuple[Effect, ...]]]
 

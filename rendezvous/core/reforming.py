@@ -8,10 +8,9 @@ from rendezvous.core import draining, endings
 from rendezvous.core.effects import Effect
 from rendezvous.core.events import Event, Joined, Ticked
 from rendezvous.core.joining import join
-from rendezvous.core.leases import silent_hosts
 from rendezvous.core.losses import lose_silent
-from rendezvous.core.shortage import watch_workers
 from rendezvous.core.state import Standing, State
+from rendezvous.core.timeouts import silent_hosts, watch_workers
 
 
 def handle(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blame, Repetition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
-from rendezvous.core.records import Standing, WorkerRecord
-from rendezvous.core.repetition import Repetition
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
+from rendezvous.core.workers import Standing, WorkerRecord
 
 __all__ = ["Offer", "Phase", "Standing", "State", "WorkerRecord"]
 

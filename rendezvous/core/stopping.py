@@ -17,7 +17,7 @@ from rendezvous.core.effects import Effect, Notify, OfferResize
 from rendezvous.core.losses import interrupt
 from rendezvous.core.outcome import conclude, end_as_noticed, overrun_notice
 from rendezvous.core.publication import chain, move_on
-from rendezvous.core.staffing import retire
+from rendezvous.core.scheduling import retire
 from rendezvous.core.state import Offer, Phase, Standing, State, WorkerRecord
 
 _GOING = frozenset({Standing.LEAVING, Standing.ENDED})

@@ -21,7 +21,7 @@ from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Ter
 from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.records import Standing
+from rendezvous.core.workers import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server

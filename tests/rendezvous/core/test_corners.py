@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.core.composition import compose
-from rendezvous.core.leases import advance, is_lost
 from rendezvous.core.losses import interrupt
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision
+from rendezvous.core.scheduling import compose
+from rendezvous.core.timeouts import advance, is_lost
 from tests.rendezvous.core.transcript import Teller, play
 
 PLACED = ("policy size=2 lease=30 start=20", "tick 100", "hosts a:1 b:1")

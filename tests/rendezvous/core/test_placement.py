@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rendezvous.core.errors import TooFewSlotsError
 from rendezvous.core.model import Host
-from rendezvous.core.placement import place
+from rendezvous.core.scheduling import place
 
 
 def show(hosts: list[Host], least: int, most: int) -> str:

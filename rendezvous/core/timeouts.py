@@ -5,15 +5,18 @@ interpreter lock, and must not be called dead for it. When two ticks are further
 machine that slept: all leases start anew, and every other limit moves by as much, for what came in meanwhile has not
 been seen. So it is with the first tick: what was before it has no known time. The job's own clock (`State.clock`)
 stands still meanwhile, so what is measured with it need not be moved.
+
+Shortage: there are too few slots to start with, or too few workers to go on; for how long the job waits for more.
 """
 
 from collections.abc import Collection
 from dataclasses import replace
 
 from rendezvous.core.model import Worker
-from rendezvous.core.records import Standing, WorkerRecord
+from rendezvous.core.outcome import Outcome, run_short, time_out
 from rendezvous.core.state import State
 from rendezvous.core.table import Table
+from rendezvous.core.workers import Standing, WorkerRecord
 
 LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine, and a lease shorter than two ticks must still run out
 
@@ -119,3 +122,33 @@ def explain_overdue_start(state: State) -> str | None:
             f"(--start-timeout) rank {', rank '.join(missing)} did not; {stacks} shown above"
         )
     return None
+
+
+def watch_start(state: State) -> tuple[State, Outcome | None]:
+    """Before the first generation: how the job ends if there was too little to start with for too long.
+
+    A worker counts when its host's agent has been heard of: one that never reports is given up, and started again.
+    """
+    policy = state.policy
+    limit_seconds = policy.recovery.elastic_timeout_seconds
+    if state.workers:
+        have = sum(state.last_heard.get(record.worker.slot.host) is not None for record in state.alive())
+        needed, what = policy.min_size, "workers"
+    else:
+        have, needed, what = state.slots_offered, policy.slots_to_start, "slots"
+    if have >= needed:
+        return (state if state.short_since is None else replace(state, short_since=None)), None
+    if state.short_since is None:
+        return replace(state, short_since=state.clock), None
+    if state.clock - state.short_since <= limit_seconds:
+        return state, None
+    limit = f"{limit_seconds:g} s (--elastic-timeout)"
+    return state, time_out(f"the job needs {needed} {what} to start, and there were only {have} for {limit}")
+
+
+def watch_workers(state: State, have: int) -> Outcome | None:
+    """While the survivors wait for others: how the job ends if there have been too few workers for too long."""
+    limit_seconds = state.policy.recovery.elastic_timeout_seconds
+    if state.short_since is None or state.clock - state.short_since <= limit_seconds:
+        return None
+    return run_short(have, state.policy.min_size, limit_seconds, state.cause)
