@@ -31,9 +31,9 @@ from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
 from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
 from rendezvous.core.events import Exited, Lost, Noticed, Stopped
+from rendezvous.core.losses import is_lost
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
-from rendezvous.core.timeouts import is_lost
 from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
 
 if TYPE_CHECKING:

@@ -53,6 +53,11 @@ class Outcome:
         """Somebody pressed Ctrl-C."""
         return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
 
+    @property
+    def stop_signal(self) -> int:
+        """The first signal that the workers get which are left; none gets a second SIGINT."""
+        return SIGINT if self.is_interrupt else SIGTERM
+
 
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
     """How a job has ended whose workers have ended by themselves.

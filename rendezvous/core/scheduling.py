@@ -20,10 +20,11 @@ from itertools import islice
 
 from rendezvous.core.effects import Dismiss, Effect, Launch, Refuse, Terminate
 from rendezvous.core.errors import TooFewSlotsError
+from rendezvous.core.lifecycle import Standing, WorkerRecord
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
+from rendezvous.core.outcome import SIGABRT
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import State
-from rendezvous.core.workers import Standing, WorkerRecord
+from rendezvous.core.state import Phase, State
 
 
 def place(hosts: Sequence[Host], min_size: int, max_size: int) -> tuple[Slot, ...]:
@@ -108,7 +109,7 @@ _JOINED = frozenset({Standing.WAITING, Standing.READY, Standing.MEMBER})
 
 def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Retire who is wanted no more, dismiss agents without workers, and launch where there is room."""
-    if state.outcome is not None or state.refusal is not None or state.stops_at is not None:
+    if state.refusal is not None or state.stops_at is not None:
         return state, ()
     if not state.policy.is_elastic and state.workers:
         return state, ()  # the placement of a static job is fixed
@@ -133,6 +134,21 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[
     return state.with_records(leaving), tuple(effects)
 
 
+def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effect, ...]]:
+    """The outcome is decided: end the workers that are left."""
+    if state.outcome is None:
+        raise ValueError("workers are stopped when the outcome is decided")
+    deadline = state.now + grace_seconds + state.policy.lease_seconds
+    if state.deadline is not None and state.phase is Phase.DRAINING:
+        deadline = min(deadline, state.deadline)
+    reason, usual = state.outcome.reason, state.outcome.stop_signal
+    effects = tuple(
+        Terminate(worker, grace_seconds, reason, signal=SIGABRT if worker in state.stuck else usual)
+        for worker in (record.worker for record in state.alive())
+    )
+    return replace(state.enter(Phase.DRAINING), deadline=deadline), effects
+
+
 def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
     """Those who have been started, and are in no generation yet; before the first one, all."""
     waiting = {Standing.INTENDED, Standing.READY} | (set() if state.number else {Standing.WAITING})
@@ -153,8 +169,10 @@ def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
             effects += more
     wanted = [record for record in newcomers if state.offers(record.worker.slot)]
     room = max(0, state.policy.max_size - _count_staying(state))
-    state, more = retire(state, wanted[room:], f"the job has {state.policy.max_size} workers without it (--max-np)")
-    return state, effects + more
+    if surplus := wanted[room:]:
+        state, more = retire(state, surplus, f"the job has {state.policy.max_size} workers without it (--max-np)")
+        effects += more
+    return state, effects
 
 
 def explain_removal(state: State, slot: Slot) -> str:

@@ -19,9 +19,9 @@ from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
 from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
 from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
+from rendezvous.core.lifecycle import Standing
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.workers import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server

@@ -1,6 +1,7 @@
 """The transitions as a table: what each event leads to in each phase, and that an illegal one changes nothing."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,8 @@ from rendezvous.core import membership
 from rendezvous.core.effects import Terminate
 from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
 from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
+from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, Transitions, draw
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.state import Phase
 from tests.rendezvous.core.commands import parse_event, parse_worker
 from tests.rendezvous.core.transcript import play
 from tests.rendezvous.counting import count_steps
@@ -178,3 +179,17 @@ def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -
 
     small, large = (count_work(Policy.static(8 * hosts), refused(hosts)) for hosts in (8, 64))
     assert large < 1.5 * (64 / 8) * small
+
+
+@pytest.mark.parametrize("table", [PHASES, STANDINGS], ids=["phases", "states of a worker"])
+def test_the_diagram_in_the_docstring_is_that_of_the_table(table: Transitions[Phase] | Transitions[Standing]) -> None:
+    assert f"\n\n{draw(table)}\n\n" in (membership.__doc__ or "")
+
+
+def test_a_rule_cannot_leave_the_table() -> None:
+    state = play("policy size=1", "tick 0", "hosts a:1", "join a:0")
+    with pytest.raises(ValueError, match="there is no way from running to finished"):
+        state.enter(Phase.FINISHED)
+    record = state.workers[Slot("a", 0)]
+    with pytest.raises(ValueError, match="there is no way from member to ready"):
+        state.with_records([replace(record, standing=Standing.READY)])
