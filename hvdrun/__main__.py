@@ -14,7 +14,10 @@ def main() -> int:
     if obstacle:
         sys.stderr.write("hvdrun: " + obstacle + "\n")
         return _CANNOT_LAUNCH
-    from hvdrun.container_init import leave_init_behind  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+
+    keep_notice()
+    from hvdrun.container_init import leave_init_behind  # noqa: PLC0415 - the same
 
     leave_init_behind()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

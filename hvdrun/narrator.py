@@ -108,7 +108,9 @@ class Narrator:
         match event:
             case Exited() if state.ends_well(event.returncode):
                 self._note_end(event.worker, state)
-            case Exited() if _is_at_work(event.worker, state):
+            case Exited() if _is_at_work(event.worker, state) and not state.dies_of_notice(
+                event.worker, event.returncode
+            ):
                 self._note_failure(event)
             case HostsChanged(hosts) if state.policy.max_size == 1:
                 self._tell_who_stays([host.name for host in hosts], state)

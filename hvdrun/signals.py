@@ -5,10 +5,19 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from hvdrun.early_notice import EarlyNotice
 from rendezvous.core.outcome import SIGNAL_OFFSET
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_OTHERS = (signal.SIGTSTP, signal.SIGUSR2)
+_ANSWERED = (*_STOPPING, signal.SIGTSTP, signal.SIGUSR2)
+
+
+def answer_notice(notice: Callable[[], None]) -> None:
+    """Answer stop notices, SIGUSR2, on the running loop, also one that has come before."""
+    loop, former = asyncio.get_running_loop(), signal.getsignal(signal.SIGUSR2)
+    loop.add_signal_handler(signal.SIGUSR2, notice)
+    if isinstance(former, EarlyNotice) and former.take():
+        loop.call_soon(notice)
 
 
 @contextmanager
@@ -23,11 +32,13 @@ def answer_signals(
         notice: is called for a stop notice, SIGUSR2.
     """
     loop = asyncio.get_running_loop()
-    former = {number: signal.getsignal(number) for number in (*_STOPPING, *_OTHERS)}
+    former = {number: signal.getsignal(number) for number in _ANSWERED}
     answered = [number for number, handler in former.items() if handler is not signal.SIG_IGN]
     for number in answered:
-        if number in _OTHERS:
-            loop.add_signal_handler(number, suspend if number is signal.SIGTSTP else notice)
+        if number is signal.SIGUSR2:
+            answer_notice(notice)
+        elif number is signal.SIGTSTP:
+            loop.add_signal_handler(number, suspend)
         else:
             loop.add_signal_handler(number, stop, SIGNAL_OFFSET + number, f"{number.name} came to hvdrun")
     try:

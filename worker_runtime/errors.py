@@ -191,6 +191,14 @@ class OperationFailedError(HorovodInternalError):
         self.rank = rank
 
 
+class IllegalTransitionError(RuntimeError):
+    """A fault of the runtime: an operation became what it cannot become from where it was."""
+
+    def __init__(self, operation: str, state: str, following: str) -> None:
+        super().__init__(f"{operation} is {state} and cannot become {following}; please report this fault of hvdrun")
+        self.operation = operation
+
+
 class UnsupportedReductionError(HorovodInternalError, ValueError):
     """A reducescatter was asked for another reduction than a sum or an average.
 

@@ -18,7 +18,10 @@ def main() -> int:
     if obstacle:
         sys.stderr.write(obstacle + "\n")
         return 1
-    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - an old Python cannot import it
+    from hvdrun.early_notice import keep_notice  # noqa: PLC0415 - an old Python cannot import it
+
+    keep_notice()
+    from hvdrun.search_path import prefer_own_packages  # noqa: PLC0415 - the same
 
     prefer_own_packages()
     from hvdrun.agent.agent import Ending, serve_pipes  # noqa: PLC0415 - only now they are surely ours

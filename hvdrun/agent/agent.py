@@ -48,10 +48,12 @@ from hvdrun.agent.watch import Watch
 from hvdrun.elasticity import is_elastic
 from hvdrun.environment import lay_over
 from hvdrun.horovod_path import lead_to_shim
+from hvdrun.signals import answer_notice
 from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file
 from rendezvous.core.effects import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
+from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.orders import (
     Alert,
     Begin,
@@ -87,7 +89,7 @@ class Ending(StrEnum):
 class Orders:
     """The launcher's orders, one after the other; None at their end.
 
-    exit_code: what an agent that has come by itself ends with, once it was released.
+    exit_code: what an agent that has come by itself ends with, once it was released, or a signal has ended it.
     """
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
@@ -118,12 +120,12 @@ class Agent:
     """Serves one job on one host, from its Begin to its end.
 
     output: is open, and the agent's from now on.
-    sigterm_is_notice: SIGTERM, while workers are there, is a stop notice, as SIGUSR2 is; a second one ends the agent.
+    is_joined: it has come by itself: SIGTERM is a stop notice, as SIGUSR2 is, and a second one ends the agent.
     """
 
-    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, sigterm_is_notice: bool = False) -> None:
+    def __init__(self, begin: Begin, folder: Path, output: OutputForwarder, *, is_joined: bool = False) -> None:
         self._begin = begin
-        self._sigterm_is_notice = sigterm_is_notice
+        self._is_joined = is_joined
         self._folder = AgentFolder(folder)
         self._socket = folder / "agent.sock"
         silence_seconds = limit_silence(begin.lease_seconds)
@@ -159,7 +161,7 @@ class Agent:
             self._output.tell(Reserved(self._master))
         self._watch.open()
         attending = asyncio.create_task(self._attend())
-        others = (self._obey(orders), self._await_signal(), self._standstill.run())
+        others = (self._obey(orders), self._await_signal(orders), self._standstill.run())
         parts: set[asyncio.Future[Any]] = {
             attending,
             self._watch.failure,
@@ -193,23 +195,31 @@ class Agent:
         """A stop notice has come: the job drains this host, or stops."""
         self._watch.note_notice()
 
-    async def _await_signal(self) -> Ending:
+    async def _await_signal(self, orders: Orders) -> Ending:
         signalled = asyncio.Event()
-        is_patient = self._sigterm_is_notice
+        is_patient = self._is_joined
+
+        def end(number: signal.Signals) -> None:
+            orders.exit_code = SIGNAL_OFFSET + number
+            signalled.set()
 
         def heed_sigterm() -> None:
             nonlocal is_patient
-            if is_patient and self._watch.running():
+            if not is_patient:
+                end(signal.SIGTERM)
+            elif self._watch.running():
                 is_patient = False
                 self._watch.note_notice()
             else:
+                orders.exit_code = TEMPORARY_FAILURE
                 signalled.set()
 
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
         loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
         for number in (signal.SIGINT, signal.SIGHUP):
-            loop.add_signal_handler(number, signalled.set)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, end, number)
         await signalled.wait()
         return Ending.SIGNALLED
 
@@ -289,11 +299,15 @@ async def serve(
     output: OutputForwarder,
     note_begin: Callable[[Begin], None] = lambda _: None,
     *,
-    sigterm_is_notice: bool = False,
+    is_joined: bool = False,
 ) -> Ending:
-    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins."""
+    """Be the agent that the launcher at the other end wants; see `Agent`. note_begin is called when its job begins.
+
+    Whoever calls this for an agent that has come by itself answers signals until then.
+    """
     is_noticed = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, is_noticed.set)  # the default would kill this agent
+    if not is_joined:
+        answer_notice(is_noticed.set)
     output.tell(Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_info[:3]))))
     begin = await prepare(orders, output)
     if isinstance(begin, Ending):
@@ -303,7 +317,7 @@ async def serve(
         output.tell(Alert(missing))
     environment = lay_over(os.environb, begin.environment) if begin.inherits else begin.environment
     begin = replace(begin, environment=lead_to_shim(environment))
-    agent = Agent(begin, choose_folder(os.environ), output, sigterm_is_notice=sigterm_is_notice)
+    agent = Agent(begin, choose_folder(os.environ), output, is_joined=is_joined)
     if is_noticed.is_set():
         agent.note_notice()
     return await agent.run(orders)

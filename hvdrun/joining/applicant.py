@@ -11,6 +11,7 @@ import signal
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from hvdrun import __version__
@@ -21,6 +22,7 @@ from hvdrun.hosts import count_slots
 from hvdrun.joining.channel import WAITING_SECONDS, Channel, dial, make_client_context
 from hvdrun.joining.token import Token, TokenFileError
 from hvdrun.joining.tunnel import TunnelEnd
+from hvdrun.signals import answer_notice
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Endpoint
@@ -32,9 +34,10 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 15.0
 _PAUSE_GROWTH = 1.6
 _REMINDER_SECONDS = 300.0  # between two equal lines about what is waited for
-_ENDED = "the job has ended, and has released this agent."
+_ANSWER_SECONDS = 2.0  # after which a launcher that has not answered is said to wait for another agent's end
+_RELEASED = "the job needs this agent no more, and has released it."
 _NOT_NEEDED = "the job has all its hosts, or has ended: this agent is not needed."
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_NOTICES = (signal.SIGTERM, signal.SIGUSR2)
 
 
 class JoinRefusedError(LaunchError):
@@ -91,6 +94,7 @@ class Applicant:
         self._said = ""
         self._said_at = 0.0
         self._has_begun = False
+        self._stopped: asyncio.Future[int]  # by a signal; the exit code
         self._tunnel = TunnelEnd(lambda: self._knock(slots=0))
 
     async def run(self) -> int:
@@ -100,8 +104,8 @@ class Applicant:
             TokenFileError: the token cannot be used.
             LaunchError: the launcher refuses this agent, or the token has run out.
         """
-        stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._answer_signals(stopped)
+        stopped = self._stopped = asyncio.get_running_loop().create_future()
+        self._answer_signals()
         await self._tunnel.open()
         working = asyncio.create_task(self._work())
         try:
@@ -113,14 +117,16 @@ class Applicant:
             await self._tunnel.close()
         return stopped.result() if working.cancelled() else working.result()
 
-    def _answer_signals(self, stopped: asyncio.Future[int]) -> None:
-        """End by these signals while nothing but this waits; where they are ignored (nohup) they stay so."""
+    def _answer_signals(self) -> None:
+        """End by these signals while there are no workers; where they are ignored (nohup) they stay so."""
 
-        def end(number: int) -> None:
-            if not stopped.done():
-                stopped.set_result(SIGNAL_OFFSET + number)
+        def end(number: signal.Signals) -> None:
+            if not self._stopped.done():
+                self._say(f"{number.name} came while this agent had no workers: it ends.")
+                self._stopped.set_result(TEMPORARY_FAILURE if number in _NOTICES else SIGNAL_OFFSET + number)
 
-        for number in _SIGNALS:
+        answer_notice(partial(end, signal.SIGUSR2))
+        for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, end, number)
 
@@ -178,6 +184,8 @@ class Applicant:
                 raise TokenExpiredError(wish.place, wish.token_file, token) from error
             raise
         taken = False
+        late = f"the answer of hvdrun at {wish.place}: another agent may have the name {wish.host!r}"
+        waiting = asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._wait_for, late)
         try:
             channel.keep_alive(WAITING_SECONDS)
             channel.transport.write(
@@ -193,6 +201,7 @@ class Applicant:
                 case AgentAdmitted(_, reason):
                     raise JoinRefusedError(wish.place, reason)
         finally:
+            waiting.cancel()
             if not taken:
                 channel.abort()
         raise AssertionError("every answer is one of these")
@@ -211,21 +220,23 @@ class Applicant:
         channel.follow(output)
         orders = Orders(channel.reader)
         try:
-            ending = await serve(orders, output, note_begin, sigterm_is_notice=True)
+            ending = await serve(orders, output, note_begin, is_joined=True)
         except RendezvousError as error:
             self._say(f"{str(error).rstrip('.')}: this agent has ended its workers.")
             return TEMPORARY_FAILURE
         finally:
+            self._answer_signals()
             if not self._has_begun:
                 channel.abort()
         match ending:
             case Ending.RELEASED:
                 channel.transport.close()
                 await channel.closed
-                self._say(_ENDED if self._has_begun else _NOT_NEEDED)
+                self._say(_RELEASED if self._has_begun else _NOT_NEEDED)
                 return orders.exit_code
             case Ending.SIGNALLED:
-                return SIGNAL_OFFSET + signal.SIGTERM
+                self._say("a signal has asked this agent to end: it has ended its workers.")
+                return orders.exit_code
             case Ending.LAUNCHER_GONE if not self._has_begun:
                 return None
             case Ending.LAUNCHER_GONE:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from hvdrun import __version__
 from hvdrun.joining.channel import HANDSHAKE_SECONDS, LAST_OUTPUT_SECONDS, Channel, make_server_context
 from hvdrun.joining.token import Token
+from hvdrun.supervision import supervise
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.credentials import Credential
@@ -33,13 +34,21 @@ class Door:
 
     credential: what the token's authority has issued.
     receive: takes an agent that knows the secret, and answers it; it may take its time.
+    fail: takes an error of this launcher's own.
     """
 
     def __init__(
-        self, token: Token, credential: Credential, receive: Receive, *, limit_seconds: float = HANDSHAKE_SECONDS
+        self,
+        token: Token,
+        credential: Credential,
+        receive: Receive,
+        fail: Callable[[BaseException], None],
+        *,
+        limit_seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
         self._token = token
         self._receive = receive
+        self._fail = fail
         self._limit_seconds = limit_seconds
         self._context = make_server_context(credential)
         self._socket: socket.socket | None = None
@@ -56,7 +65,7 @@ class Door:
         family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         self._socket = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
         self._socket.setblocking(False)  # noqa: FBT003 - socket's signature
-        self._accepting = asyncio.create_task(self._accept(self._socket))
+        self._accepting = supervise(asyncio.create_task(self._accept(self._socket)), self._fail)
         return int(self._socket.getsockname()[1])
 
     async def close(self) -> None:
@@ -77,7 +86,7 @@ class Door:
             except OSError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
-            task = asyncio.create_task(self._meet(connection))
+            task = supervise(asyncio.create_task(self._meet(connection)), self._fail)
             self._strangers[task] = None
             task.add_done_callback(self._forget)
             while len(self._strangers) >= MAX_STRANGERS:

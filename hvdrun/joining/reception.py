@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdrun.console import Console
 from hvdrun.errors import LaunchError
@@ -24,9 +24,12 @@ from hvdrun.network.alone import find_own_outward
 from hvdrun.network.interfaces import list_addresses
 from hvdrun.routes import LOOPBACK
 from hvdrun.signals import answer_signals
+from hvdrun.supervision import supervise
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome, end_as_noticed, stop
 
+T = TypeVar("T")
+U = TypeVar("U")
 RunJob = Callable[[JobSpec, Roster], Awaitable[Outcome]]
 ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - what a user may give to --bind
 FULL = "the job has all its hosts: this agent is not needed."
@@ -50,13 +53,27 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
 
     Raises:
         LaunchError: hvdrun could not do its part.
+        Exception: a task that nobody awaits has failed, which is a fault of hvdrun's own.
     """
-    roster = Roster(spec.lease_seconds)
+    fault: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def fail(error: BaseException) -> None:
+        if not fault.done():
+            fault.set_exception(error)
+            fault.exception()  # taken notice of, should the job have ended
+
+    return await _either(_receive(spec, joining, console, run, fail), fault)
+
+
+async def _receive(
+    spec: JobSpec, joining: Joining, console: Console, run: RunJob, fail: Callable[[BaseException], None]
+) -> Outcome:
+    roster = Roster(spec.lease_seconds, fail)
     ended_with = TEMPORARY_FAILURE
     place = choose_place(joining)
     async with AsyncExitStack() as stack:
         keys = stack.enter_context(open_keys(joining.token_file, spec.directory, token_hex(_NAME_BYTES)))
-        door = Door(keys.token, keys.authority.issue_server(), roster.receive)
+        door = Door(keys.token, keys.authority.issue_server(), roster.receive, fail)
         stack.push_async_callback(door.close)
         try:
             port = door.open(place.address, place.port)
@@ -66,10 +83,12 @@ async def receive(spec: JobSpec, joining: Joining, console: Console, run: RunJob
         stack.callback(lambda: roster.shut(_OVER, ended_with))
         at = Endpoint(find_reachable(place.address), port)
         console.notice(f"waiting for agents; on each host run: {write_line(at, str(keys.path))}")
-        telling = asyncio.create_task(_tell_agents(spec, roster, console.notice))
+        telling = supervise(asyncio.create_task(_tell_agents(spec, roster, console.notice)), fail)
         stack.push_async_callback(_end, telling)
         found = spec if spec.is_elastic else await _unless_stopped(gather(spec, joining, roster))
         if isinstance(found, Outcome):
+            if not found.is_interrupt:
+                console.notice(f"{found.reason}.")
             return found
         if not spec.is_elastic:
             await _end(telling)
@@ -163,19 +182,25 @@ async def _unless_stopped(gathering: Coroutine[object, object, JobSpec]) -> JobS
         if not stopped.done():
             stopped.set_result(outcome)
 
-    gathered = asyncio.create_task(gathering)
     with answer_signals(
         lambda code, reason: end(stop(code, reason)),
         lambda: os.kill(os.getpid(), signal.SIGSTOP),
         lambda: end(end_as_noticed()),
     ):
-        either: set[asyncio.Future[Any]] = {gathered, stopped}
+        return await _either(gathering, stopped)
+
+
+async def _either(working: Coroutine[object, object, T], ending: asyncio.Future[U]) -> T | U:
+    """What the work comes to, or, where that is there first, what ends it."""
+    work = asyncio.create_task(working)
+    either: set[asyncio.Future[Any]] = {work, ending}
+    try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    if not gathered.done():
-        gathered.cancel()
-        await asyncio.wait({gathered})
-        return stopped.result()
-    return gathered.result()
+    finally:
+        if not work.done():
+            work.cancel()
+            await asyncio.wait({work})
+    return ending.result() if work.cancelled() else work.result()
 
 
 def _count_digits(host: Host) -> list[tuple[bool, int, str]]:

@@ -8,11 +8,13 @@ and the newcomer is refused.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hvdrun.hosts import MAX_SLOTS_PER_HOST, count_slots, is_host_name
 from hvdrun.joining.channel import WAITING_SECONDS, Channel
 from hvdrun.joining.tunnel import lead_inside
+from hvdrun.supervision import supervise
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
 from rendezvous.core.model import Host, limit_silence
@@ -38,6 +40,7 @@ class Roster:
     """Knows the agents of one job; belongs to one event loop.
 
     lease_seconds: of the job.
+    fail: takes an error of this launcher's own.
     proof_seconds: in how long an agent that the job has not taken is known to be gone.
     margin_seconds: between the end of that time, or of a lease, and the end of the connection.
     """
@@ -45,11 +48,13 @@ class Roster:
     def __init__(
         self,
         lease_seconds: float,
+        fail: Callable[[BaseException], None],
         *,
         proof_seconds: float = WAITING_SECONDS,
         margin_seconds: float = _MARGIN_SECONDS,
     ) -> None:
         self._lease_seconds = lease_seconds
+        self._fail = fail
         self._margin_seconds = margin_seconds
         self._proof_seconds = proof_seconds
         self._arrivals: dict[str, _Arrival] = {}
@@ -153,7 +158,7 @@ class Roster:
         arrival = self._arrivals.get(host)
         if arrival is None or arrival.led_to is None:
             return AgentAdmitted(Admission.REFUSED, "the rendezvous is not reached through this door.")
-        tunnel = asyncio.create_task(lead_inside(channel, arrival.led_to))
+        tunnel = supervise(asyncio.create_task(lead_inside(channel, arrival.led_to)), self._fail)
         self._tunnels.add(tunnel)
         tunnel.add_done_callback(self._tunnels.discard)
         return AgentAdmitted(Admission.ACCEPTED)

@@ -6,7 +6,7 @@ Whether the job survives a failure is decided with the failure (`losses.py`): if
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rendezvous.core.effects import Announce, Depart, Effect, Launch, Notify, OfferResize, Refuse, Terminate
+from rendezvous.core.effects import Announce, Depart, Effect, Notify, OfferResize, Refuse, Terminate
 from rendezvous.core.errors import IllegalEventError
 from rendezvous.core.events import (
     Declared,
@@ -25,7 +25,7 @@ from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, conclude, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import Report, Wish
-from rendezvous.core.scheduling import find_newcomers, place, retire, stop_workers
+from rendezvous.core.scheduling import find_newcomers, place, reconcile, retire, stop_workers
 from rendezvous.core.state import Offer, Phase, State
 
 _INTERRUPTING = frozenset({Wish.CONTINUE, Wish.RESTORE, Wish.FORM})
@@ -37,7 +37,7 @@ def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
         case HostsChanged():
             return _change_hosts(state, event), ()
         case Reported():
-            return state, _reconcile(state, event)
+            return state, reconcile(state, event)
         case Joined():
             return _join(state, event)
         case Declared(worker, is_blank):
@@ -88,26 +88,6 @@ def _change_hosts(state: State, event: HostsChanged) -> State:
             raise IllegalEventError(event, "the placement of this job is fixed")
         place(event.hosts, state.policy.min_size, state.policy.max_size)  # or raise
     return state.with_offer(event.hosts)
-
-
-def _reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
-    """Compare what should run on a host with what does: a lost order is repeated."""
-    running = frozenset(event.running)
-    intended = {record.worker: record for record in state.on(event.host) if record.standing is not Standing.ENDED}
-    missing = tuple(
-        Launch(worker, record.assignment, "the agent does not have it", is_late=state.number > 0)
-        for worker, record in intended.items()
-        if worker not in running and record.standing is Standing.INTENDED
-    )
-    surplus = tuple(
-        Terminate(worker, 0.0, "it is not intended (any more)") for worker in event.running if worker not in intended
-    )
-    leaving = tuple(
-        Terminate(worker, max(0.0, record.leaves_by - state.clock), record.reason)
-        for worker, record in intended.items()
-        if worker in running and record.standing is Standing.LEAVING
-    )
-    return missing + surplus + leaving
 
 
 def _announce(state: State, event: StoreOpened) -> tuple[Effect, ...]:
@@ -170,6 +150,7 @@ def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
     """A worker has ended: as it was told to, well, or badly."""
     former = state.workers[event.worker.slot]
     is_left = former.standing is Standing.LEAVING
+    is_noticed = state.dies_of_notice(event.worker, event.returncode)
     ended = replace(
         former,
         standing=Standing.ENDED,
@@ -182,13 +163,16 @@ def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
         return state, ()
     if ended.is_done:
         return _end_well(state, event.worker)
+    if is_noticed:
+        return _die_of_notice(state, former.worker.slot.host)
     state = replace(state, failures=state.failures + 1)
-    outcome = blame_worker(event, state.rank_of(event.worker))
+    rank, is_final = state.rank_of(event.worker), event.cannot_start
+    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
     if not survives(state):
         return end(state, outcome), ()
     if former.worker.slot.host not in state.drained:
         most = state.policy.recovery.failures_per_slot
-        slot, is_final = former.worker.slot, event.cannot_start
+        slot = former.worker.slot
         state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
     return go_on(state, [former], outcome), ()
 
@@ -238,6 +222,17 @@ def _notice(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
     if not (is_left if state.number else drained.offered):
         return _stop(state, f"a stop notice came to host {host}, and without it nobody is left")
     return drained, (Notify(host, f"host {host} got a stop notice: the job goes on without it"),)
+
+
+def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
+    """A notice has ended a worker that had not joined, and so had no way to pass it on: it is its host's.
+
+    Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
+    """
+    others = any(offered.name != host for offered in state.offered)
+    if state.number or (state.policy.is_elastic and others and state.stops_at is None):
+        return _notice(state, host)
+    return replace(state, outcome=end_as_noticed()), ()
 
 
 def _stop(state: State, why: str) -> tuple[State, tuple[Effect, ...]]:

@@ -212,12 +212,10 @@ def lose_late_newcomers(state: State) -> tuple[State, tuple[Effect, ...]]:
 def lose_late_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Members have not reported after an interruption, or have not come to the commit at which the others wait."""
     limit_seconds = state.policy.report_seconds
-    if state.phase is Phase.REFORMING:
-        is_over = state.deadline is not None and state.now > state.deadline
-    else:
-        since = state.waiting_since if state.number and not waits_for_init(state) else None
-        is_over = since is not None and state.now - since > limit_seconds
-    if not is_over or not state.policy.is_elastic:
+    since = state.waiting_since if state.number and state.phase is Phase.FORMING else None
+    is_over = state.phase is Phase.REFORMING and state.deadline is not None and state.now > state.deadline
+    is_over |= since is not None and state.now - since > limit_seconds and not waits_for_init(state)
+    if not is_over:
         return state, ()
     late = state.standing(Standing.MEMBER)
     return evict(state, late, lambda worker, rank: fail_to_report(worker, rank, limit_seconds))

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
-SIGINT, SIGABRT, SIGTERM = 2, 6, 15
+SIGINT, SIGABRT, SIGUSR2, SIGTERM = 2, 6, 12, 15
 SIGKILL = 9  # by which a host's agent, or its guardian, ends the workers that are left
 FAILURE = 1
 TEMPORARY_FAILURE = 75
@@ -80,13 +79,14 @@ def succeed() -> Outcome:
     return Outcome(0, Cause.SUCCEEDED, "all workers ended well")
 
 
-def blame_worker(event: Exited, rank: int) -> Outcome:
-    """The first failing worker decides."""
-    worker, returncode = event.worker, event.returncode
-    if event.error is not None and event.cannot_start:
-        cause, reason = Cause.COMMAND_NOT_STARTED, event.error
-    elif event.error is not None:
-        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {event.error}"
+def blame_worker(
+    worker: Worker, rank: int, returncode: int, error: str | None = None, *, cannot_start: bool = False
+) -> Outcome:
+    """The first failing worker decides; the arguments are those of `Exited`."""
+    if error is not None and cannot_start:
+        cause, reason = Cause.COMMAND_NOT_STARTED, error
+    elif error is not None:
+        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {error}"
     elif returncode < 0:
         cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
     else:

@@ -20,6 +20,7 @@ from itertools import islice
 
 from rendezvous.core.effects import Dismiss, Effect, Launch, Refuse, Terminate
 from rendezvous.core.errors import TooFewSlotsError
+from rendezvous.core.events import Reported
 from rendezvous.core.lifecycle import Standing, WorkerRecord
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
@@ -147,6 +148,26 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effec
         for worker in (record.worker for record in state.alive())
     )
     return replace(state.enter(Phase.DRAINING), deadline=deadline), effects
+
+
+def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
+    """Compare what should run on a host with what does: a lost order is repeated."""
+    running = frozenset(event.running)
+    intended = {record.worker: record for record in state.on(event.host) if record.standing is not Standing.ENDED}
+    missing = tuple(
+        Launch(worker, record.assignment, "the agent does not have it", is_late=state.number > 0)
+        for worker, record in intended.items()
+        if worker not in running and record.standing is Standing.INTENDED
+    )
+    surplus = tuple(
+        Terminate(worker, 0.0, "it is not intended (any more)") for worker in event.running if worker not in intended
+    )
+    leaving = tuple(
+        Terminate(worker, max(0.0, record.leaves_by - state.clock), record.reason)
+        for worker, record in intended.items()
+        if worker in running and record.standing is Standing.LEAVING
+    )
+    return missing + surplus + leaving
 
 
 def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:

@@ -8,7 +8,7 @@ from typing import Self
 from rendezvous.core.failures import Blame, Repetition
 from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, WorkerRecord, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
-from rendezvous.core.outcome import TEMPORARY_FAILURE, Outcome
+from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
@@ -174,6 +174,10 @@ class State:
     def ends_well(self, returncode: int) -> bool:
         """A worker that ends so has not failed."""
         return returncode == 0 or (self.stops_at is not None and returncode == TEMPORARY_FAILURE)
+
+    def dies_of_notice(self, worker: Worker, returncode: int) -> bool:
+        """A stop notice ends this worker, which has not joined and cannot pass the notice on."""
+        return returncode == -SIGUSR2 and self.workers[worker.slot].standing is Standing.INTENDED
 
     def find_offered(self, host: str) -> Host | None:
         """The host as the job may use it now; None when it may not."""

@@ -119,7 +119,8 @@ def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
 
 def stand(worker: Worker, standing: Standing) -> State:
     """The job in which this worker stands so."""
-    return STATE.with_records([replace(STATE.workers[worker.slot], standing=standing)])
+    record = replace(STATE.workers[worker.slot], standing=standing)
+    return replace(STATE, workers=STATE.workers.replace(worker.slot, record))
 
 
 NOT_FOUND = "the command 'train' was not found"
@@ -265,7 +266,7 @@ def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
     assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
 
 
-FIRST = blame_worker(Exited(ONE, 3), 0)
+FIRST = blame_worker(ONE, 0, 3)
 STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
 LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
@@ -309,7 +310,7 @@ def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(pap
     narrator = make_narrator(paper, clock=times.__next__)
     narrator.start()
     narrator.decide()
-    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
     (page,) = paper.pages
     assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
     assert page.last_lines == ("last words of b:0",)
@@ -319,7 +320,7 @@ def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrato
     narrator.note_state(STATE)
     narrator.note_event(Exited(TWO, -9), STATE)
     narrator.note_event(Exited(ONE, 0), STATE)
-    narrator.explain(blame_worker(Exited(TWO, -9), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, -9), 2)
     note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
     assert paper.pages[0].notes == (note,)
 
@@ -330,11 +331,11 @@ def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator
         narrator.note_state(STATE)
         narrator.note_end_ordered(Worker(TWO.slot, 2))
     narrator.note_end_ordered(ONE)
-    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
     assert paper.pages[0].ended_ranks == (0,)
 
 
-NOT_STARTED = blame_worker(Exited(TWO, 127, NOT_FOUND, cannot_start=True), 1)
+NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hvdrun.early_notice import keep_notice
 from hvdrun.signals import answer_signals
 from tests.waiting import LIMIT_SECONDS
 
@@ -80,3 +81,11 @@ def test_afterwards_signals_mean_what_they_meant() -> None:
     former = [signal.getsignal(number) for number in numbers]
     answer(signal.SIGINT)
     assert [signal.getsignal(number) for number in numbers] == former
+
+
+def test_a_notice_that_comes_before_it_can_be_answered_is_answered_once() -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    keep_notice()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    assert answer(signal.SIGINT)[0] == "notice"
+    assert "notice" not in answer(signal.SIGINT)

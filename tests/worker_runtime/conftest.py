@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.worker_runtime.generation import Generation
+    from tests.worker_runtime.generation import PlayedGeneration
     from tests.worker_runtime.ranks import RankPool
 
 # The fixtures import what they need: the pure tests beneath this folder do without torch.
@@ -23,18 +23,18 @@ def ranks() -> "Iterator[RankPool]":
 
 
 @pytest.fixture
-def before() -> "Iterator[Generation]":
+def before() -> "Iterator[PlayedGeneration]":
     """A generation that ends: the worker is rank 0 of 3."""
-    from tests.worker_runtime.generation import Generation  # noqa: PLC0415 - see above
+    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - see above
 
-    with Generation(1, size=3) as generation:
+    with PlayedGeneration(1, size=3) as generation:
         yield generation
 
 
 @pytest.fixture
-def after() -> "Iterator[Generation]":
+def after() -> "Iterator[PlayedGeneration]":
     """The next one, without rank 1."""
-    from tests.worker_runtime.generation import Generation  # noqa: PLC0415 - see above
+    from tests.worker_runtime.generation import PlayedGeneration  # noqa: PLC0415 - see above
 
-    with Generation(2) as generation:
+    with PlayedGeneration(2) as generation:
         yield generation

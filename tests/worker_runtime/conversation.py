@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.handles import Handle
+from worker_runtime.errors import ShutDownError
 
 LIMIT_SECONDS = 20.0
 SUM = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
@@ -103,27 +104,27 @@ class Player:
         self.asked: list[Handle[bytes]] = []
         self.askers: set[int] = set()
         self.driver = Driver(Link(connection), self, self.askers, patience_seconds)
-        self.await_answer = self.driver.await_answer
-        self.listen = self.driver.listen
-        self.forget = self.asked.remove
         self.perform_neutral = self.neutral.append
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""
-        handle = Handle(self, Echo(name))
+        handle = Handle(Echo(name))
         self.asked.append(handle)
         self.driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
         return handle
 
     def run(self, name: str) -> bytes:
         """Ask and wait."""
-        return self.submit(name, is_awaited=True).wait()
+        return self.wait(self.submit(name, is_awaited=True))
 
-    def settle(self, handle: Handle[bytes], terms: Release) -> bool:
-        """All is as well as it seems."""
-        del terms
-        self.forget(handle)
-        return True
+    def wait(self, handle: Handle[bytes]) -> bytes:
+        """Wait for an answer."""
+        self.driver.await_answer(handle)
+        if handle.failure is not None:
+            raise handle.failure
+        if not handle.is_answered:
+            raise ShutDownError(handle.title, 0)
+        return bytes(handle.payload)
 
     def count_members(self, process_set: int) -> int:
         """Of set 0 two, of set 1 three."""

@@ -13,7 +13,7 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.coordination.wire import Frame, decode_head, decode_questions, encode_releases
-from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
@@ -82,16 +82,15 @@ class Played:
 class _PlayedGroup(Group):
     """A group whose sequencer is the test's."""
 
-    link: Link | None = None
-
-    def connect(self, limit: timedelta) -> Link:
-        """As `Group`."""
-        del limit
-        assert self.link is not None
-        return self.link
+    link: Link
 
 
-class Generation:
+def connect(group: _PlayedGroup, *_: object) -> Link:
+    """As `link.connect`."""
+    return group.link
+
+
+class PlayedGeneration:
     """One member's side of a generation, and the sequencer's.
 
     Args:
@@ -159,10 +158,10 @@ class Generation:
         self.link.close()
 
 
-def make_executor(generation: Generation, note: Callable[[str], None] = lambda _: None) -> ElasticExecutor:
+def make_executor(generation: PlayedGeneration, note: Callable[[str], None] = lambda _: None) -> ElasticEngine:
     """An executor in that generation, and who is told of its troubles."""
     group, link = generation.group, generation.link
-    return ElasticExecutor(group, link, lambda _, reason: note(reason), group.generation, lease_seconds=5.0)
+    return ElasticEngine(group, link, lambda _, reason: note(reason), group.generation, lease_seconds=5.0)
 
 
 def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:

@@ -14,7 +14,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankFailedError, RankPool, Ranks, ask_child
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 1_000_000  # elements: far more than travel inside a question
@@ -42,7 +42,7 @@ def expect_loss(wait: Callable[[], object], cause: str = "rank 3 was cut off") -
         wait()
 
 
-def find_executor() -> Executor:
+def find_executor() -> Engine:
     from worker_runtime.membership.runtime import RUNTIME  # noqa: PLC0415 - the one of the process that plays the rank
 
     return RUNTIME.executor

@@ -16,7 +16,7 @@ import numpy as np
 from tests.worker_runtime.groups.backends.stubs import LIMIT, run_members
 from worker_runtime.collectives import Commit, Join, make_neutral
 from worker_runtime.collectives.agreements import Failed
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering import questions
 from worker_runtime.coordination.ordering.ordering import Ordering
 from worker_runtime.coordination.ordering.questions import (
@@ -82,7 +82,7 @@ class ThreadHandle:
         return self._result[0]
 
 
-class ThreadExecutor:
+class ThreadEngine:
     """What reducers and tests use of an executor; notes the names of what is asked and awaited."""
 
     def __init__(self, world: "World", rank: int) -> None:
@@ -126,7 +126,15 @@ class ThreadExecutor:
 
     def run(self, operation: Operation[Any]) -> Any:  # noqa: ANN401 - the operation's
         """Ask and wait."""
-        return self.submit(operation).wait()
+        return self.wait(self.submit(operation))
+
+    def wait(self, handle: ThreadHandle) -> Any:  # noqa: ANN401 - the operation's
+        """As the true one."""
+        return handle.wait()
+
+    def await_answer(self, handle: ThreadHandle) -> None:
+        """As the true one."""
+        handle.await_answer()
 
     def commit(self, among: Members) -> None:
         """As the true one."""
@@ -149,7 +157,7 @@ class World:
     def __init__(self, size: int = 2, *, is_elastic: bool = False) -> None:
         self.size = size
         self.is_elastic = is_elastic
-        self.executors = [ThreadExecutor(self, rank) for rank in range(size)]
+        self.executors = [ThreadEngine(self, rank) for rank in range(size)]
         self._ordering = Ordering(size)
         self._lock = threading.Lock()
         self._pending: dict[tuple[int, int, str], ThreadHandle] = {}
@@ -184,7 +192,7 @@ class World:
             if (rank, question.process_set, question.name) in self._pending:
                 self._obey(self._ordering.block(rank, question.process_set, question.name))
 
-    def run(self, body: Callable[[ThreadExecutor], Any]) -> list[Any]:
+    def run(self, body: Callable[[ThreadEngine], Any]) -> list[Any]:
         """Call `body` with each rank's executor in a thread of its own; the results by rank."""
         results: list[Any] = [None] * self.size
         errors: list[BaseException] = []

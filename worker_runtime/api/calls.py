@@ -11,10 +11,10 @@ import torch
 
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Adasum, Allreduce, Combination
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -27,7 +27,7 @@ class Call(NamedTuple):
     name: as it travels, the kind first: "allreduce.loss".
     """
 
-    executor: Executor
+    executor: Engine
     among: Members
     name: str
 
@@ -72,8 +72,12 @@ def make_allreduce(
     return Allreduce(tensors, how, call.among, call.name, into)
 
 
-def await_all(handles: Sequence[Handle[object]]) -> None:
+def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
     """Wait for all operations, also after one has failed, so that none stays behind in flight.
+
+    Args:
+        engine: that runs them.
+        handles: of the operations.
 
     Raises:
         HorovodInternalError: the first one's failure.
@@ -81,7 +85,7 @@ def await_all(handles: Sequence[Handle[object]]) -> None:
     failures = []
     for handle in handles:
         try:
-            handle.wait()
+            engine.wait(handle)
         except HorovodInternalError as error:
             failures.append(error)
     if failures:

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError, NotInitializedError
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -59,7 +59,7 @@ def _bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[s
 
 
 def _tell(
-    executor: Executor, kind: str, arguments: dict[str, object], made: tuple[int, str] | None, error: BaseException
+    executor: Engine, kind: str, arguments: dict[str, object], made: tuple[int, str] | None, error: BaseException
 ) -> None:
     """Tell the others; nobody where this rank cannot make the name that they use.
 
@@ -81,7 +81,7 @@ def _tell(
         executor.fail(*made, error)
 
 
-def _find_number(executor: Executor, where: object) -> int:
+def _find_number(executor: Engine, where: object) -> int:
     """The process set that was meant, as far as a wrong argument tells: its number, or its ranks; else the global one.
 
     A wrong guess is not worse than none: then the others wait for something else than this rank.

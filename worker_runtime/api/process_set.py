@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Self
 
 from worker_runtime.collectives import AddSet, RemoveSet
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -32,7 +32,7 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         self._ranks = read_ranks("ProcessSet", ranks_or_comm)
-        self._registration: tuple[weakref.ref[Executor], int, object] | None = None
+        self._registration: tuple[weakref.ref[Engine], int, object] | None = None
 
     @property
     def ranks(self) -> list[int] | None:
@@ -113,7 +113,7 @@ class ProcessSet:
         members = self._find()
         return own in self._ranks if members is None else members.rank in members.ranks
 
-    def register(self, executor: Executor, number: int | None) -> None:
+    def register(self, executor: Engine, number: int | None) -> None:
         """Note the set's number in a generation; None when it was removed. For this module."""
         mark = None if number is None else executor.process_sets.find_mark(number)
         self._registration = None if number is None or mark is None else (weakref.ref(executor), number, mark)
@@ -209,7 +209,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def _read_new(executor: Executor, process_set: ProcessSet) -> tuple[int, ...]:
+def _read_new(executor: Engine, process_set: ProcessSet) -> tuple[int, ...]:
     """The ranks of a set that is to be registered."""
     ranks = tuple(process_set.ranks or ())
     if not ranks or ranks[0] < 0 or ranks[-1] >= executor.size:

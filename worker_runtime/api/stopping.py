@@ -1,10 +1,5 @@
 """`hvd.stopping()`: whether the job is to save what it needs and end, the same on all ranks."""
 
-import torch
-
-from worker_runtime.api.calls import begin_call
-from worker_runtime.api.process_set import global_process_set
-from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.membership.runtime import RUNTIME
 
@@ -24,16 +19,4 @@ def stopping() -> bool:
     Raises:
         HorovodInternalError: a rank has gone, or Horovod has not been initialized.
     """
-    executor = RUNTIME.executor
-    if not executor.is_stopping:
-        if executor.size == 1:
-            executor.is_stopping = RUNTIME.stop_notice.has_come()
-        elif not executor.has_stepped:
-            executor.is_stopping = _ask_all()
-    return executor.is_stopping
-
-
-def _ask_all() -> bool:
-    call = begin_call("stopping", None, global_process_set)
-    known = torch.tensor([call.executor.knows_of_notice()], dtype=torch.int32, device="cpu")
-    return bool(call.executor.run(Allreduce([known], Combination(Reduction.MAX), call.among, call.name))[0].item())
+    return RUNTIME.is_stopping()

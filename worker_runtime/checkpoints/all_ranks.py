@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import torch
 
-from worker_runtime.api.object_calls import allgather_object
 from worker_runtime.checkpoints import random_states
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.errors import CheckpointError
-from worker_runtime.membership.runtime import RUNTIME
+
+Gather = Callable[[Any, str], list[Any]]
 
 _LONGEST_CAUSE = 400  # so much is told of an error's text
 
@@ -52,13 +52,14 @@ class Found:
     course: Any
 
 
-def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> Path:
+def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> Path:
     """Write a checkpoint of what was saved last in memory; all ranks must call it at the same place.
 
     Args:
         state: what is kept.
         folder: of the checkpoints; rank 0 writes there.
         broadcast: gives every rank the object of rank 0.
+        gather: gives every rank the objects of all, under a name.
         rank: of this worker.
 
     Returns:
@@ -68,7 +69,7 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
         HorovodInternalError: a rank has gone.
     """
-    random = _gather(random_states.take(), "checkpoint.random")
+    random = gather(random_states.take(), "checkpoint.random")
     path, trouble = None, ""
     if rank == 0:
         try:
@@ -85,7 +86,7 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
     return told[0]
 
 
-def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: int) -> bool:
+def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather: Gather, rank: int) -> bool:
     """Go on from the newest checkpoint that is whole; all ranks must call it at the same place.
 
     A job of the same size goes on with the random numbers that would have come next on each rank.
@@ -94,6 +95,7 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         state: with the names that it had when it was saved.
         folder: of the checkpoints; rank 0 reads there.
         broadcast: gives every rank the object of rank 0.
+        gather: gives every rank the objects of all, under a name.
         rank: of this worker.
 
     Returns:
@@ -104,7 +106,7 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
         HorovodInternalError: a rank has gone.
     """
     found, trouble = None, ""
-    seen = _gather(CheckpointFolder(folder).find_newest_number(), "checkpoint.newest")
+    seen = gather(CheckpointFolder(folder).find_newest_number(), "checkpoint.newest")
     if rank == 0:
         try:
             _check_shared(folder, seen)
@@ -123,11 +125,6 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], rank: i
     else:
         state.adapt()
     return True
-
-
-def _gather(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
-    """Those of all ranks; a program that is no job is alone."""
-    return allgather_object(value, name) if RUNTIME.is_initialized else [value]
 
 
 def _check_shared(folder: Path, seen: list[int]) -> None:

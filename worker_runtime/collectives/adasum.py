@@ -18,13 +18,12 @@ from functools import lru_cache
 import torch
 
 from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
-from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.combination import Combination, scale_
 from worker_runtime.collectives.dtypes import HALVES, check_reducible, name_dtype
 from worker_runtime.collectives.layout import view_bytes
 from worker_runtime.collectives.lots import Lot, distribute, gather, plan_lots
-from worker_runtime.collectives.operation import Members
-from worker_runtime.collectives.scaling import scale_
 from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 from worker_runtime.groups.works import await_work

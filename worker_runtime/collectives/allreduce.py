@@ -11,14 +11,13 @@ import torch
 import torch.distributed as dist
 
 from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
-from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.combination import Combination, conclude_, scale_
 from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype, view_travelling
 from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.layout import is_plain, view_memory
 from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
-from worker_runtime.collectives.operation import Bundler, Members
-from worker_runtime.collectives.scaling import conclude_, scale_
 from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.coordination.operation import Bundler, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

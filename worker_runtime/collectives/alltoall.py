@@ -9,8 +9,8 @@ import torch
 from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
 from worker_runtime.collectives.dtypes import name_dtype
 from worker_runtime.collectives.layout import copy, count_row_bytes, make_rows, view_bytes
-from worker_runtime.collectives.operation import Members
 from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

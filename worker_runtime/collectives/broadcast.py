@@ -18,9 +18,9 @@ from worker_runtime.collectives.layout import (
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.operation import Members
-from worker_runtime.collectives.parcels import sort_parcels
+from worker_runtime.collectives.lots import sort_parcels
 from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

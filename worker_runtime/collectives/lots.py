@@ -16,6 +16,17 @@ from worker_runtime.collectives.layout import copy, is_plain, share_memory
 LARGE_BYTES = 1024 * 1024
 
 
+def sort_parcels(counts: Sequence[int]) -> list[tuple[int, ...]]:
+    """Which indices travel together; those without bytes do not travel.
+
+    Args:
+        counts: how many bytes each has; all ranks must know them alike.
+    """
+    small = tuple(index for index, count in enumerate(counts) if 0 < count < LARGE_BYTES)
+    large: list[tuple[int, ...]] = [(index,) for index, count in enumerate(counts) if count >= LARGE_BYTES]
+    return [small, *large] if small else large
+
+
 @dataclass(frozen=True, slots=True)
 class Lot:
     """Tensors of a call that are reduced in one buffer.

@@ -10,7 +10,7 @@ from worker_runtime.collectives.allreduce import Allreduce
 from worker_runtime.collectives.checks import make_title
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import choose_travel, find_dtype, make_neutral_value
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

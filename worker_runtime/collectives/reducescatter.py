@@ -6,12 +6,11 @@ from functools import lru_cache
 import torch
 
 from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
-from worker_runtime.collectives.combination import Combination
+from worker_runtime.collectives.combination import Combination, conclude_, scale_
 from worker_runtime.collectives.dtypes import check_reducible, choose_sum, name_dtype
 from worker_runtime.collectives.layout import copy, count_bytes, make_rows, view_bytes
-from worker_runtime.collectives.operation import Members
-from worker_runtime.collectives.scaling import conclude_, scale_
 from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 

@@ -1,14 +1,52 @@
-"""What all operations on tensors share: on CUDA they run in a lane of their own, on the CPU where they are called."""
+"""What all operations on tensors share: on CUDA they run in a lane of their own, on the CPU where they are called.
+
+An operation is started by the thread that hears of its release, at a time when the caller's stream may have gone far
+ahead. So on CUDA each has a stream of its own, which waits for exactly what the caller had enqueued when it made the
+operation. The stream of the thread that takes the result waits for that one; the host never does.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from types import TracebackType
 
 import torch
 
-from worker_runtime.collectives.lane import Lane
-from worker_runtime.collectives.operation import Operation, ResultT_co
+from worker_runtime.coordination.operation import Operation, ResultT_co
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
+
+
+class Lane:
+    """A context in which kernels and collectives are enqueued; made in the caller's thread.
+
+    Args:
+        device: of the operation's tensors, a CUDA device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._stream.wait_stream(torch.cuda.current_stream(device))
+        self._entered = torch.cuda.stream(self._stream)
+
+    def __enter__(self) -> None:
+        self._entered.__enter__()  # type: ignore[no-untyped-call]  # the same
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._entered.__exit__(kind, error, traceback)
+
+    def hand_over(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let the current stream go on where this one is now.
+
+        Args:
+            tensors: what this stream has used: their memory must outlive what the current stream does with it.
+        """
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for tensor in tensors:
+            tensor.record_stream(current)
 
 
 class TensorOperation(Operation[ResultT_co]):

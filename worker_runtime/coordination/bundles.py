@@ -11,10 +11,10 @@ from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, TypeAlias
 
-from worker_runtime.collectives.operation import Bundler, Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Bundler, Operation
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
-from worker_runtime.engine.handles import Handle
 
 # Finishes operations: the results; None where that fails for one of them, which each has to find out by itself.
 Unpack: TypeAlias = Callable[[], Sequence[object] | None]

@@ -17,10 +17,11 @@ from typing import Protocol
 
 from worker_runtime.coordination import bundles
 from worker_runtime.coordination.background import Background
-from worker_runtime.coordination.farewell import Farewell
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import (
+    Farewell,
     Frame,
     decode_index,
     decode_neutral,
@@ -29,7 +30,6 @@ from worker_runtime.coordination.wire import (
     encode_blocked,
     encode_number,
 )
-from worker_runtime.engine.handles import Handle
 
 _PATIENCE_SECONDS = 1.0  # of a thread that waits, until it says so
 _WAIT_MILLISECONDS = 1000

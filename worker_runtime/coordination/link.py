@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Self
 
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import wire
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
+from worker_runtime.groups.group import Group
 from worker_runtime.rendezvous import Endpoint
 
 _CHUNK_BYTES = 256 * 1024
@@ -193,6 +194,22 @@ class Link:
         else:
             self._needed = wire.HEADER.size
         self._partial += data[offset:]
+
+
+def connect(group: Group, limit: timedelta) -> Link:
+    """Connect a member of a generation to the sequencer.
+
+    Raises:
+        SequencerError: it was not reached within the limit; the group is closed.
+    """
+    try:
+        link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
+        if group.rank == 0:
+            link.hand_over(os.environ)
+    except BaseException:
+        group.torch_groups.close()
+        raise
+    return link
 
 
 def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import bundles, wire
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import UnsendableError

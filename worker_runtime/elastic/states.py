@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worker_runtime.api.stopping import stopping
 from worker_runtime.checkpoints import all_ranks
+from worker_runtime.engine import objects
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
@@ -111,9 +111,9 @@ class State:
 
     def _end_where_told(self) -> None:
         folder = read_checkpoint(os.environ)
-        if folder is not None and self._size is not None and stopping():
+        if folder is not None and self._size is not None and RUNTIME.is_stopping():
             self.save()
-            path = all_ranks.save(self, folder, self._bcast_object, self._rank())
+            path = all_ranks.save(self, folder, self._bcast_object, gather_objects, self._rank())
             if self._rank() == 0:
                 all_ranks.tell(f"the state is saved in {path}; the same command goes on from there")
             sys.exit(os.EX_TEMPFAIL)
@@ -138,7 +138,7 @@ class State:
             CheckpointError: none of those that there are can be read, or what is read does not fit; on all ranks alike.
             HorovodInternalError: a rank has gone.
         """
-        return all_ranks.load(self, Path(directory), self._bcast_object, self._rank())
+        return all_ranks.load(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
     def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
         """What was saved last, for a file; asked for on rank 0."""
@@ -221,7 +221,7 @@ class ObjectState(State):
         """
         self._saved_state = {name: _copy(getattr(self, name)) for name in self._saved_state}
         if directory is not None:
-            all_ranks.save(self, Path(directory), self._bcast_object, self._rank())
+            all_ranks.save(self, Path(directory), self._bcast_object, gather_objects, self._rank())
 
     def to_checkpoint(self) -> Any:  # noqa: ANN401 - whatever can be pickled
         """The attributes."""
@@ -256,6 +256,11 @@ def check_names(kept: Iterable[str], own: Iterable[str]) -> None:
     theirs, ours = (", ".join(sorted(names)) or "nothing" for names in (kept, own))
     if theirs != ours:
         raise CheckpointError(f"it keeps {theirs}, and the state has {ours}")
+
+
+def gather_objects(value: Any, name: str) -> list[Any]:  # noqa: ANN401 - any object
+    """The objects of all ranks, under a name of the operation; a program that is no job is alone."""
+    return objects.allgather_object(RUNTIME.executor, value, name) if RUNTIME.is_initialized else [value]
 
 
 def count_ranks() -> int:

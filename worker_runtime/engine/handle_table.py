@@ -7,16 +7,20 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from worker_runtime.engine.handles import Handle
+from worker_runtime.coordination.handle import Handle
 
 
 class HandleTable:
     """The operations that were submitted asynchronously and not synchronised yet; for any thread.
 
     A handle that is never synchronised keeps its tensors alive as long as the table.
+
+    Args:
+        wait: for an operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wait: Callable[[Handle[Any]], Any]) -> None:
+        self._wait = wait
         self._entries: dict[int, tuple[Handle[Any], Callable[[Any], Any] | None]] = {}
         self._numbers = itertools.count(1)
 
@@ -57,7 +61,7 @@ class HandleTable:
         """
         handle, convert = self._find(number)
         try:
-            result = handle.wait()
+            result = self._wait(handle)
         except Exception:
             self._entries.pop(number, None)
             raise

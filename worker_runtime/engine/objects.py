@@ -17,16 +17,16 @@ import torch
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.checks import make_title, read_root
 from worker_runtime.collectives.layout import view_memory
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, UnpicklableError
 
 _PROOF_BYTES = hashlib.sha256().digest_size
 
 
 def broadcast_object(
-    executor: Executor,
+    executor: Engine,
     value: Any,  # noqa: ANN401 - any object
     root: int,
     name: str | None = None,
@@ -63,7 +63,7 @@ def broadcast_object(
 
 
 def allgather_object(
-    executor: Executor,
+    executor: Engine,
     value: Any,  # noqa: ANN401 - any object
     name: str | None = None,
     process_set: int = GLOBAL_SET,
@@ -121,7 +121,7 @@ class _RootRows(Allgather):
         return type(self)(self._data, ranks[self._root], among, self.question.name)
 
 
-def _pack(executor: Executor, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
+def _pack(executor: Engine, title: str, value: object, rank: int) -> tuple[torch.Tensor, Exception | None]:
     """The proof and the pickled object, as one row of bytes; with an error, that row tells the others of it."""
     stream = io.BytesIO()
     stream.write(bytes(_PROOF_BYTES))
@@ -135,7 +135,7 @@ def _pack(executor: Executor, title: str, value: object, rank: int) -> tuple[tor
     return torch.frombuffer(message, dtype=torch.uint8), None
 
 
-def _unpack(executor: Executor, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
+def _unpack(executor: Engine, title: str, data: torch.Tensor, rank: int) -> Any:  # noqa: ANN401 - any object
     message = view_memory(data)
     proof, pickled = message[:_PROOF_BYTES], message[_PROOF_BYTES:]
     if not hmac.compare_digest(proof, _prove(executor.key, title, rank, pickled)):

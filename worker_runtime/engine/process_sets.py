@@ -6,7 +6,7 @@ one generation to the next.
 
 from collections.abc import Mapping
 
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.errors import SetLostError
 

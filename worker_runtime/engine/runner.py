@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from worker_runtime.collectives.neutral import make_neutral
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.groups.torch_groups import TorchGroups, Work

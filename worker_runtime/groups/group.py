@@ -6,7 +6,6 @@ restarted workers that read an old generation's keys would meet dead addresses. 
 generation's sequencer is, of which it hears while gloo connects; the key that proves its members stays out of it.
 """
 
-import os
 import socket
 import time
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from typing import Protocol, Self
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed has no types for them
 
-from worker_runtime.coordination.link import Link
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
@@ -66,21 +64,6 @@ class Group:
     torch_groups: TorchGroups
     sequencer: Endpoint
     key: bytes = field(repr=False)
-
-    def connect(self, limit: timedelta) -> Link:
-        """This rank's connection to the sequencer.
-
-        Raises:
-            SequencerError: it was not reached within the limit; the group is closed.
-        """
-        try:
-            link = Link.connect(self.sequencer, self.key, self.generation, self.rank, limit)
-            if self.rank == 0:
-                link.hand_over(os.environ)
-        except BaseException:
-            self.torch_groups.close()
-            raise
-        return link
 
 
 def form(

@@ -6,15 +6,16 @@ abandoned ends by itself, soon or at least within its limit, and closes what it 
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.link import Link, connect
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.group import Group, StoreExchange, form
-from worker_runtime.rendezvous import Membership, RendezvousError, Report
+from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
 
 # The members are alive and come here one right after the other, whatever their programs do meanwhile.
 CONNECT_LIMIT = timedelta(seconds=30)
@@ -115,7 +116,7 @@ class Formation:
                 choice=self._choice,
                 cancellation=self._cancellation,
             )
-            link = None if group is None else group.connect(CONNECT_LIMIT)
+            link = None if group is None else connect(group, CONNECT_LIMIT)
         except (RendezvousError, InitializationError) as error:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
@@ -146,3 +147,44 @@ class Formation:
             link.close()
         if group is not None:
             group.torch_groups.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """This worker has noticed that the generation cannot go on."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The next generation was published."""
+
+    formation: Formation
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """Its members are connected."""
+
+    formation: Formation
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It came to nothing; nor will another, if that is final."""
+
+    formation: Formation
+    error: Exception
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """This worker leaves the job."""
+
+
+FormationNews: TypeAlias = Joined | Connected | Failed
+News: TypeAlias = Trouble | Interrupted | ResizeOffered | FormationNews | Closed

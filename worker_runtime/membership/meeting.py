@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from worker_runtime.coordination.sequencer_process import SequencerProcess
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.engine import objects
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import MeetingError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.group import form
@@ -192,7 +192,7 @@ def meet(world: World, limit: timedelta) -> Meeting:
 
 def join_world(
     world: World, meeting: Meeting, generation: int, limit: timedelta, choice: Choice = GLOO_ALONE
-) -> tuple[Assignment, Executor]:
+) -> tuple[Assignment, Engine]:
     """Form a group with all members, and find the numbers that depend on who shares a host.
 
     Raises:
@@ -202,7 +202,7 @@ def join_world(
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     membership = Membership(generation, unknown, meeting.share_key(generation))
     group = form(membership, meeting, meeting.address, limit, choice=choice)
-    executor = Executor.connect(group, limit)
+    executor = Engine.connect(group, limit)
     hosts = objects.allgather_object(executor, socket.gethostname(), "hosts")
     meeting.end()
     return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], executor

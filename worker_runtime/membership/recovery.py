@@ -26,11 +26,21 @@ from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Protocol
 
-from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError, StuckError
 from worker_runtime.groups.backends.choice import Choice
-from worker_runtime.membership.formation import CONNECT_LIMIT, Formation, JoiningClient
-from worker_runtime.membership.news import Closed, Connected, Failed, FormationNews, Joined, News, Trouble
+from worker_runtime.membership.formation import (
+    CONNECT_LIMIT,
+    Closed,
+    Connected,
+    Failed,
+    Formation,
+    FormationNews,
+    Joined,
+    JoiningClient,
+    News,
+    Trouble,
+)
 from worker_runtime.rendezvous import (
     Assignment,
     Bootstrap,
@@ -70,7 +80,7 @@ class Entry:
     """A generation as the program enters it."""
 
     assignment: Assignment
-    executor: ElasticExecutor
+    executor: ElasticEngine
     verdict: Verdict
 
 
@@ -103,7 +113,7 @@ class Recovery:
         self._generation = after  # the newest that this worker knows to be a member of
         self._left = after  # the newest that it does not go on with
         self._interrupted = Interrupted(0, "")  # the newest that was
-        self._executor: ElasticExecutor | None = None  # while its operations may be resumed
+        self._executor: ElasticEngine | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
         self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
         self._departed: list[Departed] = []  # members that have ended well
@@ -353,7 +363,7 @@ class Recovery:
         if formation is None or formation.membership is None:
             raise AssertionError("there is a formation with a membership")
         numbers = formation.membership.assignment
-        executor = ElasticExecutor(
+        executor = ElasticEngine(
             *formation.take(), self.note_trouble, self._generation, lease_seconds=self._lease_seconds
         )
         self._executor = executor

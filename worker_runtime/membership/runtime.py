@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, choose
 from worker_runtime.groups.backends.features import Features
 from worker_runtime.groups.group import form
 from worker_runtime.membership.agent_watch import AgentWatch
-from worker_runtime.membership.failure_notice import FailureNotice, Telling
 from worker_runtime.membership.meeting import Meeting, join_world, meet
 from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
+from worker_runtime.membership.notices import FailureNotice, StopNotice, Telling
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import FollowingClient, Recovery
-from worker_runtime.membership.stop_notice import StopNotice
 from worker_runtime.membership.worlds import World, find_world
 from worker_runtime.rendezvous import (
     Assignment,
@@ -58,7 +57,7 @@ class Client(FollowingClient, Telling, Protocol):
 @dataclass(slots=True)
 class _World:
     assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
-    executor: Executor
+    executor: Engine
 
 
 class Runtime:
@@ -105,14 +104,14 @@ class Runtime:
                 wish = read_backend(environment)
                 choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                    assignment, executor = read_numbers(environment), Executor()
+                    assignment, executor = read_numbers(environment), Engine()
                     self._late = bootstrap, choice
                 elif bootstrap is not None:
                     assignment, executor = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
                 elif world is not None:
                     assignment, executor = self._join_foreign(world, choice)
                 else:
-                    assignment, executor = ALONE, Executor()
+                    assignment, executor = ALONE, Engine()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
             self._world, self._is_forked = _World(assignment, executor), False
@@ -205,9 +204,23 @@ class Runtime:
         return self._require().assignment
 
     @property
-    def executor(self) -> Executor:
+    def executor(self) -> Engine:
         """What runs the collectives of the present generation; raises NotInitializedError."""
         return self._require().executor
+
+    def is_stopping(self) -> bool:
+        """Whether a stop notice has come for the job: the same on all ranks, which ask at the same places.
+
+        Raises:
+            HorovodInternalError: a rank has gone, or Horovod has not been initialized.
+        """
+        engine = self.executor
+        if not engine.is_stopping:
+            if engine.size == 1:
+                engine.is_stopping = self.stop_notice.has_come()
+            elif not engine.has_stepped:
+                engine.is_stopping = engine.ask_for_notice()
+        return engine.is_stopping
 
     def _require(self) -> _World:
         world = self._world
@@ -215,7 +228,7 @@ class Runtime:
             raise NotInitializedError
         return world
 
-    def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
+    def _join_elastic(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a job that outlives the loss of workers, until `shutdown()`."""
         recovery = self._recovery = Recovery(
             bootstrap, self._connect, choice, self._generation, self._note_assignment, self._note_offer
@@ -227,7 +240,7 @@ class Runtime:
             raise
         return entry.assignment, entry.executor
 
-    def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Executor]:
+    def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a new generation.
 
         The client is closed as soon as the group stands: a static job tells its workers nothing more, and a training
@@ -238,7 +251,7 @@ class Runtime:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client, bootstrap.address, limit, choice=choice)
-        executor = Executor.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
+        executor = Engine.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
         return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
@@ -248,9 +261,9 @@ class Runtime:
                 rank = client.find_departed(self._generation, DEPARTED_LIMIT_SECONDS)
             except RendezvousError:
                 return None
-        return None if rank is None else f"rank {rank} has ended (exit code 0) while others still communicate"
+        return None if rank is None else f"rank {rank} has ended well while others still communicate"
 
-    def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Executor]:
+    def _join_foreign(self, world: World, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a world that another launcher made."""
         if self._meeting is None:
             self._meeting = meet(world, WORLD_LIMIT)

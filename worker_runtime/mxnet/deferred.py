@@ -24,7 +24,7 @@ import torch
 from worker_runtime.api.calls import await_all, begin_call
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Broadcast
-from worker_runtime.engine.handles import Handle
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
@@ -211,14 +211,14 @@ class _Hook:
         if not self.is_current:  # to a root it is nothing that it has left before the others
             done = [pending for pending in done if not pending.is_root]
         try:
-            await_all([pending.handle for pending in done])
+            await_all(self._executor, [pending.handle for pending in done])
         except HorovodInternalError as error:
             self._failure = str(error)
             return
         received = [pending.handle for pending in done if not pending.is_root]
         if received:
             arrays = list_arrays(parameter)
-            spread(make_array(received[-1].wait()[0], arrays[0]), arrays)
+            spread(make_array(self._executor.wait(received[-1])[0], arrays[0]), arrays)
 
     def _find_parameter(self) -> mx.gluon.Parameter:
         """The parameter, which is there whenever one of its methods is called."""

@@ -24,7 +24,7 @@ from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
 from worker_runtime.reduction import GradientReducer, Settings
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Entry
 
 
 class Gradient(NamedTuple):

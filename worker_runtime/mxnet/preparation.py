@@ -4,7 +4,7 @@ from typing import Any, TypeVar, overload
 
 import mxnet as mx
 
-from worker_runtime.api.job import local_rank, size
+from worker_runtime.api.job import init, local_rank, size
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.mxnet.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.loaders import split_data as split
@@ -132,6 +132,7 @@ def prepare(
         broadcast=broadcast,
         split_data=split_data,
     )
+    init()
     return run_steps(_Gluon(), switches, net, trainer, data)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from itertools import islice
 from typing import TypeVar
 
-from worker_runtime.api.job import rank, size
-from worker_runtime.api.object_calls import broadcast_object
+from worker_runtime.engine import objects
+from worker_runtime.membership.runtime import RUNTIME
 
 T = TypeVar("T")
 
@@ -48,10 +48,11 @@ class RankOrder:
 
     def __iter__(self) -> Iterator[int]:
         own = list(self.sampler)  # on all ranks, so that their random generators stay in step
-        order: list[int] = broadcast_object(own, root_rank=0, name=_ORDER)
-        return iter(deal(order, rank(), size()))
+        order: list[int] = objects.broadcast_object(RUNTIME.executor, own, 0, _ORDER)
+        numbers = RUNTIME.assignment
+        return iter(deal(order, numbers.rank, numbers.size))
 
     def __len__(self) -> int:
         if not isinstance(self.sampler, Sized):
             raise TypeError(f"object of type {type(self.sampler).__name__!r} has no len()")
-        return count_share(len(self.sampler), size())
+        return count_share(len(self.sampler), RUNTIME.assignment.size)

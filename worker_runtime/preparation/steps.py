@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from worker_runtime.api.job import init
 from worker_runtime.errors import WrongArgumentError
 
 
@@ -62,7 +61,7 @@ class Framework(Protocol):
 
 
 def run_steps(framework: Framework, switches: Switches, model: Any, optimizer: Any, data: Any) -> Any:  # noqa: ANN401 - of the framework
-    """Join the job, make the steps, and return what was given, as it is now: one object, or a tuple in that order.
+    """Make the steps, in a job that was joined, and return what was given: one object, or a tuple in that order.
 
     Args:
         framework: makes the steps.
@@ -71,7 +70,6 @@ def run_steps(framework: Framework, switches: Switches, model: Any, optimizer: A
         optimizer: None where there is none.
         data: its loader; None where there is none.
     """
-    init()
     if data is not None and switches.split_data:
         data = framework.split(data)  # first, since it may refuse: nothing has changed by then
     if switches.pin_device:

@@ -1,15 +1,90 @@
-"""A bucket: gradients that are reduced as one operation, from the moment they are complete to that of their use."""
+"""A bucket: gradients that are reduced as one operation, from the moment they are complete to that of their use.
+
+Each parameter of an optimizer has an entry, which knows how far the present step has come with its gradient.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from worker_runtime.collectives.operation import Operation
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Question, Release
-from worker_runtime.engine.handles import Handle
 from worker_runtime.errors import ChangedGradientError
-from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.seat import Seat
+
+Form = tuple[torch.dtype, torch.device, torch.Size, tuple[int, ...]]
+
+
+class Entry:
+    """A parameter and its state within the step.
+
+    parameter, name: whose gradient.
+    group: of those that travel together; None for any.
+    passes_left: how many backward passes are to come before its gradient is complete.
+    bucket: with which its gradient travels, while that is known during backward.
+    kept: the local gradient, until the step is committed; also tells whether the user has put another in its place.
+    version: of the gradient when it was complete, or taken; what is done in place, by autograd too, counts it up.
+    form: of the parameter, when a step last began: dtype, device, shape and strides; None before the first one.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "bucket",
+        "form",
+        "group",
+        "hook",
+        "kept",
+        "name",
+        "parameter",
+        "passes_left",
+        "version",
+    )
+
+    def __init__(self, parameter: torch.Tensor, name: str, passes: int, group: int | None = None) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.group = group
+        self.passes_left = passes
+        self.bucket: Bucket | None = None
+        self.kept: torch.Tensor | None = None
+        self.version = 0
+        self.form: Form | None = None  # a lazy module's parameter has none before its first forward pass
+        self.hook: RemovableHandle | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its gradient is complete."""
+        return self.passes_left <= 0
+
+    def find_form(self) -> Form:
+        """The parameter's present form, which a program may change at any time: `model.double()`."""
+        parameter = self.parameter
+        return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
+
+    def note_version(self) -> None:
+        """The gradient is complete, or was taken."""
+        gradient = self.parameter.grad
+        self.version = 0 if gradient is None else gradient._version  # noqa: SLF001 - torch's only way to tell
+
+    def has_changed(self) -> bool:
+        """Whether the gradient that was taken is another one now, or was written to."""
+        gradient = self.parameter.grad
+        return gradient is not self.kept or (gradient is not None and gradient._version != self.version)  # noqa: SLF001 - as above
+
+    def detach(self) -> None:
+        """Leave the parameter alone from now on."""
+        if self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+
+    def find_sparse_dims(self) -> int:
+        """How many sparse dimensions the present gradient has; 0 where it is dense or there is none."""
+        gradient = self.parameter.grad
+        return gradient.sparse_dim() if gradient is not None and gradient.layout is torch.sparse_coo else 0
 
 
 class Bucket(ABC):
@@ -68,8 +143,11 @@ class Bucket(ABC):
         operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
-    def finish(self) -> Release | None:
+    def finish(self, seat: Seat) -> Release | None:
         """Wait for the operation; its terms.
+
+        Args:
+            seat: among whom it was asked for.
 
         Raises:
             HorovodInternalError: it failed.
@@ -77,7 +155,7 @@ class Bucket(ABC):
         handle = self._handle
         if handle is None:
             return None
-        self._receive(handle.wait())
+        self._receive(seat.executor.wait(handle))
         return handle.terms
 
     def refuse_changes(self) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce
-from worker_runtime.collectives.operation import Operation
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.coordination.operation import Operation
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Compressor, Settings
 

@@ -10,9 +10,9 @@ from typing import TypeVar
 import torch
 
 from worker_runtime.collectives import Adasum, Allreduce, Combination, Reduction
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import DeadlockError, StepRevokedError, SupersededError
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
 from worker_runtime.reduction.seat import Seat, commit_alone
@@ -38,7 +38,7 @@ class DeltaReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Executor],
+        get_executor: Callable[[], Engine],
         find_set: Callable[[], int],
         compressor: Compressor | None = None,
         check: ReplicaCheck | None = None,
@@ -49,7 +49,7 @@ class DeltaReducer:
         self._get_executor = get_executor
         self._find_set = find_set
         self._compressor = compressor
-        self._executor: Executor | None = None
+        self._executor: Engine | None = None
         self._generation = 0
         self._seat: Seat | None = None
         self._index = -1  # of the release of this step's operation
@@ -140,7 +140,7 @@ class DeltaReducer:
             try:
                 if self._check is not None:
                     self._check.ask(seat)
-                    self._check.finish()
+                    self._check.finish(seat)
                 combined = self._combine(seat, deltas)
                 seat.commit(self._index)
             except StepRevokedError:
@@ -182,7 +182,7 @@ class DeltaReducer:
         operation.is_of_step = True
         handle = seat.executor.submit(operation, is_awaited=True)
         self._has_asked = True
-        results = handle.wait()
+        results = seat.executor.wait(handle)
         self._index = -1 if handle.terms is None else handle.terms.index
         return results
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.errors import GradientShapeError
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.layout import is_dense
 from worker_runtime.reduction.memory import Memory, Part, lies_in
 from worker_runtime.reduction.seat import Seat

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.collectives.operation import Operation
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.coordination.operation import Operation
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 

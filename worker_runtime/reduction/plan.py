@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 
 from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
-from worker_runtime.reduction.bucket import Bucket
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.compressed import CompressedBucket
 from worker_runtime.reduction.dense import DenseBucket
-from worker_runtime.reduction.entry import Entry
 from worker_runtime.reduction.in_place import InPlaceBucket
 from worker_runtime.reduction.layout import describe_order
 from worker_runtime.reduction.seat import Seat

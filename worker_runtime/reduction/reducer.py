@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import (
     DeadlockError,
     ExcessBackwardError,
@@ -39,8 +39,7 @@ from worker_runtime.errors import (
     SupersededError,
     UnfinishedStepError,
 )
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.replicas import ReplicaCheck
 from worker_runtime.reduction.roster import NamedParameters, Roster
@@ -90,7 +89,7 @@ class GradientReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Executor],
+        get_executor: Callable[[], Engine],
         settings: Settings | None = None,
         *,
         passes: int = 1,
@@ -107,7 +106,7 @@ class GradientReducer:
         self._label = label
         self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
-        self._executor: Executor | None = None
+        self._executor: Engine | None = None
         self._generation = 0
         self._seat: Seat | None = None
         self._buckets: list[Bucket] = []
@@ -376,7 +375,7 @@ class GradientReducer:
                 self._extend(seat)
             self._complete(seat)
             if self._check is not None:
-                self._check.finish()
+                self._check.finish(seat)
             for bucket in self._buckets:
                 bucket.give()
             seat.commit(max((bucket.index for bucket in self._buckets), default=-1))
@@ -434,7 +433,7 @@ class GradientReducer:
         handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
         for handle in handles if isinstance(error, Exception) else ():  # else whoever interrupts is not to wait
             with suppress(Exception):
-                handle.wait()  # so that nothing is written to gradients afterwards
+                seat.executor.wait(handle)  # so that nothing is written to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
         self._become_cautious(0)
@@ -461,7 +460,7 @@ class GradientReducer:
         note = f"{self._settings.describe()}, {describe(entries)}"
         step = self._step
         step.asked = ask_survey(seat, entries, step.ready, self._calm, note)
-        step.survey = survey = read_survey(step.asked, len(entries))
+        step.survey = survey = read_survey(seat, step.asked, len(entries))
         planned = (seat, entries, tuple(entry.form for entry in entries), survey.sparse_dims)
         if planned != self._planned:
             dims = survey.sparse_dims
@@ -488,11 +487,13 @@ class GradientReducer:
             return True
         last = self._buckets[-1]
         if last.handle is not None:
-            last.handle.await_answer()  # before any data: its question leaves now, and it runs beside the others
+            seat.executor.await_answer(
+                last.handle
+            )  # before any data: its question leaves now, and it runs beside the others
         failures = []
         for bucket in self._buckets:
             try:
-                bucket.finish()
+                bucket.finish(seat)
             except HorovodInternalError as error:
                 failures.append(error)
         if failures:

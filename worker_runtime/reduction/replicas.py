@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.engine.handles import Handle
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.roster import NamedParameters
 from worker_runtime.reduction.seat import Seat
@@ -68,15 +68,18 @@ class ReplicaCheck:
         operation.is_of_step = True
         self._handle = seat.executor.submit(operation, at_once=True)
 
-    def finish(self) -> None:
+    def finish(self, seat: Seat) -> None:
         """The step ends: wait for the answer, if it was asked for.
+
+        Args:
+            seat: among whom.
 
         Raises:
             ReplicasDifferError: not all ranks have the same parameters.
             HorovodInternalError: the comparison failed.
         """
         if self._handle is not None:
-            (found,) = self._handle.wait()
+            (found,) = seat.executor.wait(self._handle)
             greatest, complements = found.view(2, -1).tolist()
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from worker_runtime.collectives.untraced import untraced
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Entry
 
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
 

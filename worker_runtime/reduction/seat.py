@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +16,13 @@ class Seat:
     is_elastic: the job outlives its workers: local gradients are kept until their step is committed.
     """
 
-    executor: Executor
+    executor: Engine
     members: Members
     name: str
     is_elastic: bool
 
     @classmethod
-    def take(cls, executor: Executor, process_set: int, label: str = "") -> "Seat | None":
+    def take(cls, executor: Engine, process_set: int, label: str = "") -> "Seat | None":
         """A place under a new name; None where there is nobody to communicate with: this rank is alone, or no member.
 
         Raises:
@@ -67,7 +67,7 @@ class Seat:
             self.executor.note_step(self.members.number, index)
 
 
-def commit_alone(executor: Executor, find_set: Callable[[], int]) -> None:
+def commit_alone(executor: Engine, find_set: Callable[[], int]) -> None:
     """As `Seat.commit`, where there is no place: the steps of the only rank that is left are steps of all ranks too.
 
     Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
@@ -80,6 +80,6 @@ def commit_alone(executor: Executor, find_set: Callable[[], int]) -> None:
         executor.commit(executor.find_members(GLOBAL_SET, "DistributedOptimizer"))
 
 
-def _make_name(executor: Executor, process_set: int, label: str) -> str:
+def _make_name(executor: Engine, process_set: int, label: str) -> str:
     kind = f"optimizer.{label}" if label else "optimizer"
     return f"{kind}.{executor.make_name(kind, None, process_set).removeprefix(f'{kind}.noname.')}"

@@ -3,9 +3,8 @@
 import torch
 
 from worker_runtime.collectives import SparseAllreduce
-from worker_runtime.collectives.operation import Operation
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.coordination.operation import Operation
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 

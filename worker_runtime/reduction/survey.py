@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.engine.handles import Handle
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.seat import Seat
 
 
@@ -58,17 +58,18 @@ def ask_survey(
     return seat.executor.submit(operation, is_awaited=True)
 
 
-def read_survey(handle: Handle[list[torch.Tensor]], count: int) -> Survey:
+def read_survey(seat: Seat, handle: Handle[list[torch.Tensor]], count: int) -> Survey:
     """Wait for what `ask_survey` has asked.
 
     Args:
+        seat: among whom.
         handle: of the survey.
         count: of the entries.
 
     Raises:
         HorovodInternalError: the ranks have not the same gradients, or the operation failed.
     """
-    (found,) = handle.wait()
+    (found,) = seat.executor.wait(handle)
     negative_calm, *numbers = found.tolist()
     order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
     terms = handle.terms

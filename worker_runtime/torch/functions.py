@@ -49,11 +49,10 @@ def broadcast_parameters(
         for call, _ in calls:
             all_calls.enter_context(call.preparing())
         tensors = _check_tensors(named)
-        operations = [
-            (call.executor, Broadcast((tensor,), root_rank, call.among, call.name, (tensor,))) for call, tensor in calls
-        ]
+        operations = [Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)) for call, tensor in calls]
     increment_version(tensors)
-    await_all([executor.submit(operation) for executor, operation in operations])
+    engine = RUNTIME.executor
+    await_all(engine, [engine.submit(operation) for operation in operations])
 
 
 def broadcast_model(model: torch.nn.Module, root_rank: int) -> None:

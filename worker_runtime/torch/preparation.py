@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import DataLoader
 
-from worker_runtime.api.job import local_rank, size
+from worker_runtime.api.job import init, local_rank, size
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.preparation import SchedulerExistsError, Switches, choose_device, run_steps
 from worker_runtime.torch.elastic import ElasticSampler, TorchState
@@ -173,6 +173,7 @@ def prepare(
         broadcast=broadcast,
         split_data=split_data,
     )
+    init()
     prepared = run_steps(_Torch(seed, state), switches, model, optimizer, loader)
     if state is not None:
         _register(state, prepared if isinstance(prepared, tuple) else (prepared,), scale_lr=scale_lr)

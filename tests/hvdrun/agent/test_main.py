@@ -47,7 +47,7 @@ AS_JOINED = """
 import asyncio, functools
 from hvdrun.agent import agent
 
-agent.serve = functools.partial(agent.serve, sigterm_is_notice=True)
+agent.serve = functools.partial(agent.serve, is_joined=True)
 asyncio.run(agent.serve_pipes(0, 1))
 """
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -65,19 +63,21 @@ async def opened(
 ) -> AsyncIterator[Launcher]:
     """Open a door; the token is in the file at `path`."""
     keys = keys or make_files(path)
-    roster = Roster(0.1, proof_seconds=0.1, margin_seconds=0.2)
+    faults: list[BaseException] = []
+    roster = Roster(0.1, faults.append, proof_seconds=0.1, margin_seconds=0.2)
     received: list[AgentJoin] = []
 
     async def receive(join: AgentJoin, channel: Channel) -> AgentAdmitted:
         received.append(join)
         return await roster.receive(join, channel)
 
-    door = Door(keys.token, keys.authority.issue_server(), receive, limit_seconds=limit_seconds)
+    door = Door(keys.token, keys.authority.issue_server(), receive, faults.append, limit_seconds=limit_seconds)
     try:
         yield Launcher(keys, roster, Endpoint(LOOPBACK, door.open(LOOPBACK, port)), received)
     finally:
         await roster.release()
         await door.close()
+    assert faults == []
 
 
 @asynccontextmanager
@@ -235,7 +235,11 @@ async def test_an_agent_that_is_not_needed_ends_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_used", [False, True])
-def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(*, is_used: bool, tmp_path: Path) -> None:
+def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(
+    *, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applicant_module, "_ANSWER_SECONDS", 0.0)
+
     @in_loop
     async def run() -> None:
         path = tmp_path / "job.token"
@@ -247,10 +251,11 @@ def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(*, is_used
             async with started(launcher.place, path) as second:
                 with pytest.raises(JoinRefusedError, match="the host 'a' has an agent, which answers: end that one"):
                     await second.end()
+            where = f"hvdrun at {launcher.place}: another agent may have the name 'a'."
             assert not former.ended
             launcher.roster._proof_seconds = 100.0
             async with started(launcher.place, path, slots=3) as third:
-                await happen(lambda: len(launcher.received) == 3)
+                await happen(lambda: third.said == [f"waiting for the answer of {where}"])
                 assert launcher.roster.hosts == (Host("a", 2),)
                 if not is_used:
                     await transport.open()
@@ -259,15 +264,6 @@ def test_a_name_is_taken_from_an_agent_that_is_gone_and_from_no_other(*, is_used
                 assert not third.ended
 
     run()
-
-
-@in_loop
-async def test_a_signal_ends_an_agent_that_waits(tmp_path: Path) -> None:
-    agent = Applicant(Application(Endpoint(LOOPBACK, 9), tmp_path / "none", "a", 1), lambda _: None)
-    running = asyncio.create_task(agent.run())
-    await asyncio.sleep(0)
-    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
-    assert await running == 143
 
 
 @in_loop

@@ -1,6 +1,8 @@
 """What an agent that comes by itself ends with: a scheduler decides by it whether it is started again."""
 
 import asyncio
+import os
+import signal
 from asyncio.sslproto import _SSLProtocolTransport
 from pathlib import Path
 
@@ -11,9 +13,9 @@ from hvdrun.joining.applicant import Applicant, Application
 from hvdrun.joining.keys import make_files
 from hvdrun.routes import LOOPBACK
 from rendezvous.core.model import Endpoint, Host
-from rendezvous.orders import Release
+from rendezvous.orders import Hello, Release
 from tests.hvdrun.joining.test_door import Launcher, opened, started, take
-from tests.waiting import in_loop
+from tests.waiting import happen, in_loop
 
 MAY_BE_STARTED_AGAIN = 75
 
@@ -50,6 +52,32 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
         launcher.roster.shut("the job has ended.", 3)
         assert await leave(launcher, path, "b") == 3
         await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code"),
+    [(signal.SIGTERM, MAY_BE_STARTED_AGAIN), (signal.SIGUSR2, MAY_BE_STARTED_AGAIN), (signal.SIGHUP, 129)],
+)
+@pytest.mark.parametrize("has_joined", [False, True])
+@in_loop
+async def test_a_signal_ends_an_agent_that_waits(
+    number: signal.Signals, exit_code: int, tmp_path: Path, *, has_joined: bool
+) -> None:
+    path = tmp_path / "job.token"
+    async with opened(path) as launcher:
+        place = launcher.place if has_joined else Endpoint(LOOPBACK, 1)
+        async with started(place, path) as agent:
+            if has_joined:
+                transport = take(launcher)
+                await launcher.roster.other_than(())
+                await transport.open()
+                assert isinstance(await anext(transport.tellings()), Hello)
+            else:
+                await happen(lambda: len(agent.said) == 1)
+            os.kill(os.getpid(), number)
+            assert await agent.end() == exit_code
+            assert agent.said[1:] == [f"{number.name} came while this agent had no workers: it ends."]
+            await happen(lambda: not launcher.roster.hosts)
 
 
 @in_loop

@@ -8,8 +8,8 @@ import pytest
 from rendezvous.core import membership
 from rendezvous.core.effects import Terminate
 from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
-from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, Transitions, draw
+from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Ticked
+from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, draw
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from tests.rendezvous.core.commands import parse_event, parse_worker
 from tests.rendezvous.core.transcript import play
@@ -171,6 +171,20 @@ def test_the_work_of_a_whole_job_hardly_grows_faster_than_its_size() -> None:
     assert large < 1.5 * (64 / 8) * small
 
 
+def test_a_tick_looks_at_hosts_and_not_at_workers() -> None:
+    def count_tick(hosts: int, slots: int) -> int:
+        names = [f"h{number}" for number in range(hosts)]
+        state = membership.begin(Policy.elastic(1, hosts * slots, hosts * slots))
+        workers = [Worker(Slot(name, index), 1) for name in names for index in range(slots)]
+        listed = (*(Host(name, slots) for name in names), Host("spare", slots))
+        events: list[Event] = [Ticked(0.0), HostsChanged(listed), *map(Joined, workers), Ticked(0.25)]
+        for event in events:
+            state, _ = membership.step(state, event)
+        return count_steps(lambda: membership.step(state, Ticked(0.5)))
+
+    assert count_tick(8, 64) == count_tick(8, 1)
+
+
 def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -> None:
     def refused(hosts: int) -> list[Event]:
         first, *others = (event for event in tell_whole_job(hosts) if isinstance(event, Exited))
@@ -181,9 +195,9 @@ def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -
     assert large < 1.5 * (64 / 8) * small
 
 
-@pytest.mark.parametrize("table", [PHASES, STANDINGS], ids=["phases", "states of a worker"])
-def test_the_diagram_in_the_docstring_is_that_of_the_table(table: Transitions[Phase] | Transitions[Standing]) -> None:
-    assert f"\n\n{draw(table)}\n\n" in (membership.__doc__ or "")
+def test_the_diagrams_in_the_docstring_are_those_of_the_tables() -> None:
+    for diagram in (draw(PHASES), draw(STANDINGS)):
+        assert f"\n\n{diagram}\n\n" in (membership.__doc__ or "")
 
 
 def test_a_rule_cannot_leave_the_table() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.collectives.operation import Members
 from worker_runtime.coordination.link import Link
-from worker_runtime.engine.elastic_executor import ElasticExecutor
+from worker_runtime.coordination.operation import Members
+from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.groups.group import Group
 from worker_runtime.membership import formation
 
@@ -84,23 +84,23 @@ class Stage:
     def _watch_runtime(self) -> None:
         """Hear of what happens inside the runtime."""
         stage, dies_asked = self, any(place == "asked" for _, _, place in self._plan)
-        suspend, resume, commit = ElasticExecutor.suspend, ElasticExecutor.resume, ElasticExecutor.commit
+        suspend, resume, commit = ElasticEngine.suspend, ElasticEngine.resume, ElasticEngine.commit
         form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
-        def note_suspend(executor: ElasticExecutor, reason: str) -> None:
+        def note_suspend(executor: ElasticEngine, reason: str) -> None:
             stage._place[_FORMING] = 1
             suspend(executor, reason)
 
-        def note_resume(executor: ElasticExecutor, group: Group | None, link: Link | None) -> None:
+        def note_resume(executor: ElasticEngine, group: Group | None, link: Link | None) -> None:
             resume(executor, group, link)
             stage._place[_FORMING] = 0
 
-        def note_commit(executor: ElasticExecutor, among: Members) -> None:
+        def note_commit(executor: ElasticEngine, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked:
                 handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)
                 stage.come_to("asked")
-                handle.wait()
+                executor.wait(handle)
             else:
                 commit(executor, among)
             stage.come_to("committed")
@@ -113,9 +113,9 @@ class Stage:
             return form(*given, **named)
 
         replace: Callable[[object, str, Any], None] = setattr
-        replace(ElasticExecutor, "suspend", note_suspend)
-        replace(ElasticExecutor, "resume", note_resume)
-        replace(ElasticExecutor, "commit", note_commit)
+        replace(ElasticEngine, "suspend", note_suspend)
+        replace(ElasticEngine, "resume", note_resume)
+        replace(ElasticEngine, "commit", note_commit)
         replace(formation, "form", note_form)
 
 

@@ -188,7 +188,7 @@ def test_all_operations_are_awaited_also_after_one_has_failed(ranks: RankPool) -
             rows = call.among.rank + 1 if name == "b" else 1  # on which the ranks do not agree
             handles.append(call.executor.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
         with pytest.raises(hvd.HorovodInternalError, match="allreduce"):
-            await_all(handles)
-        return handles[0].is_done(), handles[2].wait()[0].tolist()
+            await_all(call.executor, handles)
+        return handles[0].is_done(), call.executor.wait(handles[2])[0].tolist()
 
     assert ranks.run(body) == [(True, [1.0])] * 2

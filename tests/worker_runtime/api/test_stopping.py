@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.waiting import LIMIT_SECONDS
-from worker_runtime.api import stopping as module
-from worker_runtime.api.stopping import stopping
-from worker_runtime.membership.stop_notice import StopNotice
+from worker_runtime.membership.notices import StopNotice
+from worker_runtime.membership.runtime import Runtime
 from worker_runtime.rendezvous import name_stop_file
 
 AGENT = """
@@ -57,12 +57,10 @@ def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:  # n
     assert signal.getsignal(signal.SIGUSR2) is own
 
 
-def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_any_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_any_more(tmp_path: Path) -> None:
     notice, job = StopNotice(), SimpleNamespace(socket=tmp_path / "agent.sock")
     executor = SimpleNamespace(is_stopping=False, size=1)
-    monkeypatch.setattr(module, "RUNTIME", SimpleNamespace(executor=executor, stop_notice=notice))
+    stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor, stop_notice=notice))
     assert not stopping()
     notice.prepare(job)  # type: ignore[arg-type]  # all of a Bootstrap that is asked for
     assert not stopping()
@@ -72,9 +70,9 @@ def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_a
     assert (notice.has_come(), stopping()) == (False, True)  # once it is true it stays true
 
 
-def test_after_a_step_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_step_nobody_is_asked() -> None:
     executor = SimpleNamespace(is_stopping=False, size=2, has_stepped=True)
-    monkeypatch.setattr(module, "RUNTIME", SimpleNamespace(executor=executor))
+    stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor))
     assert not stopping()
     executor.is_stopping = True
     assert stopping()

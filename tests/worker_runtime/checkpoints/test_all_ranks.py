@@ -214,7 +214,7 @@ def test_what_is_skipped_and_what_is_gone_on_from_is_said(tmp_path: Path, capsys
         state.save(tmp_path)
     newest = tmp_path / "checkpoint-000002.pt"
     newest.write_bytes(newest.read_bytes()[:-1])
-    assert all_ranks.load(state, tmp_path, lambda value: value, 0)
+    assert all_ranks.load(state, tmp_path, lambda value: value, lambda value, _: [value], 0)
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" ")[:3] for line in lines] == [["hvdrun:", "the", "checkpoint"], ["hvdrun:", "going", "on"]]
     assert state.epoch == 1

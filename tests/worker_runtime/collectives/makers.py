@@ -15,7 +15,7 @@ from worker_runtime.collectives import (
     Reduction,
     SparseAllreduce,
 )
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 
 # By the columns of the table in `worker_runtime.collectives.dtypes`.
 MAKERS: dict[str, list[Callable[[torch.Tensor, Members], Operation[object]]]] = {

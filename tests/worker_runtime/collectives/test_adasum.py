@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_runtime.collectives.ways import in_three_ways, run
 from tests.worker_runtime.random_collectives.results import reduce_adasum
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Adasum, Combination, Reduction
 from worker_runtime.collectives.adasum import list_levels
 
@@ -23,7 +23,7 @@ def make_input(rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(size: int, way: str) -> None:
     dtypes = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         return {
             dtype: executor.run(Adasum(make_input(executor.rank, dtype), ADASUM, executor.all, "allreduce.x"))
             for dtype in dtypes
@@ -42,7 +42,7 @@ def test_adasum_of_any_number_of_ranks_agrees_with_the_reference(size: int, way:
 
 
 def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         axes, same, zero = torch.eye(4)[executor.rank], torch.tensor([1.0, 2.0]), torch.zeros(3)
         results = executor.run(Adasum([axes, same, zero], ADASUM, executor.all, "allreduce.x"))
         return [result.tolist() for result in results]
@@ -51,7 +51,7 @@ def test_orthogonal_vectors_add_up_and_parallel_ones_are_averaged() -> None:
 
 
 def test_factors_apply_and_the_result_goes_where_it_shall() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         base = torch.ones(2, 6)
         part = base[:, ::2]
         how = Combination(Reduction.ADASUM, 2.0, 5.0)

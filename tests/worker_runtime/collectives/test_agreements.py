@@ -3,9 +3,9 @@
 import pytest
 
 from tests.worker_runtime.collectives.ways import run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import AddSet, Barrier, Commit, Join, RemoveSet
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 
 PAIR = Members(0, (0, 1), 1)
@@ -32,7 +32,7 @@ def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: K
 
 
 def test_they_run_on_real_ranks() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         return [executor.run(operation) for operation in (Barrier(executor.all, "barrier.x"), Commit(executor.all))]
 
     assert run(body) == [[None, None]] * 2

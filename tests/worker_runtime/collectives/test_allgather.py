@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered, find_own_rows
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import PAYLOAD_BYTES
 
 PAIR = Members(0, (0, 1), 1)
@@ -20,7 +20,7 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(rows: tuple[int, .
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(rows[rank] * 2 * 2).reshape(rows[rank], 2, 2) + 10 * rank) % 3 + 1
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         own = make_part(executor.rank)
         single = [executor.run(Allgather([own.to(dtype)], executor.all, "allgather.x"))[0] for dtype in MOVABLE]
         grouped = executor.run(Allgather([own.to(dtype) for dtype in MOVABLE], executor.all, "allgather.x"))
@@ -33,7 +33,7 @@ def test_uneven_parts_of_every_dtype_are_joined_in_rank_order(rows: tuple[int, .
 
 
 def test_views_and_rows_without_elements_are_gathered() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         base = torch.arange(6).reshape(2, 3) + 10 * executor.rank
         before = base.clone()
         view, empty, lazy = (
@@ -51,7 +51,7 @@ def test_views_and_rows_without_elements_are_gathered() -> None:
 
 @pytest.mark.parametrize("count", [PAYLOAD_BYTES // 2 - 1, PAYLOAD_BYTES // 2 + 1])
 def test_rows_travel_inside_the_questions_unless_those_of_a_rank_are_many(count: int) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         rows = torch.full((count if executor.rank else 1,), executor.rank, dtype=torch.uint8)
         operation = Allgather([rows, rows[:1]], executor.all, "allgather.x")
         inside = len(operation.payload)

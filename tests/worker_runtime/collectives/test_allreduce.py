@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import compute, in_three_ways, in_two_ways, run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import AVERAGE, SUM, Allreduce, Combination, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 ALONE = Members(0, (0,), 0)
 PAIR = Members(0, (0, 1), 1)
@@ -21,7 +21,7 @@ MAX, PRODUCT = Reduction.MAX, Combination(Reduction.PRODUCT)
 
 
 def reduce(
-    executor: ThreadExecutor, tensor: torch.Tensor, how: Combination = SUM, into: torch.Tensor | None = None
+    executor: ThreadEngine, tensor: torch.Tensor, how: Combination = SUM, into: torch.Tensor | None = None
 ) -> torch.Tensor:
     (result,) = executor.run(Allreduce([tensor], how, executor.all, "allreduce.x", None if into is None else [into]))
     return result
@@ -45,7 +45,7 @@ def test_an_extreme_is_nan_where_any_rank_has_one(way: str) -> None:
         for in_place in (False, True)
     ]
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         results = []
         for reduction, holders, dtype, in_place in cases:
             values, whole = make_values(executor.rank, holders, dtype), torch.arange(300)
@@ -90,7 +90,7 @@ CORNERS: dict[str, tuple[Callable[[int], torch.Tensor], Combination, list]] = { 
 
 @in_two_ways
 def test_integers_wrap_around_averages_are_truncated_and_factors_apply(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         return {name: reduce(executor, make(executor.rank), how) for name, (make, how, _) in CORNERS.items()}
 
     for results in run(body, way=way):
@@ -102,7 +102,7 @@ def test_integers_wrap_around_averages_are_truncated_and_factors_apply(way: str)
 
 @in_two_ways
 def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         base, lazy = torch.arange(6.0), torch.tensor([1 + 2j]).conj()
         reduce(executor, base[:4], SUM, into=base[2:])
         reduce(executor, base.view(2, 3).t(), SUM, into=base.view(3, 2))
@@ -115,7 +115,7 @@ def test_an_allreduce_may_put_its_result_into_a_part_of_its_input(way: str) -> N
 
 @in_two_ways
 def test_the_input_is_left_alone_and_the_result_shares_no_memory(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x = torch.ones(3, requires_grad=True)
         other = torch.zeros(3)
         result = reduce(executor, x, SUM)
@@ -128,7 +128,7 @@ def test_the_input_is_left_alone_and_the_result_shares_no_memory(way: str) -> No
 
 @in_two_ways
 def test_layouts_may_differ_between_ranks(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x = torch.arange(6.0).reshape(2, 3)
         image = torch.arange(16.0).reshape(1, 4, 2, 2)
         if executor.rank == 1:
@@ -143,7 +143,7 @@ def test_layouts_may_differ_between_ranks(way: str) -> None:
 
 @in_two_ways
 def test_tensors_of_inference_mode_are_reduced(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         with torch.inference_mode():
             x = torch.ones(2)
             reduce(executor, x, Combination(Reduction.SUM, 2.0), into=x)
@@ -165,7 +165,7 @@ def test_a_group_of_tensors_is_one_operation(way: str) -> None:
             torch.arange(4, dtype=torch.int32) + rank,
         ]
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         tensors = make_tensors(executor.rank)
         new = executor.run(Allreduce(tensors, AVERAGE, executor.all, "grouped_allreduce.x"))
         assert all(result.is_contiguous() and result is not tensor for result, tensor in zip(new, tensors, strict=True))
@@ -182,7 +182,7 @@ def test_a_group_of_tensors_is_one_operation(way: str) -> None:
 
 
 def test_a_group_of_one_dtype_travels_inside_the_question_as_a_whole() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         tensors = [torch.full((count,), float(executor.rank + 1)) for count in (3, 0, 5)]
         operation = Allreduce(tensors, Combination(Reduction.PRODUCT, 2.0), executor.all, "grouped_allreduce.x")
         assert (operation.question.signature.payload_dtype, len(operation.payload)) == ("float32", 8 * 4)
@@ -192,7 +192,7 @@ def test_a_group_of_one_dtype_travels_inside_the_question_as_a_whole() -> None:
 
 
 def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x = torch.ones(100_000)
         operation = Allreduce([x], SUM, executor.all, "allreduce.x", [x])
         assert not operation.question.signature.payload_dtype
@@ -204,9 +204,9 @@ def test_large_tensors_travel_through_gloo_and_in_place_without_a_copy() -> None
 
 
 def test_an_operation_can_be_started_again() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         operation = Allreduce([torch.ones(2)], Combination(Reduction.SUM, 2.0), executor.all, "allreduce.x")
-        executor.submit(operation).await_answer()
+        executor.await_answer(executor.submit(operation))
         return executor.run(operation)[0].tolist()
 
     assert run(body, way="gloo") == [[4.0, 4.0]] * 2

@@ -6,7 +6,7 @@ import torch
 
 from worker_runtime.collectives import SUM, Allreduce, Combination, Reduction
 from worker_runtime.collectives.allreduce import BUNDLED_BYTES, AllreduceBundler
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Release
 
 MEMBERS = Members(0, (0, 1, 2), 0)

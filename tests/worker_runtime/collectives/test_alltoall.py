@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import describe, run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
 
@@ -18,7 +18,7 @@ def test_rows_of_every_dtype_go_where_the_splits_say() -> None:
     def make_part(rank: int) -> torch.Tensor:
         return (torch.arange(sum(splits[rank]) * 2).reshape(-1, 2) + rank) % 3 + 1
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         own, counts = make_part(executor.rank), splits[executor.rank]
         results = [executor.run(Alltoall(own.to(dtype), counts, executor.all, "alltoall.x")) for dtype in MOVABLE]
         return [describe(result.tensor) for result in results], {str(result.received_splits) for result in results}
@@ -30,7 +30,7 @@ def test_rows_of_every_dtype_go_where_the_splits_say() -> None:
 
 
 def test_without_splits_all_get_as_many() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         base = torch.arange(8).reshape(2, 4) + 10 * executor.rank
         tensor, splits = executor.run(Alltoall(base.t(), None, executor.all, "alltoall.x"))
         return tensor.tolist(), splits.tolist()

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import describe, in_three_ways, run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.dtypes import MOVABLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 VIEWS = {
     "columns": lambda x: x[:, ::2],
@@ -26,7 +26,7 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(root: int, way: str) -> N
     def make_own(rank: int) -> list[torch.Tensor]:
         return [torch.full((2, 2), rank + 1).to(dtype) for dtype in MOVABLE]
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         own = make_own(executor.rank)
         new = executor.run(Broadcast(own, root, executor.all, "broadcast.x"))
         assert all(one.data_ptr() != other.data_ptr() for one, other in zip(own, new, strict=True))
@@ -42,7 +42,7 @@ def test_all_ranks_get_the_roots_values_of_every_dtype(root: int, way: str) -> N
 def test_a_broadcast_in_place_changes_the_view_and_nothing_else(way: str, *, together: bool) -> None:
     takes = list(VIEWS.values())
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         bases = [torch.full((4, 6), float(executor.rank)) for _ in takes]
         parts = [take(base) for take, base in zip(takes, bases, strict=True)]
         for group in [parts] if together else [[part] for part in parts]:
@@ -58,7 +58,7 @@ def test_a_broadcast_in_place_changes_the_view_and_nothing_else(way: str, *, tog
 
 @in_three_ways
 def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensors(way: str) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         lazy = torch.full((1,), executor.rank * (1 + 2j)).conj()
         executor.run(Broadcast([lazy], 1, executor.all, "broadcast.x", [lazy]))
         weight = torch.nn.Parameter(torch.full((2, 2), float(executor.rank)))
@@ -72,7 +72,7 @@ def test_a_broadcast_fills_lazily_conjugated_tensors_parameters_and_other_tensor
 
 
 def test_large_tensors_are_received_right_where_they_belong() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x = torch.full((300_000,), float(executor.rank))
         operation = Broadcast([x, torch.zeros(3)], 0, executor.all, "broadcast.x", [x, torch.zeros(3)])
         executor.run(operation)

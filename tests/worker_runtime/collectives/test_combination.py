@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.collectives.combination import read_factor
-from worker_runtime.collectives.scaling import conclude_, scale_
+from worker_runtime.collectives.combination import conclude_, read_factor, scale_
 from worker_runtime.errors import WrongArgumentError
 
 NUMBERS = [

@@ -5,7 +5,7 @@ import torch
 
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Reduction, dtypes
 
 
@@ -33,7 +33,7 @@ def test_every_entry_of_the_table_is_true(column: str, way: str) -> None:
     entries = {name: allowed for (name, of), allowed in read_table().items() if of == column}
     makers = MAKERS[column]
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         shown = {}
         for name, allowed in entries.items():
             for number, make in enumerate(makers):

@@ -7,8 +7,8 @@ import torch
 
 from tests.worker_runtime.collectives.makers import MAKERS
 from tests.worker_runtime.collectives.ways import run
-from tests.worker_runtime.threads import ThreadExecutor
-from worker_runtime.collectives.lane import Lane
+from tests.worker_runtime.threads import ThreadEngine
+from worker_runtime.collectives.tensor_operation import Lane
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -40,7 +40,7 @@ def test_on_the_cpu_cuda_is_never_touched(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("Stream", "stream", "current_stream", "is_available", "current_device"):
         monkeypatch.setattr(torch.cuda, name, refuse)
 
-    def body(executor: ThreadExecutor) -> None:
+    def body(executor: ThreadEngine) -> None:
         for make in itertools.chain(*MAKERS.values()):
             executor.run(make(torch.ones(2), executor.all))
         assert not torch.cuda.is_initialized()

@@ -4,8 +4,15 @@ import pytest
 import torch
 
 from worker_runtime.collectives import lots
-from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
-from worker_runtime.collectives.parcels import sort_parcels
+from worker_runtime.collectives.lots import (
+    Lot,
+    distribute,
+    find_place,
+    gather,
+    gather_in_place,
+    plan_lots,
+    sort_parcels,
+)
 
 SINGLE = Lot(torch.float32, (2, 3), (0,), (6,))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import compute, in_three_ways, run
-from tests.worker_runtime.threads import ELEMENTWISE, ThreadExecutor
+from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
 from worker_runtime.collectives import (
     Adasum,
     Allgather,
@@ -16,7 +16,7 @@ from worker_runtime.collectives import (
     make_neutral,
 )
 from worker_runtime.collectives.dtypes import FLOATS, REDUCIBLE
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Release
 
 PAIR = Members(0, (0, 1), 0)
@@ -31,7 +31,7 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", [Reduction.MIN, Reduction.MAX], ids=lambda reduction: reduction.name)
 def test_a_joined_rank_sends_keys_where_another_has_a_nan(reduction: Reduction) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         values = [torch.tensor([executor.rank, torch.nan if executor.rank else 1.0], dtype=dtype) for dtype in FLOATS]
         return executor.run(Allreduce(values, Combination(reduction), executor.all, "allreduce.x"))
 
@@ -46,7 +46,7 @@ def test_a_joined_rank_sends_keys_where_another_has_a_nan(reduction: Reduction) 
 def test_a_joined_rank_changes_no_allreduce(reduction: Reduction, way: str) -> None:
     dtypes = sorted(REDUCIBLE[reduction], key=str)
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         own, how = [make_input(executor.rank, dtype) for dtype in dtypes], Combination(reduction)
         operations = [Allreduce(tensors, how, executor.all, "a.x") for tensors in [*([one] for one in own), own]]
         return [[result.to(torch.complex128).tolist() for result in executor.run(op)] for op in operations]
@@ -68,7 +68,7 @@ def _flat(lists: list[list[complex]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
 def test_factors_do_not_change_what_is_neutral(dtype: torch.dtype) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         how = Combination(Reduction.MIN, -20.0, 0.05)
         x = torch.tensor([-30000, 40]).to(dtype)
         return executor.run(Allreduce([x], how, executor.all, "allreduce.x"))[0].tolist()
@@ -77,7 +77,7 @@ def test_factors_do_not_change_what_is_neutral(dtype: torch.dtype) -> None:
 
 
 def test_a_joined_rank_changes_no_adasum() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x = [torch.tensor([1.0, 2.0]), torch.eye(3)[executor.rank]]
         operation = Adasum(x, Combination(Reduction.ADASUM, 2.0, 0.5), executor.all, "allreduce.x")
         return [result.tolist() for result in executor.run(operation)]
@@ -87,7 +87,7 @@ def test_a_joined_rank_changes_no_adasum() -> None:
 
 
 def test_a_joined_rank_gives_no_rows_where_that_is_tolerated() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         tensors = [torch.full((executor.rank + 1, 2), executor.rank), torch.zeros(1, dtype=torch.bfloat16)]
         operation = Allgather(tensors, executor.all, "allgather.x", tolerates_joined=True)
         return [gathered.tensor.tolist() for gathered in executor.run(operation)]

@@ -23,7 +23,7 @@ from worker_runtime.collectives import (
     RemoveSet,
     SparseAllreduce,
 )
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 
 ALONE, PAIR = Members(0, (0,), 0), Members(0, (0, 1), 1)
 REDUCTIONS = [*itertools.product((Allreduce, Reducescatter), ELEMENTWISE), (Adasum, Reduction.ADASUM)]

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import compute, run
-from tests.worker_runtime.threads import ELEMENTWISE, ThreadExecutor
+from tests.worker_runtime.threads import ELEMENTWISE, ThreadEngine
 from worker_runtime.collectives import AVERAGE, Combination, Reducescatter, Reduction
 from worker_runtime.collectives.dtypes import FLOATS, INTEGERS
 from worker_runtime.collectives.reducescatter import divide_rows
@@ -18,7 +18,7 @@ def make_input(rank: int, dtype: torch.dtype) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", ELEMENTWISE, ids=lambda reduction: reduction.name)
 def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: Reduction) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         tensors = [make_input(executor.rank, dtype) for dtype in DTYPES]
         how = Combination(reduction)
         single = [executor.run(Reducescatter([tensor], how, executor.all, "reducescatter.x"))[0] for tensor in tensors]
@@ -34,7 +34,7 @@ def test_each_rank_gets_its_part_of_the_rows_the_first_ones_one_more(reduction: 
 
 
 def test_complex_and_truth_values() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         (sums,) = executor.run(Reducescatter([torch.tensor([1j, executor.rank]).conj()], AVERAGE, executor.all, "r.x"))
         true = torch.tensor([executor.rank == 0, False])
         (most,) = executor.run(Reducescatter([true], Combination(Reduction.MAX), executor.all, "r.x"))
@@ -44,7 +44,7 @@ def test_complex_and_truth_values() -> None:
 
 
 def test_factors_apply_and_the_input_is_left_alone() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         x, integers = torch.ones(2, 2), torch.tensor([3, -3])
         (result,) = executor.run(Reducescatter([x.t()], Combination(Reduction.AVERAGE, 2.0, 3.0), executor.all, "r.x"))
         (halves,) = executor.run(Reducescatter([integers], Combination(Reduction.SUM, 0.5), executor.all, "r.x"))

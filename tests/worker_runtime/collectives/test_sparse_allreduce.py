@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from tests.worker_runtime.collectives.ways import run
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Reduction, SparseAllreduce
-from worker_runtime.collectives.operation import Members
+from worker_runtime.coordination.operation import Members
 
 PAIR = Members(0, (0, 1), 1)
 
@@ -19,7 +19,7 @@ def make_input(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 @pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVERAGE], ids=lambda op: op.name)
 def test_elements_of_all_ranks_are_added_up(reduction: Reduction) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         tensor = make_input(executor.rank)
         result = executor.run(SparseAllreduce(tensor, reduction, executor.all, "sparse_allreduce.x"))
         assert (result.layout, result.is_coalesced(), result.shape) == (torch.sparse_coo, False, tensor.shape)
@@ -32,7 +32,7 @@ def test_elements_of_all_ranks_are_added_up(reduction: Reduction) -> None:
 
 
 def test_a_rank_that_has_joined_gives_no_elements_and_counts_in_the_average() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         operation = SparseAllreduce(make_input(2), Reduction.AVERAGE, executor.all, "sparse_allreduce.x")
         return executor.run(operation).to_dense()
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker_runtime.threads import ThreadExecutor, World
-from worker_runtime.collectives import allreduce, broadcast, lots, parcels
+from tests.worker_runtime.threads import ThreadEngine, World
+from worker_runtime.collectives import allreduce, broadcast, lots
 from worker_runtime.coordination.ordering import questions
 from worker_runtime.coordination.ordering.questions import Reduction
 
@@ -16,9 +16,7 @@ in_two_ways = pytest.mark.parametrize("way", WAYS[:2])
 in_three_ways = pytest.mark.parametrize("way", WAYS)
 
 
-def run(
-    body: Callable[[ThreadExecutor], Any], size: int = 2, way: str = WAYS[0], joined: int | None = None
-) -> list[Any]:
+def run(body: Callable[[ThreadEngine], Any], size: int = 2, way: str = WAYS[0], joined: int | None = None) -> list[Any]:
     """Call `body` on each rank of a new world, where data travel in one of WAYS; the results by rank.
 
     Args:
@@ -28,7 +26,7 @@ def run(
         joined: a rank that joins instead; the others do when they have ended.
     """
 
-    def play(executor: ThreadExecutor) -> object:
+    def play(executor: ThreadEngine) -> object:
         result = None if executor.rank == joined else body(executor)
         if joined is not None:
             executor.join()
@@ -41,7 +39,6 @@ def run(
             patch.setattr(questions, "PAYLOAD_BYTES", -1)
         if way == WAYS[2]:
             patch.setattr(lots, "LARGE_BYTES", 16)
-            patch.setattr(parcels, "_LARGE_BYTES", 8)
         return World(size).run(play)
 
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from tests.worker_runtime.conversation import Echo
-from worker_runtime.collectives.operation import Bundler
 from worker_runtime.coordination import bundles
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Bundler
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
-from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.engine import Engine
 
 
 class Noting(Bundler):
@@ -40,8 +40,8 @@ def make(title: str, bundler: Bundler | None) -> Echo:
 
 def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[bytes]], list[str]]:
     """Answer operations; their handles, and the titles of those that were performed each by itself."""
-    executor, performed = Executor(), []
-    handles: list[Handle[bytes]] = [Handle(executor, operation) for operation in operations]
+    performed = list[str]()
+    handles: list[Handle[bytes]] = [Handle(operation) for operation in operations]
     released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)))
 
     def perform(handle: Handle[bytes], terms: Release, payload: memoryview) -> None:
@@ -75,11 +75,11 @@ def test_only_neighbours_with_one_bundler_are_finished_together_each_with_its_ow
     handles, performed = answer(operations, b"1", b"22", b"333", b"", b"4")
     assert performed == ["a", "d", "e"]
     assert one.unpacked == [("bc", b"22333")]
-    assert [handle.wait() for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
+    assert [Engine().wait(handle) for handle in handles] == [b"1", b"b", b"c", b"", b"4"]
 
 
 def test_where_one_cannot_be_finished_with_the_others_each_is_by_itself() -> None:
     one = Noting()
     handles, performed = answer([make("a", one), make("!", one)], b"1", b"2")
     assert performed == ["a", "!"]
-    assert [handle.wait() for handle in handles] == [b"1", b"2"]
+    assert [Engine().wait(handle) for handle in handles] == [b"1", b"2"]

@@ -15,10 +15,9 @@ import pytest
 from tests.waiting import wait_until
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Errand, Player, Sequencer, converse
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Question, Release
-from worker_runtime.coordination.wire import Frame
+from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.errors import ShutDownError
 
 Ends = tuple[Player, Sequencer]
@@ -70,7 +69,7 @@ def test_a_burst_is_few_messages_and_answers_may_come_in_any_order(ends: Ends) -
     assert sequencer.read_names(1000) == [str(index) for index in range(1000)]
     assert len(sequencer.frames) < 100
     sequencer.release(*reversed(range(1000)))
-    assert {handle.wait() for handle in handles} == {b"answered"}
+    assert {player.wait(handle) for handle in handles} == {b"answered"}
 
 
 def test_more_may_be_asked_while_the_background_waits_for_an_answer(ends: Ends) -> None:
@@ -121,7 +120,7 @@ def test_an_answer_may_come_in_pieces_and_with_others(ends: Ends) -> None:
     data = b"".join(wire.encode_frame(Frame.RELEASES, answer) for answer in answers)
     for offset in range(0, len(data), 7):
         sequencer.send_bytes(data[offset : offset + 7])
-    assert [handle.wait() for handle in handles] == [b"abc"] * 3
+    assert [player.wait(handle) for handle in handles] == [b"abc"] * 3
 
 
 def test_a_large_answer_arrives_whole(ends: Ends) -> None:
@@ -139,8 +138,8 @@ def test_a_refusal_concerns_one_operation(ends: Ends) -> None:
     sequencer.send(Frame.REFUSAL, wire.encode_numbered(0, "Mismatched data types"))
     sequencer.release(1)
     with pytest.raises(RuntimeError, match="Mismatched data types"):
-        refused.wait()
-    assert other.wait() == b"answered"
+        player.wait(refused)
+    assert player.wait(other) == b"answered"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +157,7 @@ def test_a_failure_ends_all_that_waits(ends: Ends, act: Callable[[Sequencer], No
     act(sequencer)
     for handle in handles:
         with pytest.raises(RuntimeError, match=reason):
-            handle.wait()
+            player.wait(handle)
     assert len(player.ended) == 1
 
 
@@ -171,7 +170,7 @@ def test_a_joined_rank_takes_part_and_a_stall_is_logged(ends: Ends, caplog: pyte
         sequencer.send(Frame.NEUTRAL, wire.encode_neutral(release))
         sequencer.send(Frame.STALL, b"Missing ranks: 1")
         sequencer.release(0)
-        joining.wait()
+        player.wait(joining)
     assert player.neutral == [release]
     assert [record.getMessage() for record in caplog.records] == ["Missing ranks: 1"]
 
@@ -217,7 +216,7 @@ def test_a_rank_with_another_thread_that_may_ask_is_never_blocked(hasty: Ends, *
     player.askers.add(other.ident or 0)
     waiting = player.submit("x", is_awaited=True)
     answering = Errand(lambda: (sequencer.read_names(1), time.sleep(0.2), sequencer.release(0)), daemon=True)
-    assert waiting.wait() == b"answered"
+    assert player.wait(waiting) == b"answered"
     answering.finish()
     end.set()
     other.finish()
@@ -275,4 +274,4 @@ def test_a_forked_child_has_no_part_in_the_conversation(ends: Ends) -> None:
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     sequencer.release(0)
-    assert handle.wait() == b"answered"
+    assert player.wait(handle) == b"answered"

@@ -14,11 +14,11 @@ import torch
 from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequencer
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allgather
-from worker_runtime.collectives.operation import Operation
 from worker_runtime.coordination import link as link_module
 from worker_runtime.coordination import outbox as outbox_module
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError, UnsendableError

@@ -7,7 +7,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api.object_calls import allgather_object, broadcast_object
 from worker_runtime.engine import objects
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, HorovodInternalError
 from worker_runtime.membership import runtime
 
@@ -70,7 +70,7 @@ def test_what_comes_without_the_jobs_key_is_not_unpickled(ranks: RankPool, what:
 
 
 def test_what_was_sent_under_another_name_or_by_another_rank_is_refused() -> None:
-    executor = Executor()  # of a world of one
+    executor = Engine()  # of a world of one
     message, _ = objects._pack(executor, "broadcast_object.a", "said", 0)
     assert objects._unpack(executor, "broadcast_object.a", message, 0) == "said"
     changed = message.clone()

@@ -10,7 +10,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.generation import Pending
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.engine import runner as runner_module
 from worker_runtime.engine.process_sets import ProcessSets

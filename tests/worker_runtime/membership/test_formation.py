@@ -5,14 +5,14 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
-from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Registrar, publish
-from worker_runtime.coordination.link import Link
+from worker_runtime.coordination import link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
@@ -26,7 +26,7 @@ class Scene:
     generation: what is formed, when its gate is opened.
     """
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: PlayedGeneration) -> None:
         self.generation = generation
         self.registrar = Registrar()
         self.errors: list[Exception] = []
@@ -75,8 +75,9 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """One whose thread has ended in the end."""
-    with Generation(4) as made:
+    with PlayedGeneration(4) as made:
         monkeypatch.setattr(formation_module, "form", made.form)
+        monkeypatch.setattr(formation_module, "connect", connect)
         scene = Scene(made)
         yield scene
         scene.end()
@@ -141,12 +142,12 @@ def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_gr
     class Formed:
         """Whose sequencer was killed meanwhile."""
 
-        def connect(self, limit: timedelta) -> Link:
-            return Link.connect(endpoint, bytes(32), 4, 0, limit)
+        sequencer, key, generation, rank, torch_groups = endpoint, bytes(32), 4, 0, Mock()
 
     made = [Formed()]
     group = weakref.ref(made[0])
     monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
+    monkeypatch.setattr(formation_module, "connect", link.connect)
     gc.disable()  # a group has threads and connections, and shall not wait for it
     try:
         scene.publish()

@@ -15,14 +15,14 @@ import torch
 
 from rendezvous.core.model import Slot, Worker
 from tests.worker_runtime.conversation import LIMIT_SECONDS
-from tests.worker_runtime.generation import Generation
+from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
-from worker_runtime.engine.elastic_executor import ElasticExecutor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.groups.group import Group
@@ -60,12 +60,12 @@ class Stage:
 
     def __init__(self, pool: ThreadPoolExecutor, *, late: bool = False) -> None:
         self.registrar = Registrar()
-        self.generations = {5: Generation(5, size=3), 6: Generation(6), 7: Generation(7)}
+        self.generations = {5: PlayedGeneration(5, size=3), 6: PlayedGeneration(6), 7: PlayedGeneration(7)}
         self.heard = SimpleQueue[Assignment | ResizeOffered]()
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
-        self._executors: list[ElasticExecutor] = []
+        self._executors: list[ElasticEngine] = []
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
         self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
@@ -77,7 +77,7 @@ class Stage:
         """In a thread of its own, as the program does."""
         return self.pool.submit(self.recovery.enter, wish, trouble)
 
-    def begin(self, size: int = 1) -> ElasticExecutor:
+    def begin(self, size: int = 1) -> ElasticEngine:
         """Its executor, in the first generation."""
         self.generations[5].gate.set()
         entering = self.enter(Wish.BEGIN)
@@ -124,6 +124,7 @@ def make_stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]
         def make(*, late: bool = False) -> Stage:
             made.append(Stage(pool, late=late))
             monkeypatch.setattr(formation_module, "form", made[-1].form)
+            monkeypatch.setattr(formation_module, "connect", connect)
             return made[-1]
 
         yield make
@@ -137,7 +138,7 @@ def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage()
 
 
-def submit(executor: ElasticExecutor, name: str = "x") -> Handle[list[torch.Tensor]]:
+def submit(executor: ElasticEngine, name: str = "x") -> Handle[list[torch.Tensor]]:
     members = executor.find_members(GLOBAL_SET, name)
     return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
@@ -153,7 +154,7 @@ def test_an_interrupted_worker_goes_on_where_it_stands(stage: Stage) -> None:
     assert not call.report.has_state
     stage.may_hear.clear()
     call.answer(publish(6, Decision.RETRY, (0,)))
-    waiting = stage.pool.submit(handle.wait)
+    waiting = stage.pool.submit(executor.wait, handle)
     with pytest.raises(TimeoutError):  # the program is told its new size before the result that was made with it
         waiting.result(0.1)
     stage.may_hear.set()
@@ -167,7 +168,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 ) -> None:
     stage.begin(size=3)
     is_over = threading.Event()
-    monkeypatch.setattr(ElasticExecutor, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
+    monkeypatch.setattr(ElasticEngine, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     is_over.set()
     assert stage.read_heard() == ALONE
@@ -224,7 +225,7 @@ def test_a_loss_that_is_heard_of_before_the_generation_is_published_leaves_it(st
     assert stage.read_heard() == ALONE
 
 
-def wait_until_closed(generation: Generation) -> None:
+def wait_until_closed(generation: PlayedGeneration) -> None:
     """Of a formation that was abandoned, whose thread nobody has any more."""
     generation.gate.set()
     for thread in threading.enumerate():
@@ -242,7 +243,7 @@ def test_a_second_loss_while_forming_begins_anew_and_closes_what_comes_of_the_fi
     assert (again.after, again.report.wish) == (6, Wish.CONTINUE)
     assert [pending.ranks for pending in again.report.pending] == [(0, 1)]
     again.answer(publish(7, Decision.RETRY, (0,)))
-    assert handle.wait()[0].tolist() == [1.0]
+    assert executor.wait(handle)[0].tolist() == [1.0]
     wait_until_closed(stage.generations[6])
 
 
@@ -271,7 +272,7 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
     stage.generations[5].lose()
     stage.interrupt().answer(publish(6, decision))
     with pytest.raises(raised, match=words):
-        handle.wait()
+        executor.wait(handle)
     entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
     assert entry.executor is not executor
     assert (entry.executor.generation, entry.verdict.decision) == (6, decision)
@@ -297,7 +298,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     handle = executor.submit(Commit(executor.find_members(GLOBAL_SET, "commit"), 1))
     generation.sequencer.read_names(1)
     generation.release(0, index=7)
-    handle.wait()
+    executor.wait(handle)
     stage.recovery.note_commit()
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
@@ -326,7 +327,7 @@ def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
     handle = submit(executor)
     call.answer(RendezvousError("this worker was replaced by incarnation 2"))
     with pytest.raises(HorovodInternalError, match=r"allreduce 'x' cannot run any more: this worker was replaced"):
-        handle.wait()
+        executor.wait(handle)
     with pytest.raises(RendezvousError, match="was replaced"):
         stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
 
@@ -399,7 +400,7 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(ElasticExecutor, "adopt", lambda *_: 1 / 0)
+    monkeypatch.setattr(ElasticEngine, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
-        submit(executor).wait()
+        executor.wait(submit(executor))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.replicas import ReplicaCheck
 
@@ -18,7 +18,7 @@ def make_parameters(count: int = 3) -> list[torch.Tensor]:
     return [torch.full((4,), float(index + 1), requires_grad=True) for index in range(count)]
 
 
-def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
+def make_reducer(parameters: list[torch.Tensor], executor: ThreadEngine, **settings: Any) -> GradientReducer:  # noqa: ANN401 - of many types
     """A reducer of p0, p1, ...; passes, groups, process_set and interval are its own, the others are `Settings`."""
     passes = settings.pop("passes", 1)
     groups = settings.pop("groups", None)
@@ -40,7 +40,7 @@ def make_reducer(parameters: list[torch.Tensor], executor: ThreadExecutor, **set
 
 
 def begin(
-    executor: ThreadExecutor,
+    executor: ThreadEngine,
     count: int,
     *,
     is_warm: bool = False,
@@ -68,7 +68,7 @@ def backward(parameters: list[torch.Tensor], factor: float = 1.0) -> None:
     sum((parameter * factor).sum() for parameter in parameters).backward()
 
 
-def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], executor: ThreadExecutor) -> None:
+def warm_up(reducer: GradientReducer, parameters: list[torch.Tensor], executor: ThreadEngine) -> None:
     """Take the steps after which buckets are asked for during backward."""
     for _ in range(2):
         train(reducer, parameters)

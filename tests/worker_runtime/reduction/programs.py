@@ -6,7 +6,7 @@ from random import Random
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor
+from tests.worker_runtime.threads import ThreadEngine
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 
 
@@ -36,7 +36,7 @@ class Program:
     is_elastic: bool
     steps: list[Step]
 
-    def play(self, executor: ThreadExecutor) -> list[list[float]]:
+    def play(self, executor: ThreadEngine) -> list[list[float]]:
         """The gradient of each parameter after each step, on one rank."""
         parameters = make_parameters(self.count)
         reducer = make_reducer(parameters, executor, bounds=self.bounds)
@@ -72,7 +72,7 @@ class Program:
         return expected
 
 
-def make_metric(executor: ThreadExecutor, name: str = "metric", process_set: int = 0) -> Allreduce:
+def make_metric(executor: ThreadEngine, name: str = "metric", process_set: int = 0) -> Allreduce:
     """An operation that has nothing to do with gradients."""
     members = executor.find_members(process_set, name)
     return Allreduce([torch.ones(1)], Combination(Reduction.SUM), members, f"allreduce.{name}")

@@ -3,10 +3,9 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import Settings
-from worker_runtime.reduction.bucket import Bucket
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.plan import describe, make_buckets
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.survey import Survey, ask_survey, read_survey
@@ -23,23 +22,25 @@ def test_the_form_of_a_parameter_is_the_present_one_and_a_lazy_one_has_none_yet(
 
 
 def test_order_is_the_first_ranks_sparseness_that_of_any_and_calm_the_least(world: World) -> None:
-    def body(executor: ThreadExecutor) -> Survey:
+    def body(executor: ThreadEngine) -> Survey:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(4)]
         ready = [entries[2], entries[0]] if executor.rank == 0 else entries
         if executor.rank == 1:
             entries[3].parameter.grad = torch.ones(4).to_sparse()
-        return read_survey(ask_survey(Seat.take(executor, 0), entries, ready, 3 - 10 * executor.rank, ""), 4)
+        seat = Seat.take(executor, 0)
+        return read_survey(seat, ask_survey(seat, entries, ready, 3 - 10 * executor.rank, ""), 4)
 
     expected = Survey(calm=-7, order=(2, 0, 3, 1), sparse_dims=(0, 0, 0, 1), is_of_all=True)
     assert world.run(body) == [expected] * 2
 
 
 def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         entries = [Entry(parameter, "", 1) for parameter in make_parameters(2)]
         surveys = []
         if executor.rank == 1:
-            surveys.append(read_survey(ask_survey(Seat.take(executor, 0), entries, entries, 3, ""), 2))
+            seat = Seat.take(executor, 0)
+            surveys.append(read_survey(seat, ask_survey(seat, entries, entries, 3, ""), 2))
         executor.join()
         return surveys
 
@@ -47,7 +48,7 @@ def test_a_survey_is_not_of_all_while_a_rank_has_joined(world: World) -> None:
 
 
 def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = [*make_parameters(3), torch.zeros(4, dtype=torch.float64, requires_grad=True)]
         groups = {parameters[0]: 0, parameters[3]: 0}
         reducer = make_reducer(parameters, executor, groups=groups)
@@ -61,7 +62,7 @@ def test_a_group_travels_together_whatever_its_dtypes(world: World) -> None:
 
 
 def test_buckets_follow_the_order_of_readiness_on_the_first_rank(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3)
         for _ in range(2):
             for parameter in parameters:
@@ -96,7 +97,7 @@ def test_a_description_differs_with_everything_that_ranks_must_have_alike() -> N
     assert describe([]) == "no gradients"
 
 
-def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
+def make_bucket(executor: ThreadEngine) -> tuple[Seat, Bucket]:
     entries = [Entry(parameter, f"p{index}", 1) for index, parameter in enumerate(make_parameters(2))]
     seat = Seat.take(executor, 0)
     (bucket,) = make_buckets(entries, Settings(), seat, first_number=4)
@@ -106,16 +107,16 @@ def make_bucket(executor: ThreadExecutor) -> tuple[Seat, Bucket]:
 
 
 def test_a_bucket_is_asked_for_under_its_number_with_its_note_and_may_be_used_again(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         seat, bucket = make_bucket(executor)
         for _ in range(2):
             assert bucket.handle is None
-            assert bucket.finish() is None
+            assert bucket.finish(seat) is None
             for entry in bucket.entries:
                 bucket.take(entry)
                 bucket.missing -= 1
             bucket.ask(seat)
-            terms = bucket.finish()
+            terms = bucket.finish(seat)
             bucket.give()
             bucket.reset()
             assert bucket.missing == 2

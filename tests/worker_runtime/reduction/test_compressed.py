@@ -3,7 +3,7 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import begin, list_gradients, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 
 
 class Shifted:
@@ -21,7 +21,7 @@ class Shifted:
 
 
 def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, compressor=Shifted, bounds=(32, 32))
         for _ in range(4):
             for parameter in parameters:
@@ -35,7 +35,7 @@ def test_a_compressor_of_the_users_handles_each_gradient_by_itself(world: World)
 
 
 def test_sparse_gradients_are_compressed_as_dense_ones(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         matrix = torch.zeros(2, 2, requires_grad=True)
         reducer = make_reducer([matrix], executor, compressor=Shifted)
         matrix.grad = (torch.eye(2) * (executor.rank + 1)).to_sparse(1)

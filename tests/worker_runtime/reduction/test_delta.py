@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction.delta import DeltaReducer
 
 
-def make_reducer(executor: ThreadExecutor, parameters: list[torch.Tensor]) -> DeltaReducer:
+def make_reducer(executor: ThreadEngine, parameters: list[torch.Tensor]) -> DeltaReducer:
     named = [(f"p{index}", parameter) for index, parameter in enumerate(parameters)]
     return DeltaReducer(lambda: named, lambda: executor, lambda: 0)
 
@@ -22,7 +22,7 @@ def move(parameters: list[torch.Tensor], by: float) -> str:
 
 
 def test_parallel_steps_are_averaged(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(2)
         result = make_reducer(executor, parameters).step(lambda: move(parameters, 2.0 * executor.rank + 1))
         assert executor.asked == ["allreduce.optimizer.1.step"] + ["commit"] * world.is_elastic
@@ -32,7 +32,7 @@ def test_parallel_steps_are_averaged(world: World) -> None:
 
 
 def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(1 + executor.rank)
         with pytest.raises(HorovodInternalError, match="Mismatched"):
             make_reducer(executor, parameters).step(lambda: move(parameters, 1.0))
@@ -42,7 +42,7 @@ def test_after_a_failure_parameters_are_where_they_were(world: World) -> None:
 
 
 def test_a_rank_that_cannot_move_tells_the_others_and_the_next_step_is_right(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         (parameter,) = parameters = make_parameters(1)
         reducer = make_reducer(executor, parameters)
 
@@ -61,7 +61,7 @@ def test_a_rank_that_cannot_move_tells_the_others_and_the_next_step_is_right(wor
 
 
 def test_one_ranks_infinity_is_everybodys(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer = make_reducer(executor, [])
         found = []
         for value in (1.0, 0.0, torch.inf, torch.nan):

@@ -13,13 +13,13 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import GradientShapeError
 
 
 def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         wide = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
         narrow = torch.zeros(3, dtype=torch.bfloat16, requires_grad=True)
         half = torch.zeros(2, dtype=torch.float16, requires_grad=True)
@@ -61,7 +61,7 @@ def test_gradients_of_several_dtypes_and_layouts_are_averaged(world: World) -> N
     ],
 )
 def test_gradients_are_combined_as_was_asked(world: World, how: Combination, expected: float) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1, how=how)
         return [train(reducer, parameters, 1.0 + 3 * executor.rank) for _ in range(3)]
 
@@ -69,7 +69,7 @@ def test_gradients_are_combined_as_was_asked(world: World, how: Combination, exp
 
 
 def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1, is_warm=True)
         train(reducer, parameters)
         places, values = set(), []
@@ -88,7 +88,7 @@ def test_gradients_that_are_cleared_in_place_are_reduced_where_they_are(world: W
 def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_be_lost() -> None:
     world = World(2, is_elastic=True)
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         sum((parameter * (executor.rank + 1)).sum() for parameter in parameters).backward()
         local = [parameter.grad for parameter in parameters]
@@ -103,7 +103,7 @@ def test_local_gradients_are_kept_until_the_step_is_committed_where_workers_may_
 
 
 def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost() -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         sum(parameter.sum() for parameter in parameters).backward()
         shared = len({parameter.grad.untyped_storage().data_ptr() for parameter in parameters})
@@ -115,7 +115,7 @@ def test_what_autograd_made_is_dropped_in_backward_where_workers_are_never_lost(
 
 
 def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         for parameter in parameters:
             parameter.grad = torch.full((4,), executor.rank + 1.0)
@@ -127,7 +127,7 @@ def test_gradients_that_are_set_by_hand_are_averaged(world: World) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using backward:UserWarning")  # it is what is tried
 def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
         reducer = make_reducer([parameter], executor, passes=2)
         results = []
@@ -145,7 +145,7 @@ def test_a_gradient_with_a_graph_stays_usable_until_it_is_averaged(world: World)
 
 
 def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, wire_dtype=torch.bfloat16)
         for _ in range(4):
             train(reducer, parameters, 1.0 + executor.rank / 512)
@@ -157,7 +157,7 @@ def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) ->
 
 
 def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         weight = torch.zeros(4, 2, requires_grad=True)
         reducer = make_reducer([weight], executor)
         warm_up(reducer, [weight], executor)
@@ -170,7 +170,7 @@ def test_a_gradient_that_turns_sparse_later_travels_as_a_dense_one(world: World)
 
 @cautious_and_eager
 def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1, is_warm=is_warm)
         train(reducer, parameters)
         parameters[0].grad.data = torch.ones(1)  # which would spread to the whole of the parameter
@@ -185,7 +185,7 @@ def test_a_gradient_of_another_shape_than_its_parameter_is_refused_by_name(world
 def test_a_parameter_that_changes_its_dtype_between_backward_and_step_gets_a_gradient_of_the_new_one(
     world: World, dtype: torch.dtype
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         backward(parameters, executor.rank + 1)
         for parameter in parameters:

@@ -3,12 +3,12 @@
 import torch
 
 from tests.worker_runtime.reduction.gradients import begin, make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 
 
 def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, in_place=True)
         seen = []
         for _ in range(4):
@@ -29,7 +29,7 @@ def test_a_gradient_keeps_its_place_unless_it_must_be_kept(world: World) -> None
 
 
 def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, _ = begin(executor, 3, in_place=True)
         asked = []
         for _ in range(3):
@@ -46,7 +46,7 @@ def test_buckets_are_asked_for_while_gradients_are_still_to_come(world: World) -
 
 
 def test_a_rank_without_a_gradient_counts_as_zeros_and_gets_the_result(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(2)
         how = Combination(Reduction.AVERAGE, 0.5, 2.0)
         reducer = make_reducer(parameters, executor, in_place=True, bounds=(64, 64), how=how)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import backward, begin, list_gradients, make_reducer, train
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction.memory import Memory, Part, lies_in
 
 
@@ -16,7 +16,7 @@ from worker_runtime.reduction.memory import Memory, Part, lies_in
 def test_a_gradient_that_a_program_holds_keeps_its_values(
     world: World, view: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         held = []
         for step in range(3):
@@ -75,7 +75,7 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
 ) -> None:
     """And what it put there is what the optimizer finds."""
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = [torch.ones(2, 3, requires_grad=True) for _ in range(3)]
         reducer = make_reducer(parameters, executor, bounds=(40, 40))
         seen = []
@@ -98,7 +98,7 @@ def test_gradients_are_averaged_after_a_program_has_given_one_other_memory(
 
 
 def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_ranks_drift_apart(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         seen = []
         for _ in range(3):
@@ -113,7 +113,7 @@ def test_a_gradient_that_has_got_other_memory_before_averaging_does_not_let_the_
 
 
 def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         train(reducer, parameters)
         parameters[0].grad.requires_grad_()
@@ -126,7 +126,7 @@ def test_what_a_program_does_to_one_step_s_gradient_does_not_stick_to_the_next(w
 
 
 def test_a_variable_that_is_left_over_from_a_loop_costs_one_more_buffer_and_no_allocation(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True, bounds=(1000, 1000))
         places = []
         for _ in range(6):

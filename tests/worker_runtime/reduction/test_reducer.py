@@ -19,7 +19,7 @@ from tests.worker_runtime.reduction.gradients import (
     warm_up,
 )
 from tests.worker_runtime.reduction.programs import make_metric, make_program
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import (
     ChangedGradientError,
@@ -31,7 +31,7 @@ from worker_runtime.errors import (
 
 
 def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3)
         counts = []
         for _ in range(2):
@@ -45,7 +45,7 @@ def test_nothing_is_asked_for_during_backward_in_the_first_steps(world: World) -
 
 
 def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=True)
         asked = []
         for index in [2, 1, 0] if executor.rank == 0 else [1, 2, 0]:
@@ -65,7 +65,7 @@ def test_buckets_are_asked_for_as_they_become_ready_in_whatever_order(world: Wor
 def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> None:
     """Its question is sent when somebody waits for it: behind the others' data it would begin when those have ended."""
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=True)
         executor.awaited.clear()
         train(reducer, parameters)
@@ -75,7 +75,7 @@ def test_the_last_bucket_is_under_way_before_any_is_waited_for(world: World) -> 
 
 
 def test_several_passes_are_summed_locally_before_one_reduction(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, passes=3)
         for _ in range(2):
             reducer.synchronize()
@@ -94,7 +94,7 @@ def test_several_passes_are_summed_locally_before_one_reduction(world: World) ->
 
 @cautious_and_eager
 def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1, is_warm=is_warm, passes=3)
         return train(reducer, parameters, executor.rank + 1)
 
@@ -102,7 +102,7 @@ def test_fewer_passes_than_announced_are_reduced_when_synchronized(world: World,
 
 
 def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1, is_warm=True)
         reducer.set_passes(2)
         for _ in range(2):
@@ -115,7 +115,7 @@ def test_the_number_of_passes_may_change_between_steps(world: World) -> None:
 
 @cautious_and_eager
 def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> None:
+    def body(executor: ThreadEngine) -> None:
         reducer, parameters = begin(executor, 1, is_warm=is_warm)
         parameters[0].sum().backward()
         with pytest.raises(
@@ -130,7 +130,7 @@ def test_one_pass_too_many_raises_out_of_backward(world: World, *, is_warm: bool
 @pytest.mark.parametrize("number", [0, 1])  # asked for by synchronize(), during backward
 @pytest.mark.parametrize("replaces", [False, True])
 def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, number: int, *, replaces: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         backward(parameters)
         if replaces:
@@ -146,7 +146,7 @@ def test_a_gradient_that_changes_while_it_travels_is_refused(world: World, numbe
 
 @cautious_and_eager
 def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=is_warm)
         backward(parameters, executor.rank + 1)
         parameters[0].requires_grad_(requires_grad=False)
@@ -162,7 +162,7 @@ def test_a_parameter_that_is_frozen_after_backward_gets_the_average(world: World
 
 @cautious_and_eager
 def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=is_warm)
         reducer.discard()
         assert executor.asked == []
@@ -177,7 +177,7 @@ def test_a_discarded_step_leaves_no_trace(world: World, *, is_warm: bool) -> Non
 
 
 def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         counts, values = [], []
         for _ in range(3):
@@ -195,7 +195,7 @@ def test_who_throws_gradients_away_every_time_soon_sends_none_of_them(world: Wor
 def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed_or_in_its_next_step(
     world: World,
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         sum(parameter.sum() for parameter in parameters).backward()
         if executor.rank == 0:
@@ -214,7 +214,7 @@ def test_who_uses_what_another_rank_throws_away_is_told_before_that_is_committed
 def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_another() -> None:
     """No bucket waits for step(); but for the commit round of elastic jobs, and for the first steps."""
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         backward(parameters, executor.rank + 1)
         calls = [reducer.synchronize, lambda: executor.run(make_metric(executor))]
@@ -227,7 +227,7 @@ def test_another_operation_may_come_before_the_step_on_one_rank_and_after_it_on_
 
 @cautious_and_eager
 def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=is_warm)
         values = []
         for _ in range(3):
@@ -240,7 +240,7 @@ def test_gradients_that_were_cleared_behind_its_back_are_thrown_away(world: Worl
 
 
 def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(2)
         other = [parameters[0], torch.zeros(2, requires_grad=True)]
         reducer = make_reducer(parameters if executor.rank == 0 else other, executor)
@@ -257,7 +257,7 @@ def test_ranks_with_other_parameters_are_told_which_bucket_differs_and_can_go_on
 
 
 def test_a_rank_may_join_at_any_time(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2)
         values = []
         for epoch in range(3):
@@ -271,7 +271,7 @@ def test_a_rank_may_join_at_any_time(world: World) -> None:
 
 
 def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         loss = torch.tensor(executor.rank + 1.0)
         mean = make_reducer(make_parameters(1), executor).average(loss)
         total = make_reducer(make_parameters(1), executor, how=Combination(Reduction.SUM)).average(loss)
@@ -284,7 +284,7 @@ def test_the_loss_is_averaged_as_gradients_are(world: World) -> None:
 def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_next_is_as_ever(
     world: World, *, is_warm: bool
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=is_warm)
 
         def step() -> None:
@@ -308,7 +308,7 @@ def test_a_step_whose_gradients_cannot_be_made_on_one_rank_fails_on_all_and_the_
 def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(world: World) -> None:
     """The last bucket is held back, so that there is something to fail."""
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, is_warm=True)
 
         def step() -> None:
@@ -327,7 +327,7 @@ def test_where_one_rank_fails_after_all_its_gradients_were_made_no_rank_steps(wo
 def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overlapping_sets() -> None:
     sets = [(0, 1), (1, 2), (0, 2)]
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         mine = [number for number, ranks in enumerate(sets, 1) if executor.rank in ranks]
         parameters = {number: make_parameters(2) for number in mine}
         reducers = {number: make_reducer(parameters[number], executor, process_set=number) for number in mine}
@@ -353,7 +353,7 @@ def test_several_optimizers_may_step_in_another_order_on_each_rank_also_on_overl
 
 
 def test_ranks_that_wait_for_each_other_in_a_step_are_told_and_can_go_on(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         parameters[0].sum().backward()
         with pytest.raises(HorovodInternalError, match="every rank waits"):
@@ -387,7 +387,7 @@ def test_random_programs_average_what_they_should(seed: int) -> None:
 def test_a_reducer_that_comes_in_the_middle_of_anothers_step_is_refused_unless_that_was_thrown_away(
     world: World,
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 2, is_warm=True)
         backward(parameters)
         with pytest.raises(UnfinishedStepError, match=r"^the gradient of p0 is being averaged for another"):

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer, train
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.replicas import read_interval
 
 
 def test_each_interval_of_steps_asks_once_and_one_that_differs_is_told_on_all_ranks(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = [*make_parameters(1), torch.ones((), requires_grad=True), torch.zeros(0, requires_grad=True)]
         reducer = make_reducer(parameters, executor, interval=3)
         for _ in range(5):

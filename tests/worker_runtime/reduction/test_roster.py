@@ -17,15 +17,15 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.errors import HorovodInternalError
-from worker_runtime.reduction.entry import Entry
+from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.roster import Roster
 
 
 @cautious_and_eager
 def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(2)
         listed = parameters[:1]
         reducer = make_reducer(listed, executor)
@@ -47,7 +47,7 @@ def test_parameters_may_be_added_and_frozen(world: World, *, is_warm: bool) -> N
 
 
 def test_a_dropped_reducer_no_longer_averages(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
         reducer = make_reducer([parameter], executor)
         gone = weakref.ref(reducer)
@@ -169,7 +169,7 @@ def swap(parameters: list[torch.Tensor]) -> None:
 def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_theirs(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = [torch.nn.Parameter(parameter.detach()) for parameter in make_parameters()]
         reducer = make_reducer(parameters, executor)
         fine = 2.0**-30  # which a float loses beside the one
@@ -190,7 +190,7 @@ def test_gradients_are_averaged_in_their_new_form_after_parameters_have_changed_
 
 
 def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_averaged(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3, passes=2)
         for _ in range(3):
             backward(parameters, executor.rank)
@@ -210,7 +210,7 @@ def test_gradients_that_are_accumulated_while_a_parameter_changes_its_dtype_are_
 def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
     world: World, change: Callable[[list[torch.Tensor]], None], steps: int
 ) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 3)
         for _ in range(steps):
             train(reducer, parameters)
@@ -230,7 +230,7 @@ def test_a_form_that_only_one_rank_changes_is_told_to_all_until_all_have_it(
 
 @cautious_and_eager
 def test_a_hook_keeps_neither_its_parameter_nor_its_gradients(world: World, *, is_warm: bool) -> None:
-    def body(executor: ThreadExecutor) -> list["weakref.ref[torch.Tensor]"]:
+    def body(executor: ThreadEngine) -> list["weakref.ref[torch.Tensor]"]:
         reducer, parameters = begin(executor, 2, is_warm=is_warm)
         train(reducer, parameters, 1.0)
         return [weakref.ref(parameter) for parameter in parameters]

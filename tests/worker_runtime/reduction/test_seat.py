@@ -11,7 +11,7 @@ from tests.worker_runtime.reduction.gradients import (
     train,
     warm_up,
 )
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.seat import Seat, commit_alone
@@ -20,7 +20,7 @@ from worker_runtime.reduction.seat import Seat, commit_alone
 def test_a_new_generation_begins_anew() -> None:
     old, new = World(2), World(3)
 
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         parameters = make_parameters(2)
         current = old.executors[executor.rank] if executor.rank < 2 else executor
         reducer = GradientReducer(
@@ -67,7 +67,7 @@ def test_those_of_one_label_are_counted_by_themselves() -> None:
 
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_elastic: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         reducer, parameters = begin(executor, 1)
         assert train(reducer, parameters, 2.0) == [[2.0] * 4]
         backward(parameters)

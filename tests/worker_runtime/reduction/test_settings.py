@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.errors import HorovodInternalError
 from worker_runtime.reduction import Settings
 
 
 def test_ranks_with_other_settings_are_told(world: World) -> None:
-    def body(executor: ThreadExecutor) -> str:
+    def body(executor: ThreadEngine) -> str:
         reducer = make_reducer(
             make_parameters(1), executor, how=Combination(Reduction.AVERAGE if executor.rank else Reduction.SUM)
         )

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from tests.worker_runtime.reduction.gradients import make_parameters, make_reducer
-from tests.worker_runtime.threads import ThreadExecutor, World
+from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.collectives import Combination, Reduction
 
 
 @pytest.mark.parametrize("as_dense", [False, True])
 def test_sparse_gradients_come_back_sparse_also_where_there_was_none(world: World, *, as_dense: bool) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         table = torch.nn.Embedding(4, 2, sparse=True)
         dense = torch.zeros(2, requires_grad=True)
         reducer = make_reducer([table.weight, dense], executor, sparse_as_dense=as_dense)
@@ -34,7 +34,7 @@ def test_sparse_gradients_come_back_sparse_also_where_there_was_none(world: Worl
 
 
 def test_a_gradient_is_brought_to_the_agreed_number_of_sparse_dimensions(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         (parameter,) = make_parameters(1)
         matrix = torch.zeros(2, 2, requires_grad=True)
         reducer = make_reducer([parameter, matrix], executor)
@@ -51,7 +51,7 @@ def test_a_gradient_is_brought_to_the_agreed_number_of_sparse_dimensions(world: 
 
 
 def test_the_sum_of_sparse_gradients_is_not_divided(world: World) -> None:
-    def body(executor: ThreadExecutor) -> object:
+    def body(executor: ThreadEngine) -> object:
         matrix = torch.zeros(2, 2, requires_grad=True)
         reducer = make_reducer([matrix], executor, how=Combination(Reduction.SUM), wire_dtype=torch.float16)
         matrix.grad = torch.eye(2).to_sparse(1)

@@ -137,7 +137,7 @@ class Ordering:
 
         Args:
             rank: which one.
-            how: its process has ended, as in "ended (exit code 0)"; "" where it has only left.
+            how: its process has ended, as in "ended well"; "" where it has only left.
 
         Raises:
             IllegalQuestionError: there is no such rank.

@@ -36,7 +36,7 @@ def explain_shutdown(question: Question, left: Mapping[int, str]) -> str:
 
     Args:
         question: which needs them.
-        left: how each has ended: "ended (exit code 0)"; "" where it has called shutdown().
+        left: how each has ended: "ended well"; "" where it has called shutdown().
     """
     ranks: dict[str, list[int]] = {}
     for rank in sorted(left, key=lambda rank: (bool(left[rank]), rank)):

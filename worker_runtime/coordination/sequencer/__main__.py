@@ -15,8 +15,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from worker_runtime.coordination.sequencer.activation import OrderError
-from worker_runtime.coordination.sequencer.orders import Orders
+from worker_runtime.coordination.sequencer.orders import OrderError, Orders
 from worker_runtime.coordination.sequencer.server import Server
 
 _BACKLOG = 1024

@@ -15,19 +15,17 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
-from worker_runtime.coordination.sequencer.activation import Activation
-from worker_runtime.coordination.sequencer.connection import Connection, ConnectionEndedError
+from worker_runtime.coordination.sequencer.answers import Run, tell
+from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
 from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member
+from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
-from worker_runtime.coordination.sequencer.poller import WRITE
-from worker_runtime.coordination.sequencer.runs import Run
 from worker_runtime.coordination.sequencer.stall_clock import StallClock, StallSettings
-from worker_runtime.coordination.sequencer.tellings import tell
 from worker_runtime.coordination.wire import (
+    Farewell,
     Frame,
     ProtocolError,
     decode_blocked,
@@ -38,7 +36,7 @@ from worker_runtime.coordination.wire import (
 )
 
 _MAX_REASON_BYTES = 500
-_ENDED_WELL = "ended (exit code 0)"
+_ENDED_WELL = "ended well"  # with 0, or with 75 after a stop notice
 _GOODBYES = (Frame.LEAVE, Frame.END, Frame.EXIT)
 
 

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from worker_runtime.coordination.sequencer.connection import Connection, ConnectionEndedError
-from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.connection import Connection, ConnectionEndedError, Poller
 from worker_runtime.coordination.wire import GREETING_BYTES, NONCE_BYTES, Greeting, read_greeting
 
 GREETING_SECONDS = 10.0

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.ordering.questions import Question, Signature
 from worker_runtime.coordination.sequencer.connection import Connection
 from worker_runtime.coordination.sequencer.payloads import Entry, check_signature
 from worker_runtime.coordination.wire import (
     HEADER,
     MAX_SIGNATURES,
+    Farewell,
     Frame,
     ProtocolError,
     decode_head,

@@ -8,11 +8,10 @@ import socket
 import sys
 import time
 
-from worker_runtime.coordination.sequencer.activation import Activation, OrderError
+from worker_runtime.coordination.sequencer.connection import READ, Poller
 from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.lobby import Lobby, Stranger
-from worker_runtime.coordination.sequencer.orders import Orders
-from worker_runtime.coordination.sequencer.poller import READ, Poller
+from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
 from worker_runtime.coordination.sequencer.stall_clock import StallSettings
 from worker_runtime.coordination.wire import Greeting
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from worker_runtime.api.calls import Call
-from worker_runtime.collectives.operation import Operation
+from worker_runtime.coordination.operation import Operation
 
 ResultT = TypeVar("ResultT")
 

@@ -268,7 +268,7 @@ def _multiply_by_others(
     products = executor.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
     summed = executor.run(make_allreduce(call, [*gradients, *counts], SUM))
     found = []
-    for index, product in enumerate(products.wait()):
+    for index, product in enumerate(executor.wait(products)):
         total, count = summed[index], summed[len(gradients) + index]
         is_others_zero = (count - counts[index]) > 0
         others = (product / divisors[index]).masked_fill(is_others_zero, 0)

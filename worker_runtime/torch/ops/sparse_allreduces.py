@@ -1,6 +1,7 @@
 """Sparse allreduce under Horovod's name and signature."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -39,4 +40,5 @@ def sparse_allreduce_async(
     reduction = choose_reduction(op)
     check_tensor("sparse_allreduce", tensor)
     call = begin_call("sparse_allreduce", name, process_set)
-    return call.executor.submit(SparseAllreduce(tensor, reduction, call.among, call.name)).wait
+    handle = call.executor.submit(SparseAllreduce(tensor, reduction, call.among, call.name))
+    return partial(call.executor.wait, handle)

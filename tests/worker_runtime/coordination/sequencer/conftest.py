@@ -7,7 +7,7 @@ import pytest
 
 from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.coordination.sequencer.ends import Ends
-from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.connection import Poller
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,7 @@
 import socket
 
 from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS, LOOPBACK
-from worker_runtime.coordination.sequencer.connection import Connection
-from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.connection import Connection, Poller
 
 
 class Ends:

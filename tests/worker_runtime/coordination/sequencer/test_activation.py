@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from worker_runtime.coordination.sequencer.activation import Activation, OrderError, parse_activation
+from worker_runtime.coordination.sequencer.orders import Activation, OrderError, parse_activation
 
 KEY = bytes(range(32))
 

@@ -10,8 +10,7 @@ from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS, Pr
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination.ordering.questions import Kind, Signature
 from worker_runtime.coordination.sequencer import connection as connection_module
-from worker_runtime.coordination.sequencer.connection import ConnectionEndedError
-from worker_runtime.coordination.sequencer.poller import WRITE
+from worker_runtime.coordination.sequencer.connection import WRITE, ConnectionEndedError
 from worker_runtime.coordination.wire import HEADER, MAX_FRAME_BYTES, Frame, ProtocolError, Released, encode_frame
 
 BODIES = [b"", b"a", b"bc" * 40, b"d" * 300_000]

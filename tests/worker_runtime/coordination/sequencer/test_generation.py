@@ -27,13 +27,12 @@ from tests.worker_runtime.coordination.sequencer.client import (
 )
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.farewell import Farewell
 from worker_runtime.coordination.ordering.questions import Kind, Signature
-from worker_runtime.coordination.sequencer.activation import Activation
+from worker_runtime.coordination.sequencer.connection import Poller
 from worker_runtime.coordination.sequencer.generation import Generation
-from worker_runtime.coordination.sequencer.poller import Poller
+from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.stall_clock import StallLimits, StallSettings
-from worker_runtime.coordination.wire import Frame, Released
+from worker_runtime.coordination.wire import Farewell, Frame, Released
 
 
 def test_all_ranks_are_told_one_order_however_they_ask(process: Process) -> None:
@@ -175,9 +174,9 @@ def test_what_an_exit_means_is_told_by_who_knows_it_and_until_then_nothing_is_re
         third.send(Frame.DEPARTED, wire.encode_number(0))
         third.send(Frame.DEPARTED, wire.encode_number(0))
         for client in (second, third):
-            assert "rank 0 ended (exit code 0), and " in client.told(Frame.REFUSAL)
+            assert "rank 0 ended well, and " in client.told(Frame.REFUSAL)
         second.ask("b", BARRIER)
-        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
+        assert "rank 0 ended well, and " in second.told(Frame.REFUSAL)
 
 
 def test_an_exit_that_is_a_loss_is_told_by_who_has_heard_of_it(process: Process) -> None:
@@ -202,7 +201,7 @@ def test_what_was_asked_before_a_good_end_counts_though_the_end_is_known(process
             first.send(Frame.EXIT)
         first.socket.close()
         second.ask("b", BARRIER)
-        assert "rank 0 ended (exit code 0), and " in second.told(Frame.REFUSAL)
+        assert "rank 0 ended well, and " in second.told(Frame.REFUSAL)
 
 
 def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) -> None:
@@ -210,7 +209,7 @@ def test_who_ends_well_before_it_has_come_is_missed_by_nobody(process: Process) 
     with connected(process, 0, generation) as first:
         first.ask("a", BARRIER)
         first.send(Frame.DEPARTED, wire.encode_number(1))
-        assert "rank 1 ended (exit code 0), and " in first.told(Frame.REFUSAL)
+        assert "rank 1 ended well, and " in first.told(Frame.REFUSAL)
 
 
 def test_goodbye_right_after_the_last_question_loses_nothing(process: Process) -> None:

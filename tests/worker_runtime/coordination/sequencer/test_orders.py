@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker_runtime.coordination.sequencer.activation import Activation, OrderError
-from worker_runtime.coordination.sequencer.orders import Orders
+from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
 
 KEY = bytes(32)
 

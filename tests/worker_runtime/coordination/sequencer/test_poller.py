@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker_runtime.coordination.sequencer.poller import READ, WRITE, Poller
+from worker_runtime.coordination.sequencer.connection import READ, WRITE, Poller
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ import torch
 
 from rendezvous.core.reports import Done, Report
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
-from tests.worker_runtime.generation import LARGE, Generation, make_executor, retry
+from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_executor, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
-from worker_runtime.engine.elastic_executor import STOPPING, ElasticExecutor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.elastic_engine import STOPPING, ElasticEngine
 from worker_runtime.engine.runner import Runner
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME
@@ -35,7 +35,7 @@ THREE = (0, 1, 2)
 class Scene:
     """An executor of rank 0 of three, in the generation `before`; after the loss of rank 1 there is `after`."""
 
-    def __init__(self, before: Generation, after: Generation) -> None:
+    def __init__(self, before: PlayedGeneration, after: PlayedGeneration) -> None:
         self.before, self.after = before, after
         self.troubles = SimpleQueue[str]()
         self.executor = make_executor(before, self.troubles.put)
@@ -73,7 +73,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(before: Generation, after: Generation) -> Iterator[Scene]:
+def scene(before: PlayedGeneration, after: PlayedGeneration) -> Iterator[Scene]:
     """In the first generation; the executor is closed before they are."""
     made = Scene(before, after)
     yield made
@@ -97,7 +97,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     assert (report.wish, report.completed, report.seen) == (Wish.CONTINUE, (), -1)
     scene.go_on()
     with pytest.raises(StepRevokedError):
-        handle.wait()
+        scene.executor.wait(handle)
     assert (scene.executor.committed, scene.executor.lineage) == ((0, THREE), (0, 2))
 
 
@@ -106,7 +106,7 @@ def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scen
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
     scene.go_on(Done(THREE, 1))
-    handle.wait()
+    scene.executor.wait(handle)
     assert executor.committed == (1, THREE)
     assert (executor.rank, executor.size, executor.generation, executor.lineage) == (0, 2, 2, (0, 2))
 
@@ -117,7 +117,7 @@ def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: S
     for number, index in ((1, 7), (2, 8)):
         handle = scene.ask(Commit(scene.all_ranks, number))
         scene.before.release(number - 1, index=index)
-        handle.wait()
+        scene.executor.wait(handle)
         assert (executor.has_stepped, executor.is_stopping) == (True, number == 2)
     assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
 
@@ -129,21 +129,21 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
     handle = scene.ask(Commit(scene.all_ranks, 1))
     scene.interrupt()
     scene.go_on(Done(THREE, 1, answer=answer))
-    handle.wait()
+    scene.executor.wait(handle)
     assert (scene.executor.has_stepped, scene.executor.is_stopping) == (True, answer == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
     first = scene.ask(Commit(scene.all_ranks, 1))
     scene.before.release(0, index=7)
-    first.wait()
+    scene.executor.wait(first)
     second = scene.executor.submit(Commit(scene.all_ranks, 2))
     report = scene.interrupt()
     assert report.completed == (CompletedOperation(THREE, "commit", 7, 1),)
     assert (only(report.pending).number, report.seen) == (2, 7)
     scene.go_on()
     with pytest.raises(StepRevokedError):
-        second.wait()
+        scene.executor.wait(second)
     assert scene.executor.committed == (1, THREE)
 
 
@@ -155,7 +155,7 @@ def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> No
     assert scene.after.sequencer.read_names(2) == ["allreduce.x", "allreduce.meanwhile"]
     scene.after.release(0, payload=pack(3.0, 4.0))
     scene.after.release(1, payload=pack(2.0))
-    assert [handle.wait()[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
+    assert [scene.executor.wait(handle)[0].tolist() for handle in handles] == [[3.0, 4.0], [2.0]]
 
 
 def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scene: Scene) -> None:
@@ -164,14 +164,14 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scen
     report = scene.interrupt()
     assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4, answer=pack(6.0)),))
     scene.go_on()
-    assert handle.wait()[0].tolist() == [6.0]
+    assert scene.executor.wait(handle)[0].tolist() == [6.0]
 
 
 def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
     scene.before.played.silent = "10.0.0.2"
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     expected = "rank 0 does not reach 10.0.0.2 any more, which has acknowledged nothing for 6.83 s"
     assert scene.troubles.get(timeout=LIMIT_SECONDS) == expected
     scene.executor.close()
@@ -182,15 +182,15 @@ def test_a_host_that_is_cut_off_is_trouble_to_a_thread_that_waits_for_gloo(scene
 def test_gloo_that_fails_tells_trouble_and_the_operation_runs_again(scene: Scene) -> None:
     handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
     scene.before.release(0)
-    handle.await_answer()
+    scene.executor.await_answer(handle)
     scene.before.played.shut_down()
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     assert scene.troubles.get(timeout=LIMIT_SECONDS).startswith("allreduce 'x' failed on rank 0: ")
     assert only(scene.interrupt().pending).index == 0
     scene.go_on()
     scene.after.sequencer.read_names(1)
     scene.after.release(0)
-    handle.await_answer()
+    scene.executor.await_answer(handle)
     scene.after.played.works[-1].is_done = True
     assert waiting.finish()[0][0].item() == 1.0
     assert scene.before.played.is_shut
@@ -219,7 +219,7 @@ def test_what_cannot_be_run_again_says_why(scene: Scene, number: int) -> None:
     handle = scene.ask(operation)
     if is_begun:
         scene.before.release(0)
-        handle.await_answer()
+        scene.executor.await_answer(handle)
     pending = only(scene.interrupt().pending)
     assert pending.obstacle.startswith(obstacle)
     assert bool(pending.obstacle) == bool(obstacle)
@@ -233,7 +233,7 @@ def test_a_broadcast_names_the_rank_that_it_needs(scene: Scene) -> None:
     scene.go_on()
     scene.after.sequencer.read_names(1)
     scene.after.release(0, payload=pack(5.0, 6.0))  # of the rank that is now 1
-    assert handle.wait()[0].tolist() == [5.0, 6.0]
+    assert scene.executor.wait(handle)[0].tolist() == [5.0, 6.0]
 
 
 def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(scene: Scene) -> None:
@@ -248,13 +248,13 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
         scene.after.release_set(number - 1, number, members)
     resuming.finish()
     with pytest.raises(SetLostError):
-        handle.wait()
+        scene.executor.wait(handle)
     with pytest.raises(SetLostError, match="process set 1 has lost rank 1"):
         executor.find_members(1, "x")
     assert executor.find_members(2, "x").ranks == (0, 1)
 
 
-def register(executor: ElasticExecutor, number: int, *ranks: int) -> ProcessSet:
+def register(executor: ElasticEngine, number: int, *ranks: int) -> ProcessSet:
     """As `add_process_set`."""
     made = ProcessSet(ranks)
     executor.process_sets.add(number, ranks, number)
@@ -306,7 +306,7 @@ def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
     handle = scene.executor.submit(Barrier(scene.all_ranks, "barrier.x"))
     scene.interrupt()
     scene.go_on(Done(THREE, 0, "barrier.x"))
-    handle.wait()
+    scene.executor.wait(handle)
 
 
 def test_with_the_answer_that_others_have_got_a_sum_is_done(scene: Scene) -> None:
@@ -314,7 +314,7 @@ def test_with_the_answer_that_others_have_got_a_sum_is_done(scene: Scene) -> Non
     handle = scene.executor.submit(Allreduce([torch.tensor([1.0, 2.0])], AVERAGE, scene.all_ranks, "allreduce.x"))
     scene.interrupt()
     scene.go_on(Done(THREE, 0, "allreduce.x", pack(6.0, 12.0)))
-    assert handle.wait()[0].tolist() == [2.0, 4.0]
+    assert scene.executor.wait(handle)[0].tolist() == [2.0, 4.0]
     scene.executor.submit(scene.sum("y", 1.0))
     assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
 
@@ -324,7 +324,7 @@ def test_answers_are_reported_if_they_are_short_and_of_late(scene: Scene) -> Non
         values = [1.0] * (300 if number == 20 else 1)
         handle = scene.ask(scene.sum(f"x{number}", *values))
         scene.before.release(number, payload=pack(*values))
-        handle.wait()
+        scene.executor.wait(handle)
     told = [bool(each.answer) for each in scene.interrupt().completed]
     assert told == [False] * 2 + [True] * 18 + [False] + [True] * 13
 
@@ -344,7 +344,7 @@ def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after
     if not is_resumed:
         executor.resume(after.group, after.link)
     after.release(0, payload=pack(6.0))
-    assert (handle.wait()[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
+    assert (executor.wait(handle)[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
 
 
 @pytest.mark.parametrize("is_resumed", [False, True])
@@ -378,7 +378,7 @@ def test_an_operation_whose_name_is_used_again_counts_as_done(scene: Scene) -> N
         handle = scene.ask(scene.sum("x", *[1.0] * LARGE))
         if not number:
             scene.before.release(0)
-            handle.await_answer()
+            scene.executor.await_answer(handle)
             scene.before.played.works[0].is_done = True
     report = scene.interrupt()
     assert (only(report.pending).index, report.completed) == (None, (CompletedOperation(THREE, "allreduce.x", 0),))
@@ -388,7 +388,7 @@ def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scen
     handle = scene.executor.submit(scene.sum("x", 5.0))
     scene.interrupt()
     scene.go_on_alone()
-    assert handle.wait()[0].tolist() == [5.0]
+    assert scene.executor.wait(handle)[0].tolist() == [5.0]
     assert (scene.executor.size, scene.executor.lineage) == (1, (0,))
     scene.executor.suspend("others have come")
     assert scene.executor.report().completed == ()
@@ -425,7 +425,7 @@ def test_when_nothing_is_resumed_all_that_is_pending_and_all_that_comes_raises(s
     scene.interrupt()
     scene.executor.fail_all(lambda title: HorovodInternalError(f"{title}: over"))
     with pytest.raises(HorovodInternalError, match="allreduce 'x': over"):
-        handle.wait()
+        scene.executor.wait(handle)
     with pytest.raises(HorovodInternalError, match="allreduce 'y': over"):
         scene.executor.submit(scene.sum("y", 1.0))
 
@@ -457,7 +457,7 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
     """What has not ended may still write: to disconnect is to wait for it."""
     handle = scene.ask(scene.sum("large", *[0.0] * LARGE))
     scene.before.release(0, ranks=THREE)
-    handle.await_answer()
+    scene.executor.await_answer(handle)
     scene.before.played.lingers = True
     assert only(scene.interrupt().pending).name == "allreduce.large"
     disconnecting = Errand(scene.executor.disconnect)
@@ -475,7 +475,7 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
 def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
     handle = scene.executor.submit(scene.sum("x", 1.0))
     scene.interrupt()
-    waiting = Errand(handle.wait)
+    waiting = Errand(scene.executor.wait, handle)
     scene.executor.close()
     with pytest.raises(HorovodInternalError, match="shut down"):
         waiting.finish()
@@ -510,7 +510,7 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
 
 
 def answer_one(
-    generation: Generation, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
+    generation: PlayedGeneration, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
 ) -> tuple[str, bytes]:
     """Play the sequencer for a question of a step: the survey, the bucket, the commit round; its name and payload."""
     name, asked = generation.read_question()

@@ -1,10 +1,14 @@
-"""Releases that follow each other, told to each rank as one: a burst that is answered whole is numbered but once."""
+"""How the rules' answers travel: releases that follow each other as one run, all else as frames of its own.
 
-from collections.abc import Iterator, Sequence
+A burst that is answered whole is numbered but once.
+"""
 
-from worker_runtime.coordination.ordering.questions import Release
+from collections.abc import Iterator, Mapping, Sequence
+
+from worker_runtime.coordination.ordering.questions import Failure, Refusal, Release, Stopping
+from worker_runtime.coordination.sequencer.member import Member
 from worker_runtime.coordination.sequencer.payloads import Entry
-from worker_runtime.coordination.wire import encode_number, encode_terms
+from worker_runtime.coordination.wire import Frame, encode_index, encode_number, encode_numbered, encode_terms
 
 _FULL_BYTES = 1024 * 1024  # of payloads: more than that is told in several
 
@@ -56,3 +60,25 @@ class Run:
 def _is_plain(release: Release, asked: Sequence[Entry]) -> bool:
     """All members have asked it, with nothing that differs between them."""
     return len(asked) == len(release.members) and not (release.joined or release.extents or release.value)
+
+
+def tell(
+    answer: Refusal | Failure | Stopping, asked: Sequence[Entry], members: Mapping[int, Member]
+) -> Iterator[tuple[int, Frame, bytes]]:
+    """The ranks that are told of an answer, and what: a frame's type and body.
+
+    Args:
+        answer: of the rules.
+        asked: the questions that it answers.
+        members: of the generation.
+    """
+    match answer:
+        case Refusal():
+            kind = Frame.DEADLOCK if answer.is_deadlock else Frame.REFUSAL
+            for rank, number, _, _ in asked:
+                yield rank, kind, encode_numbered(number, answer.reason)
+        case Stopping(index):
+            body = encode_index(index)
+            yield from ((rank, Frame.STOPPING, body) for rank, member in members.items() if not member.has_left)
+        case Failure():
+            yield from ((rank, Frame.FAILURE, answer.reason.encode()) for rank in members)

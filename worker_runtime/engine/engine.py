@@ -4,7 +4,7 @@ A rank asks the sequencer for what it has ready, in whatever order, and runs wha
 releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
 
 What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
-outlives its workers `ElasticExecutor` goes on in another.
+outlives its workers `ElasticEngine` goes on in another.
 
 Long because all that an operation goes through is to be read in one place.
 """
@@ -13,22 +13,22 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Self, TypeVar
 
 import torch
 
+from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.collectives.operation import Members, Operation
-from worker_runtime.coordination.farewell import Farewell
-from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.handle import Handle, are_running
+from worker_runtime.coordination.link import Link, connect
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
-from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.attempt import Attempt
+from worker_runtime.coordination.wire import Farewell, Frame
+from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.handles import Handle, are_running
 from worker_runtime.engine.names import Names
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.errors import (
@@ -43,7 +43,7 @@ from worker_runtime.errors import (
     UnsendableError,
 )
 from worker_runtime.groups.group import Group
-from worker_runtime.groups.works import describe_cause
+from worker_runtime.groups.works import await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 
 ResultT = TypeVar("ResultT")
@@ -71,7 +71,7 @@ class Calls(threading.local):
         self.unnamed: tuple[int, str] | None = None
 
 
-class Executor:
+class Engine:
     """Runs the operations of a job; its methods may be called from any thread.
 
     Args:
@@ -110,7 +110,7 @@ class Executor:
     ) -> None:
         self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
-        self.handle_table = HandleTable()
+        self.handle_table = HandleTable(self.wait)
         self._find_cause = find_cause
         self._lock = threading.RLock()  # a signal's handler may call shutdown(), and nothing else
         self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
@@ -121,9 +121,9 @@ class Executor:
         self._closed = False
         self._is_forked = False
         self._look_at = 0.0  # when whoever waits for gloo looks again whether all hosts are reached
-        self._attempt = Attempt(self, self._lock)
+        self._attempt = Generation(self, self._lock)
         if group is not None and link is not None:
-            self._attempt = Attempt(self, self._lock, group.generation, group.rank, group.size)
+            self._attempt = Generation(self, self._lock, group.generation, group.rank, group.size)
             self._attempt.connect(group, link)
         self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
         self.origin, self.lineage = self.rank, tuple(range(self.size))
@@ -149,7 +149,7 @@ class Executor:
         Raises:
             SequencerError: the sequencer was not reached; the group is closed.
         """
-        return cls(group, group.connect(limit) if group else None, find_cause, lease_seconds)
+        return cls(group, connect(group, limit) if group else None, find_cause, lease_seconds)
 
     @property
     def process_sets(self) -> ProcessSets:
@@ -226,12 +226,12 @@ class Executor:
         key = question.process_set, question.name
         while (earlier := self._in_flight.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):
-                earlier.wait()
+                self.wait(earlier)
         with self._lock:
             self._check_open()
             operation = self._admit(operation)
             attempt, driver = self._attempt, self._attempt.driver
-            handle = Handle(self, operation)
+            handle = Handle(operation)
             earlier = self._in_flight.get(key)
             if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
@@ -246,14 +246,36 @@ class Executor:
             try:
                 driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
             except UnsendableError:
-                self.forget(handle)
+                self._forget(handle)
                 raise
         self.calls.asked += 1
         return handle
 
     def run(self, operation: Operation[ResultT]) -> ResultT:
-        """Ask for an operation and wait for its result; raises what `submit` and `Handle.wait` raise."""
-        return self.submit(operation, is_awaited=True).wait()
+        """Ask for an operation and wait for its result; raises what `submit` and `wait` raise."""
+        return self.wait(self.submit(operation, is_awaited=True))
+
+    def wait(self, handle: Handle[ResultT]) -> ResultT:
+        """Wait for an operation and return its result; may be repeated, by one thread at a time.
+
+        Raises:
+            HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
+        """
+        while not handle.is_finished:
+            self.await_answer(handle)  # which may come with the result
+            terms, works = handle.terms, handle.works
+            if not handle.is_failed and terms is not None:
+                error = await_works(works, self.listen)
+                if error is not None:
+                    self._report_failure(handle, terms, error)
+            if handle.failure is not None:
+                handle.works = ()
+                self._forget(handle)
+                raise handle.failure
+            if terms is not None and not handle.is_finished and self._settle(handle, terms):
+                handle.finish(handle.operation.finish(terms, handle.payload))
+            # else a rank was lost, and it is run again with the others
+        return handle.result
 
     def note_step(self, process_set: int, index: int) -> None:
         """A step of a set is complete on this rank.
@@ -266,9 +288,17 @@ class Executor:
             self.has_stepped = True
             self.is_stopping |= index >= self._attempt.stops_from
 
-    def knows_of_notice(self) -> bool:
-        """This rank has heard of a stop notice for the job, perhaps earlier than others."""
-        return self.is_stopping or self._attempt.stops_from < math.inf
+    def ask_for_notice(self) -> bool:
+        """Whether a rank has heard of a stop notice for the job; all ranks ask at the same places.
+
+        Raises:
+            HorovodInternalError: a rank has gone.
+        """
+        everyone = self.find_members(GLOBAL_SET, "stopping")
+        knows = self.is_stopping or self._attempt.stops_from < math.inf
+        known = torch.tensor([knows], dtype=torch.int32, device="cpu")
+        (found,) = self.run(Allreduce([known], Combination(Reduction.MAX), everyone, self.make_name("stopping", None)))
+        return bool(found.item())
 
     def commit(self, among: Members) -> None:
         """Wait until all members have come to the end of their step.
@@ -300,7 +330,7 @@ class Executor:
         if attempt.failure is not None and now > attempt.failed_at + _INTERRUPT_SECONDS:
             raise RuntimeError(attempt.failure)
 
-    def _look_for_silence(self, attempt: Attempt) -> None:
+    def _look_for_silence(self, attempt: Generation) -> None:
         address = attempt.runner.find_silent(self.silence_seconds)
         if address:
             attempt.give_up(
@@ -309,33 +339,45 @@ class Executor:
             )
 
     def await_answer(self, handle: Handle[Any]) -> None:
-        """Wait until the operation is released or refused. For its handle."""
+        """Wait until an operation is released or refused: then it is under way, or has failed."""
         driver = self._attempt.driver
-        if driver is not None:
+        if driver is not None and not handle.is_answered:
             driver.await_answer(handle)
         if not handle.is_answered:
             handle.fail(self._explain_end(handle.title))
 
-    def settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """The operation has ended well, and its result will be used; False where it was interrupted. For its handle."""
-        del terms
-        self.forget(handle)
+    def conclude(self, handles: Sequence[Handle[Any]], terms: Sequence[Release], results: Sequence[object]) -> None:
+        """Operations were released and finished together; the caller holds the lock. For the generation."""
+        for handle, term, result in zip(handles, terms, results, strict=True):
+            handle.complete(term, result)
+            self._note_end(handle, term)
+
+    def _settle(self, handle: Handle[Any], terms: Release) -> bool:
+        """Its works have ended well; whether its result will be used: False where it was interrupted before."""
+        with self._lock:
+            if handle.terms is not terms:
+                return False
+            handle.succeed()
+            self._note_end(handle, terms)
         return True
+
+    def _note_end(self, handle: Handle[Any], terms: Release) -> None:
+        """It has ended well. The caller holds the lock."""
+        del terms
+        self._forget(handle)
 
     def is_in_flight(self, handle: Handle[Any]) -> bool:
         """Whether nobody has had its result yet."""
         question = handle.operation.question
         return self._in_flight.get((question.process_set, question.name)) is handle
 
-    def forget(self, handle: Handle[Any]) -> None:
-        """The operation has ended: its name is free. For its handle."""
+    def _forget(self, handle: Handle[Any]) -> None:
+        """The operation has ended: its name is free."""
         if self.is_in_flight(handle):
             question = handle.operation.question
             del self._in_flight[question.process_set, question.name]
 
-    def report_failure(
-        self, handle: Handle[Any], terms: Release | None, error: RuntimeError
-    ) -> HorovodInternalError | None:
+    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
         """Turn gloo's error into ours, and tell the peers by closing the connections: a failure does not spread."""
         del terms
         attempt = self._attempt
@@ -349,7 +391,7 @@ class Executor:
                 # who has no connection to this rank, or one that gloo forgets, hears of it too
                 attempt.driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
             attempt.give_up(cause)
-        return OperationFailedError(handle.title, self.rank, cause)
+        handle.fail(OperationFailedError(handle.title, self.rank, cause))
 
     def close(self, *, end: str = "") -> None:
         """End the group; what is still pending fails here and there.
@@ -374,7 +416,14 @@ class Executor:
                 handle.fail(ShutDownError(handle.title, self.rank))
         if attempt.runner.close([handle.works for handle in handles]):
             for handle in handles:
-                handle.let_go()
+                self._let_go(handle)
+
+    def _let_go(self, handle: Handle[Any]) -> None:
+        """Drop the works of an operation that has ended, with its failure kept: they hold the group's connections."""
+        error = await_works(handle.works)
+        if error is not None:
+            handle.fail(OperationFailedError(handle.title, self.rank, describe_cause(error)))
+        handle.works = ()
 
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
@@ -406,17 +455,17 @@ class Executor:
 
     def refuse(self, handle: Handle[Any], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run, and its name is free. For the attempt."""
-        self.forget(handle)
+        self._forget(handle)
         operation = handle.operation
         driver = self._attempt.driver
         if isinstance(operation, Failed) and operation.followers and not is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
-            following = self._in_flight[follower.question.process_set, follower.question.name] = Handle(self, follower)
+            following = self._in_flight[follower.question.process_set, follower.question.name] = Handle(follower)
             driver.ask(following, at_once=True, is_awaited=False)
         handle.fail(DeadlockError(reason) if is_deadlock else OperationRefusedError(reason))
 
-    def end_attempt(self, attempt: Attempt, reason: str) -> None:
+    def end_attempt(self, attempt: Generation, reason: str) -> None:
         """Nothing will be answered any more: what is pending fails. For the attempt."""
         del attempt
         with self._lock:

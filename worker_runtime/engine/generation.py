@@ -15,9 +15,9 @@ import torch
 
 from worker_runtime.coordination.bundles import Unpack
 from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Release
-from worker_runtime.engine.handles import Handle
 from worker_runtime.engine.process_sets import ProcessSets
 from worker_runtime.engine.runner import Runner
 from worker_runtime.groups.group import Group
@@ -34,8 +34,8 @@ class Owner(Protocol):
     def note_release(self, terms: Release) -> None:
         """Something is run: what the executor counts may have to be counted on, or anew."""
 
-    def settle(self, handle: Handle[object], terms: Release) -> bool:
-        """The operation has ended well, and its result will be used; False where it was interrupted before."""
+    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], results: Sequence[object]) -> None:
+        """Operations were released and finished together."""
 
     def find_join_device(self) -> torch.device | None:
         """Where a rank that has joined makes neutral elements for operations on CUDA."""
@@ -43,11 +43,11 @@ class Owner(Protocol):
     def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
         """The operation will not run."""
 
-    def end_attempt(self, attempt: "Attempt", reason: str) -> None:
+    def end_attempt(self, attempt: "Generation", reason: str) -> None:
         """Nothing will be answered any more in this attempt."""
 
 
-class Attempt:
+class Generation:
     """One generation; for any thread. Its members may not be connected yet: see `connect`.
 
     Args:
@@ -143,9 +143,7 @@ class Attempt:
             results = unpack()
             if results is None:
                 return False
-            for handle, term, result in zip(handles, terms, results, strict=True):
-                handle.complete(term, result)
-                self._owner.settle(handle, term)
+            self._owner.conclude(handles, terms, results)
         return True
 
     def perform_neutral(self, terms: Release) -> None:

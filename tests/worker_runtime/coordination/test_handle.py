@@ -1,26 +1,77 @@
 """A submitted operation: its works, its answer, its result, and its number in a table."""
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, cast
 from unittest.mock import Mock, call
 
 import pytest
 
 from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
+from worker_runtime.coordination.handle import Handle, State, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.handles import Handle, are_running
-from worker_runtime.errors import HorovodInternalError, OperationFailedError, ShutDownError
+from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError, ShutDownError
 from worker_runtime.groups.works import FailedWork, await_work, await_works, describe_cause, end_before
 
 TERMS = Release(0, Question(GLOBAL_SET, "x", SUM), (0, 1))
 RESULT = memoryview(b"result")
 
 
+# How a handle is moved, from each state to the next; and by which moves it comes there.
+MOVES: dict[str, Callable[[Handle[bytes]], None]] = {
+    "begin": lambda handle: handle.begin(TERMS, (), RESULT),
+    "complete": lambda handle: handle.complete(TERMS, b"result"),
+    "succeed": lambda handle: handle.succeed(),
+    "finish": lambda handle: handle.finish(b"result"),
+    "reset": lambda handle: handle.reset(),
+    "fail": lambda handle: handle.fail(HorovodInternalError("no")),
+}
+WAYS = {
+    State.ASKED: [],
+    State.RELEASED: ["begin"],
+    State.SUCCEEDED: ["begin", "succeed"],
+    State.FINISHED: ["begin", "succeed", "finish"],
+    State.FAILED: ["fail"],
+}
+LEGAL = {
+    (State.ASKED, "begin"): State.RELEASED,
+    (State.ASKED, "complete"): State.FINISHED,
+    (State.ASKED, "fail"): State.FAILED,
+    (State.RELEASED, "succeed"): State.SUCCEEDED,
+    (State.RELEASED, "reset"): State.ASKED,
+    (State.RELEASED, "fail"): State.FAILED,
+    (State.SUCCEEDED, "succeed"): State.SUCCEEDED,
+    (State.SUCCEEDED, "finish"): State.FINISHED,
+    # What has ended stays so: whoever fails it, or releases it, comes too late.
+    (State.SUCCEEDED, "fail"): State.SUCCEEDED,
+    (State.FINISHED, "fail"): State.FINISHED,
+    (State.FAILED, "fail"): State.FAILED,
+    (State.FAILED, "begin"): State.FAILED,
+    (State.FAILED, "complete"): State.FAILED,
+}
+
+
 def make_handle(operation: Echo | None = None) -> Handle[bytes]:
-    return Handle(Executor(), operation or Echo("x"))
+    return Handle(operation or Echo("x"))
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("state", State)
+def test_an_illegal_transition_raises_and_changes_nothing(state: State, move: str) -> None:
+    handle = make_handle()
+    for each in WAYS[state]:
+        MOVES[each](handle)
+    assert handle.state is state
+    if (state, move) in LEGAL:
+        MOVES[move](handle)
+    else:
+        with pytest.raises(IllegalTransitionError, match=f"^x is {state.value} and cannot become"):
+            MOVES[move](handle)
+    assert handle.state is LEGAL.get((state, move), state)
 
 
 def test_a_handle_is_answered_before_it_is_done() -> None:
@@ -33,58 +84,59 @@ def test_a_handle_is_answered_before_it_is_done() -> None:
 
 
 def test_a_result_is_made_once_and_given_again() -> None:
-    handle = make_handle()
+    handle, engine = make_handle(), Engine()
     handle.begin(TERMS, (), RESULT)
-    assert handle.wait() == b"result"
-    assert handle.wait() is handle.wait()
+    assert engine.wait(handle) == b"result"
+    assert engine.wait(handle) is engine.wait(handle)
 
 
 def test_what_is_finished_with_others_has_its_result() -> None:
     handle = make_handle()
     handle.complete(TERMS, b"result")
-    assert (handle.is_answered, handle.is_done(), handle.terms, handle.wait()) == (True, True, TERMS, b"result")
+    assert (handle.is_answered, handle.is_done(), handle.terms) == (True, True, TERMS)
+    assert Engine().wait(handle) == b"result"
 
 
 def test_a_result_may_come_while_it_is_waited_for() -> None:
-    class Answering(Executor):
-        def await_answer(self, handle: Handle[bytes]) -> None:
+    class Answering(Engine):
+        def await_answer(self, handle: Handle[Any]) -> None:
             handle.complete(TERMS, b"result")
 
-    assert Handle(Answering(), Echo("x", b"its own")).wait() == b"result"
+    assert Answering().wait(Handle(Echo("x", b"its own"))) == b"result"
 
 
-def test_a_failed_communication_raises_each_time_also_after_letting_go() -> None:
-    handle = make_handle()
+def test_a_failed_communication_raises_each_time_and_keeps_no_works() -> None:
+    handle, engine = make_handle(), Engine()
     handle.begin(TERMS, (Pending(is_done=True), Pending(is_bad=True)), memoryview(b""))
     for _ in range(2):
         with pytest.raises(OperationFailedError, match="x failed on rank 0: Connection closed by peer"):
-            handle.wait()
-        handle.let_go()
-    assert handle.works == ()
+            engine.wait(handle)
+        assert handle.works == ()
 
 
 def test_what_a_handle_was_failed_with_is_raised() -> None:
     handle = make_handle()
     handle.fail(HorovodInternalError("no"))
+    handle.fail(HorovodInternalError("a later reason"))
     assert handle.is_done()
     with pytest.raises(HorovodInternalError, match=r"^no$"):
-        handle.wait()
+        Engine().wait(handle)
 
 
 def test_a_wait_without_an_answer_to_come_raises() -> None:
     with pytest.raises(ShutDownError, match="x on rank 0 was still pending when Horovod has been shut down"):
-        make_handle().wait()
+        Engine().wait(make_handle())
 
 
 def test_a_result_that_could_not_be_made_is_made_by_the_next_wait() -> None:
     """The answer's data are kept until then: without them it would be made of this rank's own, silently wrong."""
     operation = Echo("x")
     operation.finish = Mock(side_effect=[KeyboardInterrupt, b"result"])
-    handle = make_handle(operation)
+    handle, engine = make_handle(operation), Engine()
     handle.begin(TERMS, (), RESULT)
     with pytest.raises(KeyboardInterrupt):
-        handle.wait()
-    assert handle.wait() == b"result"
+        engine.wait(handle)
+    assert engine.wait(handle) == b"result"
     assert operation.finish.mock_calls == [call(TERMS, RESULT)] * 2
 
 
@@ -106,7 +158,7 @@ def test_what_shutdown_has_failed_meanwhile_keeps_that_reason() -> None:
 
     handle.begin(TERMS, (Ended(is_bad=True),), memoryview(b""))
     with pytest.raises(ShutDownError):
-        handle.wait()
+        Engine().wait(handle)
 
 
 class Scripted:
@@ -177,12 +229,16 @@ def test_what_could_not_be_begun_has_ended_and_raises_why() -> None:
 
 
 def give(*outcomes: object, is_done: bool = True) -> Mock:
-    """A handle that waits for nobody: each wait returns or raises the next of these."""
+    """A handle of which each wait returns or raises the next of these."""
     return Mock(**{"wait.side_effect": outcomes, "is_done.return_value": is_done})
 
 
+def make_table() -> HandleTable:
+    return HandleTable(lambda handle: cast("Mock", handle).wait())
+
+
 def test_numbers_increase_from_one_in_each_table() -> None:
-    for table in (HandleTable(), HandleTable()):
+    for table in (make_table(), make_table()):
         assert [table.add(give("a")) for _ in range(3)] == [1, 2, 3]
         table.synchronize(3)
         assert table.add(give("a")) == 4
@@ -191,13 +247,13 @@ def test_numbers_increase_from_one_in_each_table() -> None:
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_poll_says_whether_an_operation_is_done_as_often_as_asked(*, is_done: bool) -> None:
-    table = HandleTable()
+    table = make_table()
     number = table.add(give("a", is_done=is_done))
     assert [table.poll(number), table.poll(number)] == [is_done] * 2
 
 
 def test_a_result_is_converted_and_given_once() -> None:
-    table = HandleTable()
+    table = make_table()
     number = table.add(give("a"), str.upper)
     assert table.synchronize(number) == "A"
     for ask in (table.synchronize, table.poll):
@@ -206,7 +262,7 @@ def test_a_result_is_converted_and_given_once() -> None:
 
 
 def test_a_failed_operation_leaves_the_table() -> None:
-    table = HandleTable()
+    table = make_table()
     number = table.add(give(HorovodInternalError("lost")))
     with pytest.raises(HorovodInternalError, match="lost"):
         table.synchronize(number)
@@ -214,7 +270,7 @@ def test_a_failed_operation_leaves_the_table() -> None:
 
 
 def test_a_wait_that_was_interrupted_may_be_repeated() -> None:
-    table = HandleTable()
+    table = make_table()
     number = table.add(give(KeyboardInterrupt(), "a"))
     with pytest.raises(KeyboardInterrupt):
         table.synchronize(number)
@@ -225,4 +281,4 @@ def test_a_wait_that_was_interrupted_may_be_repeated() -> None:
 def test_an_unknown_handle_raises(number: object) -> None:
     """Horovod's synchronize returns None, which hides that the caller waits for nothing."""
     with pytest.raises(ValueError, match="was not created"):
-        HandleTable().synchronize(number)
+        make_table().synchronize(number)

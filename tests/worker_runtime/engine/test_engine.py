@@ -10,7 +10,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import SUM, Allreduce, Barrier
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
-from worker_runtime.engine.executor import Executor
+from worker_runtime.engine.engine import Engine
 from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 100_000  # elements: more than travel inside a question
@@ -75,7 +75,7 @@ def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
 
 
 def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_executor_takes_nothing() -> None:
-    executor = Executor()
+    executor = Engine()
     members = executor.find_members(GLOBAL_SET, "x")
     operation = Allreduce([torch.ones(1)], SUM, members, "allreduce.x")
     assert executor.submit(operation).is_done()

@@ -18,13 +18,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.collectives.operation import Members, Operation
+from worker_runtime.coordination.handle import Handle, State
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame
-from worker_runtime.engine.attempt import Attempt
-from worker_runtime.engine.executor import Executor
-from worker_runtime.engine.handles import Handle
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.generation import Generation
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StepRevokedError, StuckError
 from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import Work
@@ -47,7 +47,7 @@ _LOOK_SECONDS = 0.5  # between two looks of who waits for the next generation; i
 MakeError = Callable[[str], Exception]
 
 
-class ElasticExecutor(Executor):
+class ElasticEngine(Engine):
     """Runs the operations of a job that outlives its workers.
 
     Args:
@@ -88,25 +88,20 @@ class ElasticExecutor(Executor):
     # What each operation goes through, where it differs from that of a job that ends with its first loss.
 
     def commit(self, among: Members) -> None:
-        """See `Executor`; alone in the set there is nobody to wait for, and the step counts all the same."""
+        """See `Engine`; alone in the set there is nobody to wait for, and the step counts all the same."""
         if among.size > 1:
             super().commit(among)
         else:
             with self._lock:
                 self._note_step(among.number, among.ranks)
 
-    def settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """See `Executor`; under the lock of the snapshot."""
-        with self._lock:
-            if handle.terms is not terms:
-                return False
-            if self.is_in_flight(handle):  # else it was taken stock of already
-                self._note_completed(handle, terms)
-                self.forget(handle)
-            return True
+    def _note_end(self, handle: Handle[Any], terms: Release) -> None:
+        if self.is_in_flight(handle):  # else it was taken stock of already
+            self._note_completed(handle, terms)
+            self._forget(handle)
 
     def await_answer(self, handle: Handle[Any]) -> None:
-        """See `Executor`; through any number of generations."""
+        """See `Engine`; through any number of generations."""
         while not handle.is_answered:
             attempt = self._attempt
             if attempt.driver is not None:
@@ -118,28 +113,27 @@ class ElasticExecutor(Executor):
                     self._changed.wait(_LOOK_SECONDS)
 
     def listen(self) -> None:
-        """See `Executor`; what gloo has forgotten is given up soon, since it will be run again."""
+        """See `Engine`; what gloo has forgotten is given up soon, since it will be run again."""
         attempt = self._attempt
         super().listen()
         if self._is_suspended and attempt.failure is not None:
             raise RuntimeError(attempt.failure)
 
-    def report_failure(
-        self, handle: Handle[Any], terms: Release | None, error: RuntimeError
-    ) -> HorovodInternalError | None:
-        """See `Executor`: here the operation is not failed, but waits for what becomes of the generation."""
+    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
+        """See `Engine`: here the operation is not failed, but waits for what becomes of the generation."""
         self._tell_trouble(self._attempt.number, f"{handle.title} failed on rank {self.rank}: {describe_cause(error)}")
         with self._changed:
-            while handle.terms is terms and handle.works and not handle.is_failed and not self._closed:
+            while handle.state is State.RELEASED and handle.terms is terms and not self._closed:
                 self._changed.wait(_LOOK_SECONDS)
-        return None
+            if self._closed:
+                handle.fail(self._explain_end(handle.title))
 
-    def end_attempt(self, attempt: Attempt, reason: str) -> None:
-        """See `Executor`: nothing fails."""
+    def end_attempt(self, attempt: Generation, reason: str) -> None:
+        """See `Engine`: nothing fails."""
         self._tell_trouble(attempt.number, reason)
 
     def close(self, *, end: str = "") -> None:
-        """See `Executor`."""
+        """See `Engine`."""
         # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the attempt.
         is_alone = self._ending.acquire(timeout=_ENDING_SECONDS)
         try:
@@ -209,7 +203,7 @@ class ElasticExecutor(Executor):
             size: of the generation.
             verdict: RETRY.
         """
-        attempt = Attempt(self, self._lock, number, rank, size)
+        attempt = Generation(self, self._lock, number, rank, size)
         self.disconnect()
         ranks = {old: new for new, old in enumerate(verdict.survivors)}
         done = {(each.ranks, each.number, each.name): each.answer for each in verdict.done}
@@ -294,7 +288,7 @@ class ElasticExecutor(Executor):
         return operation if is_present else self._renew(operation)
 
     def _make_way(self, earlier: Handle[Any]) -> bool:
-        """See `Executor`; what was interrupted is run again, and so is in the way still."""
+        """See `Engine`; what was interrupted is run again, and so is in the way still."""
         if not earlier.is_done():
             return False
         return earlier.terms is None or earlier.is_failed or self._note_success(earlier, earlier.terms)
@@ -338,9 +332,7 @@ class ElasticExecutor(Executor):
         """Decide for each operation in flight whether it is done; the caller holds the lock."""
         for handle in list(self._in_flight.values()):
             terms = handle.terms
-            if handle.is_failed or handle.is_finished or terms is None:
-                continue
-            if not self._note_success(handle, terms):
+            if handle.state is State.RELEASED and terms is not None and not self._note_success(handle, terms):
                 self._indices[handle] = terms.index
                 handle.reset()
 
@@ -348,9 +340,9 @@ class ElasticExecutor(Executor):
         """Whether a released operation has ended well: then it is done, though nobody has waited for it yet."""
         if not _have_succeeded(handle.works):
             return False
-        handle.conclude()
+        handle.succeed()
         self._note_completed(handle, terms)
-        self.forget(handle)
+        self._forget(handle)
         return True
 
     def _describe(self, handle: Handle[Any]) -> PendingOperation:
@@ -365,7 +357,7 @@ class ElasticExecutor(Executor):
             obstacle=operation.find_obstacle(is_begun=index is not None),
         )
 
-    def _tell_early_news(self, attempt: Attempt) -> None:
+    def _tell_early_news(self, attempt: Generation) -> None:
         """What the thread that hears of others' ends has heard before the attempt was connected; later it tells itself.
 
         Raises:
@@ -377,7 +369,7 @@ class ElasticExecutor(Executor):
             if number == attempt.number:
                 self.note_departed(number, rank)
 
-    def _announce_sets(self, attempt: Attempt) -> None:
+    def _announce_sets(self, attempt: Generation) -> None:
         """Make the process sets known to the sequencer of their generation, under the numbers that they have.
 
         Also those that have lost members, which no other is to be taken for; but not those of which nobody is left.
@@ -387,7 +379,7 @@ class ElasticExecutor(Executor):
                 continue
             among = attempt.sets.find(GLOBAL_SET, "")
             operation = AddSet(attempt.sets.list_ranks(number), among, f"add_process_set.{number}", number)
-            handle = Handle(self, operation)
+            handle = Handle(operation)
             attempt.driver.ask(handle, at_once=True, is_awaited=True)
             attempt.driver.await_answer(handle)
             if handle.terms is None:
@@ -413,13 +405,13 @@ class ElasticExecutor(Executor):
                 self._note_step(question.process_set, former)
                 self.has_stepped |= question.process_set == GLOBAL_SET
                 self.is_stopping |= question.process_set == GLOBAL_SET and answer == STOPPING
-            self.forget(handle)
+            self._forget(handle)
             return
         try:
             handle.operation = self._renew(operation)
         except HorovodInternalError as error:
             handle.fail(error)
-            self.forget(handle)
+            self._forget(handle)
 
     def _renew(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation for the present generation; raises HorovodInternalError where it cannot be made."""
