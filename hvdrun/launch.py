@@ -29,9 +29,8 @@ from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
-from rendezvous.core.events import Exited, Lost, Noticed, Stopped
 from rendezvous.core.losses import is_lost
+from rendezvous.core.messages import Dismiss, Effect, Exited, Finish, Launch, Lost, Noticed, Notify, Stopped, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written

@@ -10,9 +10,8 @@ from hvdrun.host_news import LossCounter, describe_changes, describe_closed, des
 from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
-from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost
 from rendezvous.core.failures import Blame
+from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Joined, Launch, Lost, Terminate
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision

@@ -6,22 +6,28 @@ Whether the job survives a failure is decided with the failure (`losses.py`): if
 from collections.abc import Iterable
 from dataclasses import replace
 
-from rendezvous.core.effects import Announce, Depart, Effect, Notify, OfferResize, Refuse, Terminate
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import (
+from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on, lose_host, start_leases, survives
+from rendezvous.core.messages import (
+    Announce,
     Declared,
+    Depart,
+    Effect,
     Event,
     Exited,
     HostsChanged,
+    IllegalEventError,
     Joined,
     Lost,
     Noticed,
+    Notify,
+    OfferResize,
+    Refuse,
     Reported,
     Stopped,
     StoreOpened,
+    Terminate,
 )
-from rendezvous.core.lifecycle import Standing, WorkerRecord
-from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on, lose_host, start_leases, survives
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import Outcome, blame_worker, conclude, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import Report, Wish

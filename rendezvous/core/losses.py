@@ -11,8 +11,8 @@ for a worker that is in none yet, only its slot gets another worker.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from rendezvous.core.effects import Dismiss, Effect, Terminate
 from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.messages import Dismiss, Effect, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,

@@ -70,19 +70,6 @@ What holds throughout (the laws are in tests/rendezvous/core/test_laws.py):
 from collections.abc import Callable
 from dataclasses import replace
 
-from rendezvous.core.effects import Effect, Refuse
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import (
-    Begun,
-    Declared,
-    Event,
-    Exited,
-    Joined,
-    Lost,
-    Reported,
-    StoreOpened,
-    Ticked,
-)
 from rendezvous.core.facts import limit_notices, record, record_the_end
 from rendezvous.core.lifecycle import Standing
 from rendezvous.core.losses import (
@@ -93,6 +80,20 @@ from rendezvous.core.losses import (
     lose_late_survivors,
     lose_silent_host,
     lose_unheard_host,
+)
+from rendezvous.core.messages import (
+    Begun,
+    Declared,
+    Effect,
+    Event,
+    Exited,
+    IllegalEventError,
+    Joined,
+    Lost,
+    Refuse,
+    Reported,
+    StoreOpened,
+    Ticked,
 )
 from rendezvous.core.model import Policy
 from rendezvous.core.rules import (

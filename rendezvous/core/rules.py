@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from rendezvous.core.effects import Effect, Finish, Interrupt, OfferResize, Publish
 from rendezvous.core.lifecycle import Standing, WorkerRecord
 from rendezvous.core.losses import (
     give_up_workers,
@@ -17,6 +16,7 @@ from rendezvous.core.losses import (
     start_is_overdue,
     start_leases,
 )
+from rendezvous.core.messages import Effect, Finish, Interrupt, OfferResize, Publish
 from rendezvous.core.model import Generation, Worker, rank
 from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
 from rendezvous.core.reports import Decision, Report, Verdict, Wish

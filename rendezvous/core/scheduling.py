@@ -18,10 +18,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from rendezvous.core.effects import Dismiss, Effect, Launch, Refuse, Terminate
-from rendezvous.core.errors import TooFewSlotsError
-from rendezvous.core.events import Reported
 from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.messages import Dismiss, Effect, Launch, Refuse, Reported, Terminate, TooFewSlotsError
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
 from rendezvous.core.reports import Decision

@@ -5,7 +5,7 @@ import os
 from google.protobuf.message import DecodeError
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait

@@ -19,8 +19,7 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.core import membership
-from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, HostsChanged, Lost
+from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Launch, Lost, Terminate
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
 from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, fail_again, lose_state, succeed
 from rendezvous.core.state import Standing, State

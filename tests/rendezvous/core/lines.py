@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, repeat
 from typing import assert_never
 
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
     Announce,
     Depart,
     Dismiss,

@@ -6,10 +6,19 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Terminate
-from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Ticked
 from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, draw
+from rendezvous.core.messages import (
+    CoreError,
+    Event,
+    Exited,
+    HostsChanged,
+    IllegalEventError,
+    Joined,
+    Reported,
+    Terminate,
+    Ticked,
+    TooFewSlotsError,
+)
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from tests.rendezvous.core.commands import parse_event, parse_worker
 from tests.rendezvous.core.transcript import play

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.core.errors import TooFewSlotsError
+from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import Host
 from rendezvous.core.scheduling import place
 
