@@ -29,7 +29,7 @@ from rendezvous.core.messages import (
     Terminate,
 )
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import Outcome, blame_worker, conclude, end_as_noticed, give_up, overrun_notice, stop
+from rendezvous.core.outcome import Outcome, blame_worker, end_as_noticed, give_up, overrun_notice, stop
 from rendezvous.core.reports import Report, Wish
 from rendezvous.core.scheduling import find_newcomers, place, reconcile, retire, stop_workers
 from rendezvous.core.state import Offer, Phase, State
@@ -258,7 +258,8 @@ def _stop(state: State, why: str) -> tuple[State, tuple[Effect, ...]]:
 def limit_notices(state: State) -> tuple[State, tuple[Effect, ...]]:
     """End what has outrun its notice; offer the hosts again whose notices lie far enough back."""
     if state.stops_at is not None:
-        return _limit_stop(state, state.stops_at), ()
+        alive = state.alive() if state.clock > state.stops_at else ()
+        return (_overrun(state, alive[0].worker) if alive else state), ()
     for host, leaves_by in state.drained.items():
         if state.clock > leaves_by and host in state.hosts:
             if late := [each for each in state.on(host) if each.standing not in {Standing.LEAVING, Standing.ENDED}]:
@@ -266,13 +267,6 @@ def limit_notices(state: State) -> tuple[State, tuple[Effect, ...]]:
         elif state.clock > leaves_by + state.policy.recovery.cooldown_seconds[0]:
             return state.with_drained({other: when for other, when in state.drained.items() if other != host}), ()
     return state, ()
-
-
-def _limit_stop(state: State, stops_at: float) -> State:
-    alive = state.alive()
-    if not alive:
-        return replace(state, outcome=conclude(state.cause, has_stopped=True))
-    return state if state.clock <= stops_at else _overrun(state, alive[0].worker)
 
 
 def _overrun(state: State, late: Worker) -> State:

@@ -39,6 +39,12 @@ def conclude_job(state: State) -> Step:
     return replace(state, outcome=conclude(first, has_stopped=state.has_stopped)), ()
 
 
+def conclude_stop(state: State) -> Step:
+    """After a stop notice for the job all have ended, though none as the notice asks."""
+    is_over = state.stops_at is not None and state.ended == len(state.workers)
+    return (replace(state, outcome=conclude(state.cause, has_stopped=True)) if is_over else state), ()
+
+
 def end_without_survivors(state: State) -> Step:
     """With the last member the state of the training is gone.
 
