@@ -30,7 +30,19 @@ from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
 from rendezvous.core.losses import is_lost
-from rendezvous.core.messages import Dismiss, Effect, Exited, Finish, Launch, Lost, Noticed, Notify, Stopped, Terminate
+from rendezvous.core.messages import (
+    Dismiss,
+    Effect,
+    Exited,
+    Finish,
+    Launch,
+    Log,
+    Lost,
+    Noticed,
+    Notify,
+    Stopped,
+    Terminate,
+)
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
@@ -205,6 +217,8 @@ class Job:
                 self._narrator.note_dismissal(effect)
                 if self._elastic is not None:
                     self._elastic.dismiss(effect)
+            case Log():
+                self._narrator.log(effect)
             case Notify(host, reason):
                 self._start_line.close()
                 self._console.notice(f"{reason}.")
@@ -222,8 +236,6 @@ class Job:
         is_decided = self._server.state.outcome is not None
         if is_decided:
             self._narrator.decide()
-        elif effect.is_loss:
-            self._narrator.note_given_up(effect)
         if self._fleet.has_begun(host):
             if is_decided:
                 self._narrator.note_end_ordered(worker)

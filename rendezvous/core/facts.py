@@ -3,7 +3,6 @@
 Whether the job survives a failure is decided with the failure (`losses.py`): if it does not, its outcome is the fact.
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Standing, WorkerRecord
@@ -18,6 +17,8 @@ from rendezvous.core.messages import (
     HostsChanged,
     IllegalEventError,
     Joined,
+    Level,
+    Log,
     Lost,
     Noticed,
     Notify,
@@ -29,9 +30,9 @@ from rendezvous.core.messages import (
     Terminate,
 )
 from rendezvous.core.model import Worker
-from rendezvous.core.outcome import Outcome, blame_worker, end_as_noticed, give_up, overrun_notice, stop
-from rendezvous.core.reports import Report, Wish
-from rendezvous.core.scheduling import find_newcomers, place, reconcile, retire, stop_workers
+from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
+from rendezvous.core.reports import Wish
+from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
 from rendezvous.core.state import Offer, Phase, State
 
 _INTERRUPTING = frozenset({Wish.CONTINUE, Wish.RESTORE, Wish.FORM})
@@ -41,7 +42,7 @@ def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
     """Take an event into the state of a job whose outcome is not decided."""
     match event:
         case HostsChanged():
-            return _change_hosts(state, event), ()
+            return _change_hosts(state, event)
         case Reported():
             return state, reconcile(state, event)
         case Joined():
@@ -88,12 +89,18 @@ def record_the_end(state: State, outcome: Outcome, event: Event) -> tuple[State,
             return state, ()
 
 
-def _change_hosts(state: State, event: HostsChanged) -> State:
+def _change_hosts(state: State, event: HostsChanged) -> tuple[State, tuple[Effect, ...]]:
     if not state.policy.is_elastic:
         if state.workers:
             raise IllegalEventError(event, "the placement of this job is fixed")
         place(event.hosts, state.policy.min_size, state.policy.max_size)  # or raise
-    return state.with_offer(event.hosts)
+    state = state.with_offer(event.hosts)
+    if state.policy.max_size > 1:
+        return state, ()
+    listed = {host.name for host in event.hosts}
+    staying = [each.worker.slot.host for each in state.survivors() if each.worker.slot.host not in listed]
+    why = "with --max-np 1 no other can take its state over"
+    return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
 
 
 def _announce(state: State, event: StoreOpened) -> tuple[Effect, ...]:
@@ -124,7 +131,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
     if state.is_member(known) and event.after < state.number:
         return state, ()  # a repeated call that the newest generation has answered
     if state.refusal is not None:
-        return _refuse(state, [known], state.refusal)
+        return refuse(state, [known], state.refusal)
     if not state.is_member(known):
         state = start_leases(state, {known.worker.slot.host})
         return state.with_records([replace(known, standing=Standing.READY, has_state=report.has_state)]), ()
@@ -133,23 +140,12 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
         why = report.trouble or "it was interrupted"
         reason = f"rank {known.assignment.rank} cannot go on: {why}"
         return replace(state, outcome=give_up(reason, state.cause)), ()
-    state = state.with_records([_let_wait(known, report)])
+    state = state.with_records([known.wait(report)])
     if state.phase is Phase.RUNNING:
         state = state.enter(Phase.FORMING)
     if not interrupts:
         return state, ()
     return state.with_interruption(report.trouble or f"rank {known.assignment.rank} cannot go on"), ()
-
-
-def _let_wait(known: WorkerRecord, report: Report) -> WorkerRecord:
-    return replace(
-        known,
-        standing=Standing.WAITING,
-        report=report,
-        has_state=report.has_state,
-        is_past_state=not report.has_state and (known.has_state or known.is_past_state),
-        is_blank=report.is_blank or (known.is_blank and not report.has_state),
-    )
 
 
 def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
@@ -165,8 +161,11 @@ def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
         is_done=not is_left and state.ends_well(event.returncode),
     )
     state = state.with_records([ended])
-    if is_left or (ended.is_done and not state.is_member(former)):
+    if is_left:
         return state, ()
+    if ended.is_done and not state.is_member(former):
+        name = f"the worker {former.worker}, which was started beside the others,"
+        return state, (Log(f"{name} ended well before it had joined them: it is not started again"),)
     if ended.is_done:
         return _end_well(state, event.worker)
     if is_noticed:
@@ -174,13 +173,24 @@ def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
     state = replace(state, failures=state.failures + 1)
     rank, is_final = state.rank_of(event.worker), event.cannot_start
     outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
+    state, notes = _note_failure(state, event, rank)
     if not survives(state):
-        return end(state, outcome), ()
+        return end(state, outcome), notes
     if former.worker.slot.host not in state.drained:
         most = state.policy.recovery.failures_per_slot
         slot = former.worker.slot
         state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
-    return go_on(state, [former], outcome), ()
+    return go_on(state, [former], outcome), notes
+
+
+def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, tuple[Effect, ...]]:
+    """Several workers have the same command: that it cannot be started is told once."""
+    if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
+        return state, ()
+    sentence = describe_loss(event.worker, rank, event.returncode, event.error)
+    if event.cannot_start and event.error is not None:
+        state = replace(state, start_errors=state.start_errors | {event.error})
+    return state, (Log(sentence, Level.WARNING),)
 
 
 def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
@@ -193,7 +203,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
         departure = (Depart(generation.number, worker, rank),)
     refusal = state.refusal or _explain_refusal(state, worker)
     state = replace(state, refusal=refusal)
-    state, refusals = _refuse(state, state.standing(Standing.WAITING) if state.waiting else (), refusal)
+    state, refusals = refuse(state, state.standing(Standing.WAITING) if state.waiting else (), refusal)
     newcomers = find_newcomers(state) if state.number else ()
     state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
     if state.phase is Phase.REFORMING:
@@ -208,11 +218,6 @@ def _explain_refusal(state: State, gone: Worker) -> str:
         left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and nobody takes its place"
         return left if state.cause is None else f"{state.cause.reason}; {left}"
     return f"{name} has ended and will not take part; every worker must call hvd.init() as often as the others"
-
-
-def _refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
-    refused = tuple(replace(each, standing=Standing.REFUSED, report=None) for each in records)
-    return state.with_records(refused), tuple(Refuse(each.worker, reason) for each in refused)
 
 
 def _notice(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:

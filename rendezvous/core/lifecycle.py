@@ -1,9 +1,9 @@
 """The phases of a job and the states of a worker, as two tables, and what is known of each slot's worker."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Self, TypeAlias, TypeVar
 
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.core.reports import Report
@@ -140,3 +140,14 @@ class WorkerRecord:
     def may_begin_again(self) -> bool:
         """It can go back to a state, or has nothing to go back from."""
         return self.has_state or (self.report is not None and may_begin_again(self.report))
+
+    def wait(self, report: Report) -> Self:
+        """The member that has joined with this report."""
+        return replace(
+            self,
+            standing=Standing.WAITING,
+            report=report,
+            has_state=report.has_state,
+            is_past_state=not report.has_state and (self.has_state or self.is_past_state),
+            is_blank=report.is_blank or (self.is_blank and not report.has_state),
+        )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from rendezvous.core.lifecycle import Standing, WorkerRecord
-from rendezvous.core.messages import Dismiss, Effect, Terminate
+from rendezvous.core.messages import Dismiss, Effect, Level, Log, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
     SIGKILL,
@@ -75,21 +75,20 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
         return state, ()
     is_drained, former = host in state.drained, [each for each in state.on(host) if each.standing is not Standing.ENDED]
     outcome = blame_host(host, reason)
+    dismissal = Dismiss(host, outcome.reason, Level.WARNING)
     if all(is_drained and each.standing is Standing.LEAVING for each in former):
         if not state.policy.is_elastic:
             return state, ()
-        state = state.with_host_ended(host, -SIGKILL).without_host(host)
-        return state, (Dismiss(host, outcome.reason, is_drained),)
+        if is_drained:
+            dismissal = Dismiss(host, outcome.reason, is_drained=True)
+        return state.with_host_ended(host, -SIGKILL).without_host(host), (dismissal,)
     state = replace(state, failures=state.failures + 1)
     if not survives(state):
         state = end(state.with_host_ended(host), outcome)
-        return (
-            (state, ()) if state.outcome is not None else (state.without_host(host), (Dismiss(host, outcome.reason),))
-        )
+        return (state, ()) if state.outcome is not None else (state.without_host(host), (dismissal,))
     if not is_drained:
         state = replace(state, blame=state.blame.close_host(host, state.clock, state.policy.recovery))
-    state = state.with_host_ended(host, -SIGKILL).without_host(host)
-    return go_on(state, former, outcome), (Dismiss(host, outcome.reason),)
+    return go_on(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
 
 
 def evict(
@@ -118,7 +117,7 @@ def give_up_workers(
         leaving = replace(each, standing=Standing.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
         state = count_failure(state, each) if weight == 1 else count_slot_failure(state, each.worker.slot, weight)
-        effects.append(Terminate(each.worker, 0.0, outcome.reason, is_loss=True))
+        effects += [Log(outcome.reason, Level.WARNING), Terminate(each.worker, 0.0, outcome.reason)]
     return state, tuple(effects), first
 
 

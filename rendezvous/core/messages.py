@@ -6,6 +6,7 @@ carry out twice. An error refuses an event that cannot have happened, or a job t
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from rendezvous.core.model import Assignment, Endpoint, Generation, Host, Worker
 from rendezvous.core.outcome import SIGTERM, Outcome
@@ -140,6 +141,22 @@ class Ticked:
 Event = HostsChanged | Begun | Reported | Joined | Declared | StoreOpened | Exited | Lost | Noticed | Stopped | Ticked
 
 
+class Level(StrEnum):
+    """How much a sentence matters to a person."""
+
+    DEBUG = "debug"  # shown on request
+    INFO = "info"
+    WARNING = "warning"  # something was lost
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Tell a person: one sentence without a full stop."""
+
+    sentence: str
+    level: Level = Level.INFO
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Start this worker, unless this incarnation has been started already.
@@ -157,14 +174,12 @@ class Launch:
 class Terminate:
     """End this worker and its process tree: a signal, then SIGKILL after the grace; no grace kills at once.
 
-    is_loss: it is given up, which is news; else what has led to it was told already.
     signal: which comes first; SIGINT is followed by SIGTERM at half of the grace.
     """
 
     worker: Worker
     grace_seconds: float
     reason: str
-    is_loss: bool = False
     signal: int = SIGTERM
 
 
@@ -205,11 +220,13 @@ class OfferResize:
 class Dismiss:
     """Let the agent of this host go: none of its workers is left, or it was lost. A later Launch needs a new one.
 
+    level: a warning where the host was lost.
     is_drained: it was left because of a stop notice, though it may be listed still.
     """
 
     host: str
     reason: str
+    level: Level = Level.DEBUG
     is_drained: bool = False
 
 
@@ -253,4 +270,17 @@ class Finish:
     outcome: Outcome
 
 
-Effect = Launch | Terminate | Publish | Interrupt | OfferResize | Announce | Refuse | Depart | Dismiss | Notify | Finish
+Effect = (
+    Launch
+    | Terminate
+    | Publish
+    | Interrupt
+    | OfferResize
+    | Announce
+    | Refuse
+    | Depart
+    | Dismiss
+    | Notify
+    | Log
+    | Finish
+)

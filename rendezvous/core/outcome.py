@@ -1,5 +1,6 @@
 """How a job ended, and why: the exit code and the first cause."""
 
+import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -12,6 +13,8 @@ FAILURE = 1
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
+
+SIGNALS = {known.value: known.name for known in signal.Signals}
 
 
 class Cause(StrEnum):
@@ -72,6 +75,34 @@ def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
 def exit_code(returncode: int) -> int:
     """A process' exit code as a shell tells it: 128 + n for signal n."""
     return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode
+
+
+def describe_returncode(returncode: int) -> str:
+    """How a worker ended, in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
+    number = find_signal(returncode)
+    if returncode < 0:
+        return f"killed by {_name_signal(-returncode)}"
+    if number is not None:
+        return f"exit code {returncode}, which is how a shell tells of {_name_signal(number)}"
+    return f"exit code {returncode}"
+
+
+def find_signal(returncode: int) -> int | None:
+    """The signal that ended a worker, or the program that a worker's shell waited for; None when none did."""
+    if returncode < 0:
+        return -returncode
+    number = returncode - SIGNAL_OFFSET
+    return number if number in SIGNALS else None
+
+
+def _name_signal(number: int) -> str:
+    return f"{SIGNALS[number]} (signal {number})" if number in SIGNALS else f"signal {number}"
+
+
+def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None) -> str:
+    """A worker's failure in one sentence without a full stop; the arguments are those of `Exited`."""
+    how = describe_returncode(returncode) if error is None else error.rstrip(".")
+    return f"rank {rank} ({worker}) was lost: {how}"
 
 
 def succeed() -> Outcome:

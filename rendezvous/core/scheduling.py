@@ -133,6 +133,12 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[
     return state.with_records(leaving), tuple(effects)
 
 
+def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
+    """These will be in no further generation, and do not wait any more."""
+    refused = tuple(replace(each, standing=Standing.REFUSED, report=None) for each in records)
+    return state.with_records(refused), tuple(Refuse(each.worker, reason) for each in refused)
+
+
 def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effect, ...]]:
     """The outcome is decided: end the workers that are left."""
     if state.outcome is None:

@@ -55,6 +55,7 @@ class State:
     short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
     gathering_since: since when there has been something to offer; the same.
     interruption: why the newest generation cannot go on, in one sentence without a full stop; None while it can.
+    start_errors: why commands cannot be started, as far as told.
     stuck: workers for which the others have waited in vain when the job ended.
     settled_until: when the rules may have something to do though nothing has happened, on the job's own clock.
     """
@@ -88,6 +89,7 @@ class State:
     repetition: Repetition = Repetition()  # noqa: RUF009 - the same
     resets: int = 0
     interruption: str | None = None
+    start_errors: frozenset[str] = frozenset()
     stuck: tuple[Worker, ...] = ()
     settled_until: float = 0.0
 
