@@ -232,6 +232,6 @@ class Narrator:
 
 
 def _tells(outcome: Outcome, loss: str) -> bool:
-    """The outcome's reason says this already, in the same words or in those of the rendezvous."""
+    """The outcome's reason says this already: of a worker perhaps in other words."""
     who = f"rank {outcome.rank} ({outcome.worker}) "
-    return loss.removeprefix("the ") in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))
+    return loss in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))
