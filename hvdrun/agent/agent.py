@@ -51,7 +51,7 @@ from hvdrun.horovod_path import lead_to_shim
 from hvdrun.signals import answer_notice
 from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.orders import (

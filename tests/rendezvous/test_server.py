@@ -17,11 +17,22 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
-from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
+from rendezvous.core.lifecycle import Standing
+from rendezvous.core.messages import (
+    Declared,
+    Dismiss,
+    Effect,
+    Exited,
+    Finish,
+    HostsChanged,
+    Joined,
+    Launch,
+    Lost,
+    Notify,
+    Terminate,
+)
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.records import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server

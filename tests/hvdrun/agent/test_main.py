@@ -19,7 +19,7 @@ from hvdrun.agent.agent import Orders
 from hvdrun.network.probe import probe
 from rendezvous import wire
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Terminate
+from rendezvous.core.messages import Terminate
 from rendezvous.core.model import Endpoint
 from rendezvous.errors import WireError
 from rendezvous.orders import (

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rendezvous.core.events import (
+from rendezvous.core.messages import (
     Begun,
     Declared,
     Event,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rendezvous.core.events import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
+from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish

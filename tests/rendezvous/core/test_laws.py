@@ -16,15 +16,17 @@ from hypothesis.stateful import (
 )
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Effect, Finish, Publish
-from rendezvous.core.events import (
+from rendezvous.core.messages import (
     Begun,
     Declared,
+    Effect,
     Event,
     Exited,
+    Finish,
     HostsChanged,
     Joined,
     Lost,
+    Publish,
     Reported,
     Stopped,
     StoreOpened,

@@ -6,21 +6,27 @@ from itertools import pairwise
 from typing import Self
 
 from rendezvous.core import membership
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
+    CoreError,
     Depart,
     Dismiss,
     Effect,
+    Event,
+    Exited,
     Finish,
+    HostsChanged,
     Interrupt,
+    Joined,
     Launch,
     Notify,
     OfferResize,
     Publish,
     Refuse,
+    Reported,
+    Stopped,
     Terminate,
+    Ticked,
 )
-from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, Report, Wish
