@@ -70,4 +70,4 @@ def _is_settled(world: World) -> bool:
     state = world.witness.state
     if state.phase is Phase.FINISHED:
         return True
-    return state.phase is Phase.RUNNING and all(record.standing == "member" for record in state.alive())
+    return state.phase is Phase.RUNNING and all(record.state == "member" for record in state.alive())

@@ -141,8 +141,8 @@ def explains_notice(outcome: Outcome, event: Event, before: State) -> bool:
 
 def check_counts(state: State) -> None:
     """What a state counts along equals a recount."""
-    standings = Counter(record.standing for record in state.workers.values())
-    assert standings == Counter(state.counts)
+    worker_states = Counter(record.state for record in state.workers.values())
+    assert worker_states == Counter(state.counts)
     assert (state.waiting > 0) == (state.waiting_since is not None)
     assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING}
     assert state.phase is not Phase.DRAINING or state.deadline is not None
