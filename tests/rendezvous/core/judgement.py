@@ -128,11 +128,13 @@ def explains_notice(outcome: Outcome, event: Event, before: State) -> bool:
             leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
             is_overrun = outcome.exit_code == 143 and now - before.slept_seconds > min(leaves_by)
             return is_overrun or (outcome.exit_code == 75 and (before.has_stopped or not before.alive()))
-        case Lost():
-            return outcome.exit_code == 75 and before.has_stopped
+        case Lost(host):
+            is_last = all(record.worker.slot.host == host for record in before.alive())
+            return outcome.exit_code == 75 and (before.has_stopped or is_last)
         case Exited(worker, returncode):
             ends = {r.returncode for r in before.workers.values() if r.worker != worker and r.is_done} | {returncode}
-            return outcome.exit_code == 75 and before.stops_at is not None and 75 in ends
+            is_last = all(record.worker == worker for record in before.alive())
+            return outcome.exit_code == 75 and before.stops_at is not None and (75 in ends or is_last)
         case Noticed():
             return outcome.exit_code == 75 and not before.alive()
         case _:
