@@ -10,7 +10,7 @@ from hvdrun.host_news import LossCounter, describe_changes, describe_closed, des
 from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
-from rendezvous.core.failures import Blame
+from rendezvous.core.failures import Blacklist
 from rendezvous.core.messages import Dismiss, Event, Exited, Joined, Launch, Level, Log
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
@@ -49,7 +49,7 @@ class Narrator:
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
         self._repeated = LossCounter(clock)
         self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
-        self._blame = Blame()  # what was spoken of
+        self._blacklist = Blacklist()  # what was spoken of
         self._limited: tuple[object, ...] = ()  # the hosts, and the generation, of which was told what the limit leaves
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
@@ -113,10 +113,10 @@ class Narrator:
     def note_state(self, state: State) -> None:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
         self._tell_held(state.outcome)
-        if self._is_elastic and state.outcome is None and state.blame is not self._blame:
-            for sentence in describe_closed(state, self._blame, self._lost, self._repeated.counted):
+        if self._is_elastic and state.outcome is None and state.blacklist is not self._blacklist:
+            for sentence in describe_closed(state, self._blacklist, self._lost, self._repeated.counted):
                 self._console.notice(f"{sentence}.")
-            self._blame = state.blame
+            self._blacklist = state.blacklist
         generation = state.generation
         if generation is not None and generation.number > self._generation:
             if self._generation and self._is_elastic:

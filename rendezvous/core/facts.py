@@ -5,7 +5,7 @@ Whether the job survives a failure is decided with the failure (`losses.py`): if
 
 from dataclasses import replace
 
-from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
 from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on, lose_host, start_leases, survives
 from rendezvous.core.messages import (
     Announce,
@@ -73,7 +73,7 @@ def record_the_end(state: State, outcome: Outcome, event: Event) -> tuple[State,
         case _ if state.phase is Phase.FINISHED:
             return state, ()
         case Exited(worker, returncode):
-            ended = replace(state.workers[worker.slot], standing=Standing.ENDED, returncode=returncode)
+            ended = replace(state.workers[worker.slot], state=WorkerState.ENDED, returncode=returncode)
             return state.with_records([ended]), ()
         case Lost(host):
             return state.with_host_ended(host), ()
@@ -114,7 +114,7 @@ def _announce(state: State, event: StoreOpened) -> tuple[Effect, ...]:
 
 def _declare(state: State, worker: Worker, *, is_blank: bool) -> State:
     known = state.workers[worker.slot]
-    if known.standing is Standing.WAITING and state.number:
+    if known.state is WorkerState.WAITING and state.number:
         return state  # late: its report, which came after, is what counts
     return state.with_records([replace(known, has_state=True, is_blank=is_blank)])
 
@@ -126,7 +126,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
     member that cannot go on interrupts them. A worker that is in no generation yet waits for the next resize.
     """
     known, report = state.workers[event.worker.slot], event.report
-    if known.standing is Standing.LEAVING:
+    if known.state is WorkerState.LEAVING:
         return state, (Refuse(known.worker, known.reason),)
     if state.is_member(known) and event.after < state.number:
         return state, ()  # a repeated call that the newest generation has answered
@@ -134,7 +134,7 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
         return refuse(state, [known], state.refusal)
     if not state.is_member(known):
         state = start_leases(state, {known.worker.slot.host})
-        return state.with_records([replace(known, standing=Standing.READY, has_state=report.has_state)]), ()
+        return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
     interrupts = state.number > 0 and report.wish in _INTERRUPTING
     if interrupts and not state.policy.is_elastic:
         why = report.trouble or "it was interrupted"
@@ -149,13 +149,13 @@ def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
-    """A worker has ended: as it was told to, well, or badly."""
+    """A worker has ended: because it was stopped, well, or badly."""
     former = state.workers[event.worker.slot]
-    is_left = former.standing is Standing.LEAVING
+    is_left = former.state is WorkerState.LEAVING
     is_noticed = state.dies_of_notice(event.worker, event.returncode)
     ended = replace(
         former,
-        standing=Standing.ENDED,
+        state=WorkerState.ENDED,
         returncode=event.returncode,
         report=None,
         is_done=not is_left and state.ends_well(event.returncode),
@@ -184,7 +184,7 @@ def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, tuple[Effect, ...]]:
-    """Several workers have the same command: that it cannot be started is told once."""
+    """A failure is logged; that a command cannot be started once, since several workers have the same one."""
     if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
         return state, ()
     sentence = describe_loss(event.worker, rank, event.returncode, event.error)
@@ -203,7 +203,7 @@ def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
         departure = (Depart(generation.number, worker, rank),)
     refusal = state.refusal or _explain_refusal(state, worker)
     state = replace(state, refusal=refusal)
-    state, refusals = refuse(state, state.standing(Standing.WAITING) if state.waiting else (), refusal)
+    state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
     newcomers = find_newcomers(state) if state.number else ()
     state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
     if state.phase is Phase.REFORMING:
@@ -267,7 +267,7 @@ def limit_notices(state: State) -> tuple[State, tuple[Effect, ...]]:
         return (_overrun(state, alive[0].worker) if alive else state), ()
     for host, leaves_by in state.drained.items():
         if state.clock > leaves_by and host in state.hosts:
-            if late := [each for each in state.on(host) if each.standing not in {Standing.LEAVING, Standing.ENDED}]:
+            if late := [each for each in state.on(host) if each.state not in {WorkerState.LEAVING, WorkerState.ENDED}]:
                 return _leave(state, host, late)
         elif state.clock > leaves_by + state.policy.recovery.cooldown_seconds[0]:
             return state.with_drained({other: when for other, when in state.drained.items() if other != host}), ()

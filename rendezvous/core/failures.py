@@ -1,19 +1,18 @@
-"""Blame: which slots and hosts have failed how often, and which are closed for it.
+"""The blacklist of slots and hosts, and the detection of crash loops.
 
-Blame falls on the slot, for failures without progress: the end of a worker that has committed steps with the others
-(killed, preempted, out of memory) says nothing about its slot. Whether a member has is known when the others have
-reported; until then its slot is suspected. A slot that has failed several times is closed; when half of a host's slots
-are, the host is, and a host that was lost is at once. A closed host comes back after its cooldown, and its slots are
-fresh then. Whoever is training on a host that closes goes on: it proves more than its neighbours' failures.
+A failure counts against its slot if the worker had made no progress: the end of a worker that has committed steps with
+the others (killed, preempted, out of memory) says nothing about its slot. For a member this is known when the others
+have reported; until then its slot is suspected. A slot that has failed several times is closed. A host is closed when
+half of its slots are, and at once when it is lost. A closed host comes back after its cooldown with fresh slots.
+Workers that train on a host that is closed continue: they prove more than their neighbours' failures.
 
-Blame decays: what lies far back, with nothing after it, is forgotten. Nothing is left to chance, so that a history
-repeated is the same. Times are of the job's own clock, which stands still while this machine sleeps.
+Failures that lie far back, with none after them, are forgotten. Nothing is random, so that a history repeated is the
+same. Times are those of the job's own clock, which stops while this machine sleeps.
 
-Repetition: trouble at the same place, again and again, is no bad luck, and is not retried for ever.
-
-The same trouble need not be told in the same words: ports, numbers of generations and ranks differ. And what the
-members tell may depend on who is the first to notice: so other trouble at the same place counts as well, with more
-patience. So it is with hosts that do not reach each other, whose workers can never be connected.
+A crash loop is trouble at the same place, again and again. The words of the trouble may differ in ports, ranks and
+numbers of generations. What the members report may also depend on which of them notices first: so other trouble at the
+same place counts as well, with more patience. Hosts that do not reach each other end in this way: their workers can
+never be connected.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +26,7 @@ _MOST_DOUBLINGS = 32  # of a cooldown: more would be no number that anybody wait
 
 
 @dataclass(frozen=True, slots=True)
-class SlotBlame:
+class SlotFailures:
     """How often a slot has failed, and when last."""
 
     failures: int
@@ -35,7 +34,7 @@ class SlotBlame:
 
 
 @dataclass(frozen=True, slots=True)
-class HostBlame:
+class HostCooldown:
     """How often a host was closed, and until when the last time."""
 
     closings: int
@@ -43,20 +42,20 @@ class HostBlame:
 
 
 @dataclass(frozen=True, slots=True)
-class Blame:
+class Blacklist:
     """What is held against the slots and hosts of a job.
 
     suspects: the slots of members that have failed; how far they had come is not known yet.
     """
 
-    slots: Mapping[Slot, SlotBlame] = field(default_factory=dict)
-    hosts: Mapping[str, HostBlame] = field(default_factory=dict)
+    slots: Mapping[Slot, SlotFailures] = field(default_factory=dict)
+    hosts: Mapping[str, HostCooldown] = field(default_factory=dict)
     suspects: tuple[Slot, ...] = ()
 
     def count(self, slot: Slot, now: float, recovery: Recovery) -> int:
         """How many failures of a slot have not been forgotten."""
-        blame = self.slots.get(slot)
-        return 0 if blame is None or now - blame.last > recovery.forgiveness_seconds else blame.failures
+        known = self.slots.get(slot)
+        return 0 if known is None or now - known.last > recovery.forgiveness_seconds else known.failures
 
     def is_open(self, slot: Slot, now: float, recovery: Recovery) -> bool:
         """A worker may be started in this slot."""
@@ -73,16 +72,16 @@ class Blame:
 
     def find_closed(self, now: float) -> dict[str, float]:
         """The hosts that are closed, and for how many seconds more."""
-        return {host: blame.until - now for host, blame in self.hosts.items() if now < blame.until}
+        return {host: known.until - now for host, known in self.hosts.items() if now < known.until}
 
-    def blame_slot(self, slot: Slot, offered: Host | None, now: float, recovery: Recovery, weight: int = 1) -> Self:
+    def count_failure(self, slot: Slot, offered: Host | None, now: float, recovery: Recovery, weight: int = 1) -> Self:
         """One more failure of a slot, which may close it, and with it its host.
 
         offered: the slot's host as it is offered now; None when it is not.
         weight: how many failures it counts for.
         """
         failures = self.count(slot, now, recovery) + weight
-        blamed = replace(self, slots={**self.slots, slot: SlotBlame(failures, now)})
+        blamed = replace(self, slots={**self.slots, slot: SlotFailures(failures, now)})
         if offered is None:
             return blamed
         closed = sum(
@@ -100,8 +99,8 @@ class Blame:
         cooldown_seconds = min(most, least * 2.0 ** min(closings, _MOST_DOUBLINGS))
         return replace(
             self,
-            slots={slot: blame for slot, blame in self.slots.items() if slot.host != host},
-            hosts={**self.hosts, host: HostBlame(closings + 1, now + cooldown_seconds)},
+            slots={slot: known for slot, known in self.slots.items() if slot.host != host},
+            hosts={**self.hosts, host: HostCooldown(closings + 1, now + cooldown_seconds)},
         )
 
 
@@ -111,7 +110,7 @@ STEPS_OF_PROGRESS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Repetition:
+class CrashLoop:
     """How often the same members have been in the same trouble without getting any further.
 
     trouble: of the first rank that told of some.
@@ -129,7 +128,7 @@ class Repetition:
     commits: int = 0
 
     @property
-    def hopelessness(self) -> str | None:
+    def reason_to_end(self) -> str | None:
         """Why it would happen again, in one sentence without a full stop; None while it may not."""
         if self.count >= MOST_REPETITIONS:
             return f"{self.trouble}; the same has happened {self.count} times in a row, with no step in between"
@@ -146,7 +145,7 @@ class Repetition:
         commits = max((report.commits for report in reports), default=0)
         return steps > STEPS_OF_PROGRESS or commits > self.commits + 1
 
-    def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "Repetition":
+    def note(self, members: tuple[Worker, ...], reports: Collection[Report]) -> "CrashLoop":
         """What it is after one more generation, whose survivors have reported so.
 
         They have got further when they have come beyond the last trouble, or have committed their state after a step,
@@ -156,12 +155,12 @@ class Repetition:
         progress = max((_find_progress(report) for report in reports), default=0)
         commits = max((report.commits for report in reports), default=0)
         if not trouble or len(reports) < len(members):
-            return Repetition(trouble, members, progress, commits=commits)
+            return CrashLoop(trouble, members, progress, commits=commits)
         has_committed = commits > self.commits and (progress > 0 or len(members) == 1)
         is_stuck = members == self.members and progress <= self.progress and not has_committed
         is_same = is_stuck and _blur(trouble) == _blur(self.trouble)
         count, troubles = self.count + 1 if is_same else 1, self.troubles + 1 if is_stuck else 1
-        return Repetition(trouble, members, progress, count, troubles, commits)
+        return CrashLoop(trouble, members, progress, count, troubles, commits)
 
 
 def _blur(trouble: str) -> str:

@@ -11,7 +11,7 @@ from rendezvous.core.verdict import may_begin_again
 
 
 class Phase(StrEnum):
-    """Where a job stands."""
+    """The phase of a job."""
 
     FORMING = "forming"  # workers are started, or wait until all have joined
     RUNNING = "running"  # a generation is live
@@ -20,14 +20,14 @@ class Phase(StrEnum):
     FINISHED = "finished"
 
 
-class Standing(StrEnum):
-    """Where a worker stands."""
+class WorkerState(StrEnum):
+    """The state of a worker."""
 
     INTENDED = "intended"  # to be started, or started and not heard of
     WAITING = "waiting"  # has joined, and waits for the generation that is being formed
     READY = "ready"  # has joined beside a live generation, and waits to be taken in
     MEMBER = "member"  # is in the newest generation
-    REFUSED = "refused"  # has joined, and was told that it will be in no further generation
+    REFUSED = "refused"  # has joined, and will be in no further generation
     LEAVING = "leaving"  # is not wanted any more, and is being stopped: how it ends is no failure
     ENDED = "ended"
 
@@ -59,34 +59,34 @@ PHASES: Transitions[Phase] = {
 _REFUSAL = "a member has ended well, so that no generation follows"
 _RETIREMENT = "it is given up, or its slot is not offered any more"
 _END = "its process ends, or its host is lost"
-STANDINGS: Transitions[Standing] = {
-    Standing.INTENDED: {
-        Standing.WAITING: "it joins before the first generation",
-        Standing.READY: "it joins beside a generation",
-        Standing.REFUSED: _REFUSAL,
-        Standing.LEAVING: _RETIREMENT,
-        Standing.ENDED: _END,
+WORKER_STATES: Transitions[WorkerState] = {
+    WorkerState.INTENDED: {
+        WorkerState.WAITING: "it joins before the first generation",
+        WorkerState.READY: "it joins beside a generation",
+        WorkerState.REFUSED: _REFUSAL,
+        WorkerState.LEAVING: _RETIREMENT,
+        WorkerState.ENDED: _END,
     },
-    Standing.WAITING: {
-        Standing.MEMBER: "its generation is published",
-        Standing.REFUSED: _REFUSAL,
-        Standing.LEAVING: _RETIREMENT,
-        Standing.ENDED: _END,
+    WorkerState.WAITING: {
+        WorkerState.MEMBER: "its generation is published",
+        WorkerState.REFUSED: _REFUSAL,
+        WorkerState.LEAVING: _RETIREMENT,
+        WorkerState.ENDED: _END,
     },
-    Standing.READY: {
-        Standing.MEMBER: "it is taken in",
-        Standing.LEAVING: _RETIREMENT,
-        Standing.ENDED: _END,
+    WorkerState.READY: {
+        WorkerState.MEMBER: "it is taken in",
+        WorkerState.LEAVING: _RETIREMENT,
+        WorkerState.ENDED: _END,
     },
-    Standing.MEMBER: {
-        Standing.WAITING: "it joins again",
-        Standing.REFUSED: _REFUSAL,
-        Standing.LEAVING: _RETIREMENT,
-        Standing.ENDED: _END,
+    WorkerState.MEMBER: {
+        WorkerState.WAITING: "it joins again",
+        WorkerState.REFUSED: _REFUSAL,
+        WorkerState.LEAVING: _RETIREMENT,
+        WorkerState.ENDED: _END,
     },
-    Standing.REFUSED: {Standing.LEAVING: _RETIREMENT, Standing.ENDED: _END},
-    Standing.LEAVING: {Standing.ENDED: _END},
-    Standing.ENDED: {Standing.INTENDED: "the next worker is started in its slot"},
+    WorkerState.REFUSED: {WorkerState.LEAVING: _RETIREMENT, WorkerState.ENDED: _END},
+    WorkerState.LEAVING: {WorkerState.ENDED: _END},
+    WorkerState.ENDED: {WorkerState.INTENDED: "the next worker is started in its slot"},
 }
 
 
@@ -108,22 +108,22 @@ def draw(table: Transitions[S]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRecord:
-    """The intended incarnation of one slot, and where it stands.
+    """The intended incarnation of one slot, and its state.
 
     generation: the newest one that it was a member of; 0 for none.
-    has_state: it has said that it can begin again after an exception.
-    is_past_state: it had said so, and when it joined last it was not in that function any more.
+    has_state: it is in a function that can begin again after an exception.
+    is_past_state: it was in such a function, and had left it when it joined last.
     has_committed: it has committed steps with the others, as far as is known.
-    is_blank: it was taken in later, and has not got the others' state as far as is known.
-    report: what it has told of itself when it joined; while it stands WAITING.
+    is_blank: it was taken in later, and does not have the others' state, as far as is known.
+    report: its report when it joined; None unless it is WAITING.
     since: when it was first intended, on the job's own clock.
-    is_done: it has ended well, by itself: its slot gets no other worker.
+    is_done: it has exited well, by itself; the slot is not reused.
     reason: why it is LEAVING, and leaves_by: when its grace is over, on the job's own clock.
     """
 
     worker: Worker
     assignment: Assignment  # by placement, then that of the newest generation
-    standing: Standing = Standing.INTENDED
+    state: WorkerState = WorkerState.INTENDED
     returncode: int | None = None
     generation: int = 0
     has_state: bool = False
@@ -145,7 +145,7 @@ class WorkerRecord:
         """The member that has joined with this report."""
         return replace(
             self,
-            standing=Standing.WAITING,
+            state=WorkerState.WAITING,
             report=report,
             has_state=report.has_state,
             is_past_state=not report.has_state and (self.has_state or self.is_past_state),

@@ -11,7 +11,7 @@ for a worker that is in none yet, only its slot gets another worker.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
 from rendezvous.core.messages import Dismiss, Effect, Level, Log, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import (
@@ -47,7 +47,7 @@ def silent_hosts(state: State) -> tuple[str, ...]:
         for host, heard in state.last_heard.items()
         if heard is not None
         and state.now - heard > state.policy.silence_seconds
-        and any(record.standing is not Standing.ENDED for record in state.on(host))
+        and any(record.state is not WorkerState.ENDED for record in state.on(host))
     )
 
 
@@ -60,7 +60,7 @@ def is_lost(state: State, host: str) -> bool:
         return True
     heard = state.last_heard[host]
     return (heard is not None and state.now - heard > state.policy.silence_seconds) or any(
-        record.standing is Standing.ENDED and record.returncode is None for record in state.on(host)
+        record.state is WorkerState.ENDED and record.returncode is None for record in state.on(host)
     )
 
 
@@ -73,10 +73,10 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
     """A host is gone with its workers; one whose workers had ended, or were leaving a drained one, is no loss."""
     if host not in state.hosts:
         return state, ()
-    is_drained, former = host in state.drained, [each for each in state.on(host) if each.standing is not Standing.ENDED]
+    is_drained, former = host in state.drained, [each for each in state.on(host) if each.state is not WorkerState.ENDED]
     outcome = blame_host(host, reason)
     dismissal = Dismiss(host, outcome.reason, Level.WARNING)
-    if all(is_drained and each.standing is Standing.LEAVING for each in former):
+    if all(is_drained and each.state is WorkerState.LEAVING for each in former):
         if not state.policy.is_elastic:
             return state, ()
         if is_drained:
@@ -87,7 +87,7 @@ def lose_host(state: State, host: str, reason: str) -> tuple[State, tuple[Effect
         state = end(state.with_host_ended(host), outcome)
         return (state, ()) if state.outcome is not None else (state.without_host(host), (dismissal,))
     if not is_drained:
-        state = replace(state, blame=state.blame.close_host(host, state.clock, state.policy.recovery))
+        state = replace(state, blacklist=state.blacklist.close_host(host, state.clock, state.policy.recovery))
     return go_on(state.with_host_ended(host, -SIGKILL).without_host(host), former, outcome), (dismissal,)
 
 
@@ -114,7 +114,7 @@ def give_up_workers(
     for each in records:
         outcome = explain(each.worker, each.assignment.rank)
         first = first or outcome
-        leaving = replace(each, standing=Standing.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
+        leaving = replace(each, state=WorkerState.LEAVING, report=None, reason=outcome.reason, leaves_by=state.clock)
         state = replace(state.with_records([leaving]), failures=state.failures + 1)
         state = count_failure(state, each) if weight == 1 else count_slot_failure(state, each.worker.slot, weight)
         effects += [Log(outcome.reason, Level.WARNING), Terminate(each.worker, 0.0, outcome.reason)]
@@ -123,8 +123,8 @@ def give_up_workers(
 
 def settle_suspicions(state: State, *, has_committed: bool) -> State:
     """The newest generation's survivors have reported: its members have committed steps together, or they have not."""
-    suspects = state.blame.suspects
-    state = replace(state, blame=replace(state.blame, suspects=()))
+    suspects = state.blacklist.suspects
+    state = replace(state, blacklist=replace(state.blacklist, suspects=()))
     if has_committed:
         members = (each for each in state.survivors() if not each.has_committed)
         return state.with_records([replace(each, has_committed=True) for each in members])
@@ -138,14 +138,16 @@ def count_failure(state: State, former: WorkerRecord) -> State:
     if former.has_committed:
         return state
     if state.number and state.is_member(former):
-        return replace(state, blame=state.blame.suspect_slot(former.worker.slot))
+        return replace(state, blacklist=state.blacklist.suspect_slot(former.worker.slot))
     return count_slot_failure(state, former.worker.slot)
 
 
 def count_slot_failure(state: State, slot: Slot, weight: int = 1) -> State:
     """A slot has failed, which may close it."""
-    blame = state.blame.blame_slot(slot, state.find_offered(slot.host), state.clock, state.policy.recovery, weight)
-    return replace(state, blame=blame)
+    blacklist = state.blacklist.count_failure(
+        slot, state.find_offered(slot.host), state.clock, state.policy.recovery, weight
+    )
+    return replace(state, blacklist=blacklist)
 
 
 def survives(state: State) -> bool:
@@ -171,7 +173,7 @@ def end(state: State, outcome: Outcome) -> State:
     """The job does not survive a failure, and ends with its first one.
 
     Once a member has ended well, the others may be past their training, and write the last checkpoint: nobody ends
-    them. What they still wait for cannot come; they are told so, and that no generation follows.
+    them. What they still wait for cannot come: they learn that, and that no generation follows.
     """
     if state.refusal is None or not state.number or not state.policy.is_elastic:
         return replace(state, outcome=outcome)
@@ -193,7 +195,7 @@ def lose_unheard_host(state: State) -> tuple[State, tuple[Effect, ...]]:
     """An agent that was started for an elastic job has never reported."""
     limit_seconds = state.policy.start_timeout_seconds
     for host in unheard_hosts(state) if state.policy.is_elastic else ():
-        since = [each.since for each in state.on(host) if each.standing is not Standing.ENDED]
+        since = [each.since for each in state.on(host) if each.state is not WorkerState.ENDED]
         if since and state.clock - min(since) > limit_seconds:
             return lose_host(state, host, f"its agent did not report within {limit_seconds:g} s (--start-timeout)")
     return state, ()
@@ -201,10 +203,10 @@ def lose_unheard_host(state: State) -> tuple[State, tuple[Effect, ...]]:
 
 def lose_late_newcomers(state: State) -> tuple[State, tuple[Effect, ...]]:
     """Workers that were started beside the newest generation have not joined."""
-    if not state.number or not state.count(Standing.INTENDED) or state.clock < state.settled_until:
+    if not state.number or not state.count(WorkerState.INTENDED) or state.clock < state.settled_until:
         return state, ()
     limit_seconds = state.policy.start_timeout_seconds
-    late = [each for each in state.standing(Standing.INTENDED) if state.clock - each.since > limit_seconds]
+    late = [each for each in state.list_workers(WorkerState.INTENDED) if state.clock - each.since > limit_seconds]
     return evict(state, late, lambda worker, rank: fail_to_join(worker, rank, limit_seconds))
 
 
@@ -216,7 +218,7 @@ def lose_late_survivors(state: State) -> tuple[State, tuple[Effect, ...]]:
     is_over |= since is not None and state.now - since > limit_seconds and not waits_for_init(state)
     if not is_over:
         return state, ()
-    late = state.standing(Standing.MEMBER)
+    late = state.list_workers(WorkerState.MEMBER)
     return evict(state, late, lambda worker, rank: fail_to_report(worker, rank, limit_seconds))
 
 
@@ -239,7 +241,7 @@ def waits_for_init(state: State) -> bool:
     """Before the first generation, or after `shutdown()`: members that begin again at a commit come at once."""
     if not state.number or not state.policy.is_elastic:
         return True
-    reports = (each.report for each in state.standing(Standing.WAITING))
+    reports = (each.report for each in state.list_workers(WorkerState.WAITING))
     return any(report is not None and report.wish is Wish.BEGIN for report in reports)
 
 
@@ -252,7 +254,7 @@ def find_missing(state: State) -> tuple[Worker, ...]:
     """Those for whom the others wait in `init()`."""
     if state.waiting_since is None:
         return ()
-    return tuple(record.worker for record in state.standing(Standing.INTENDED, Standing.MEMBER))
+    return tuple(record.worker for record in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER))
 
 
 def _explain_overdue_start(state: State) -> str | None:
@@ -277,7 +279,7 @@ def limit_shortage(state: State) -> tuple[State, tuple[Effect, ...]]:
     limit_seconds = state.policy.recovery.elastic_timeout_seconds
     is_over = state.short_since is not None and state.clock - state.short_since > limit_seconds
     if state.number:
-        have = state.waiting + state.count(Standing.READY)
+        have = state.waiting + state.count(WorkerState.READY)
         outcome = run_short(have, state.policy.min_size, limit_seconds, state.cause)
         return (replace(state, outcome=outcome) if is_over else state), ()
     if state.workers:  # a worker counts when its host's agent has been heard of

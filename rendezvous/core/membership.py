@@ -71,7 +71,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rendezvous.core.facts import limit_notices, record, record_the_end
-from rendezvous.core.lifecycle import Standing
+from rendezvous.core.lifecycle import WorkerState
 from rendezvous.core.losses import (
     hear,
     limit_shortage,
@@ -178,7 +178,7 @@ def _awaits(state: State) -> bool:
     if state.outcome is not None or (state.interruption is not None and state.phase is not Phase.REFORMING):
         return False
     newcomers = state.phase is Phase.RUNNING or not state.number
-    return state.count(Standing.INTENDED if newcomers else Standing.MEMBER) > 0
+    return state.count(WorkerState.INTENDED if newcomers else WorkerState.MEMBER) > 0
 
 
 def advance(state: State, now: float) -> State:
@@ -234,7 +234,7 @@ def _find_staleness(state: State, event: Joined | Exited | StoreOpened | Declare
             raise IllegalEventError(event, f"incarnation {number} of slot {worker.slot} was never intended")
     if worker != record.worker:
         return f"worker {worker} was replaced by incarnation {record.worker.incarnation}"
-    return f"worker {worker} has ended" if record.standing is Standing.ENDED else None
+    return f"worker {worker} has ended" if record.state is WorkerState.ENDED else None
 
 
 def settle(state: State, *, has_ticked: bool = False) -> Step:
@@ -280,14 +280,14 @@ def _list_rules(state: State) -> tuple[Rule, ...]:
 def _find_next_time(state: State) -> float:
     """When a rule may have something to do by time alone; closed slots and hosts open again."""
     recovery = state.policy.recovery
-    times = [blame.last + recovery.forgiveness_seconds for blame in state.blame.slots.values()]
-    times += [blame.until for blame in state.blame.hosts.values()]
+    times = [known.last + recovery.forgiveness_seconds for known in state.blacklist.slots.values()]
+    times += [known.until for known in state.blacklist.hosts.values()]
     times = [time for time in times if time > state.clock - 1]
     if state.gathering_since is not None:
         times.append(state.gathering_since + recovery.gathering_seconds)
     if not state.number and state.waiting_since is not None:
         times.append(state.waiting_since - state.slept_seconds + recovery.gathering_seconds)
-    if state.number and state.count(Standing.INTENDED):
-        since = min(record.since for record in state.standing(Standing.INTENDED))
+    if state.number and state.count(WorkerState.INTENDED):
+        since = min(record.since for record in state.list_workers(WorkerState.INTENDED))
         times.append(since + state.policy.start_timeout_seconds)
     return min(times, default=float("inf"))

@@ -1,7 +1,4 @@
-"""The values that membership is made of: hosts, slots, workers, generations, policy.
-
-Which numbers each member of a generation has.
-"""
+"""The values that membership is made of: hosts, slots, workers, generations, policy; and how members are numbered."""
 
 from collections import Counter
 from collections.abc import Sequence

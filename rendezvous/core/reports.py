@@ -1,12 +1,10 @@
-"""What survivors of a loss tell about themselves, and what all of them are told to do: values without rules.
+"""What the survivors of a loss report, and what all of them do then: values, and an index for thousands of reports.
 
-The rules that lead from the one to the other are in `verdict.py`.
+The rules that lead from reports to a verdict are in `verdict.py`.
 
-The reports of all survivors of a generation, arranged for what is asked of them: thousands may be left.
-
-An operation that is pending on one survivor may be done on another. Which of another's operations it is follows from
-the set's ranks, the name and the place in the order: its index, where the one that waits has heard of its release, and
-else any index beyond all that it has heard of.
+An operation that is pending on one survivor may be completed on another. The set's ranks, the name and the place in the
+order say which one it is. Its place is its index if the survivor that waits knows of its release, and else any index
+above all that this survivor knows of.
 """
 
 from collections.abc import Iterator, Mapping
@@ -200,7 +198,7 @@ class Survivors:
             self._least[number] = min((self.find_round(rank, ranks) for rank in self.list_members(ranks)), default=0)
         return self._least[number]
 
-    def find_user(self, rank: int, operation: PendingOperation) -> int | None:
+    def find_completer(self, rank: int, operation: PendingOperation) -> int | None:
         """Somebody who has done what is pending on this rank, and has gone on from there."""
         return self._find(self._uses[0], rank, operation)
 
@@ -208,13 +206,13 @@ class Survivors:
         """What the sequencer has answered to those who have done what is pending on this rank; b"" if nobody knows."""
         return self._find(self._answers, rank, operation) or b""
 
-    def is_done_elsewhere(self, rank: int, operation: PendingOperation) -> bool:
+    def is_completed_elsewhere(self, rank: int, operation: PendingOperation) -> bool:
         """Somebody has done what is pending on this rank."""
         return self._find(self._uses[0], rank, operation) is not None or (
             self._find(self._uses[1], rank, operation) is not None
         )
 
-    def find_ahead(self, rank: int, operation: PendingOperation) -> int | None:
+    def find_out_of_window(self, rank: int, operation: PendingOperation) -> int | None:
         """A member that is so far ahead that it does not know any more whether it has done this; None for none."""
         number = self._number(operation.ranks)
         if number not in self._ahead:

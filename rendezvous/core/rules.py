@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
 from rendezvous.core.losses import (
     give_up_workers,
     settle_suspicions,
@@ -27,7 +27,7 @@ from rendezvous.core.verdict import STATE_LOST, End, Situation, Wait, decide
 Step: TypeAlias = tuple[State, tuple[Effect, ...]]
 Rule: TypeAlias = Callable[[State], Step]
 
-_TAKEN_IN = frozenset({Decision.RESIZE, Decision.RESTORE})  # whoever is new has yet to copy the others' state
+_TAKEN_IN = frozenset({Decision.RESIZE, Decision.RESTORE})  # newcomers have yet to copy the others' state
 
 
 def conclude_job(state: State) -> Step:
@@ -48,13 +48,13 @@ def conclude_stop(state: State) -> Step:
 def end_without_survivors(state: State) -> Step:
     """With the last member the state of the training is gone.
 
-    Where all members of a generation fail, the first failure decides how the job ends. Whoever is there in the place of
-    somebody lost before is left without the state.
+    Where all members of a generation fail, the first failure decides how the job ends. Workers that were started in the
+    place of members lost before are left without the state.
     """
     cause, generation = state.cause, state.generation
     if cause is None or generation is None or state.refusal is not None:
         return state, ()
-    if state.count(Standing.MEMBER) or state.waiting:
+    if state.count(WorkerState.MEMBER) or state.waiting:
         return state, ()
     slots = {worker.slot for worker in generation.members}
     is_left = any(record.worker.slot not in slots for record in state.alive())
@@ -115,7 +115,7 @@ def offer_resize(state: State) -> Step:
         return (replace(state, gathering_since=None) if is_over else state), ()
     if not offer.is_empty:
         since = state.clock if state.gathering_since is None else state.gathering_since
-        is_gathered = not state.count(Standing.INTENDED)
+        is_gathered = not state.count(WorkerState.INTENDED)
         if not is_gathered and state.clock - since < state.policy.recovery.gathering_seconds:
             return (state if state.gathering_since == since else replace(state, gathering_since=since)), ()
         state = replace(state, gathering_since=since)
@@ -124,7 +124,7 @@ def offer_resize(state: State) -> Step:
 
 
 def stop_all(state: State) -> Step:
-    """The outcome is decided: whoever is left is ended."""
+    """The outcome is decided: the workers that are left are stopped."""
     if state.phase in {Phase.DRAINING, Phase.FINISHED}:
         return state, ()
     return stop_workers(state, state.policy.grace_seconds)
@@ -155,7 +155,7 @@ def publish(state: State) -> Step:
     if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
         return state, ()
     if state.number:
-        judged, effects = (state, ()) if state.count(Standing.MEMBER) else _judge(state)
+        judged, effects = (state, ()) if state.count(WorkerState.MEMBER) else _judge(state)
         return (state if judged == state else judged), effects
     return _publish_first(state) if _may_start(state) else (state, ())
 
@@ -171,7 +171,7 @@ def _may_start(state: State) -> bool:
         return False
     if state.policy.is_elastic and start_is_overdue(state, since):
         return True
-    missing = state.standing(Standing.INTENDED)
+    missing = state.list_workers(WorkerState.INTENDED)
     if not missing or not policy.is_elastic or state.waiting < policy.slots_to_start:
         return not missing
     has_waited = state.now - since > policy.recovery.gathering_seconds
@@ -181,8 +181,8 @@ def _may_start(state: State) -> bool:
 def _publish_first(state: State) -> Step:
     """Those who have joined are the first generation."""
     hosts = [host.name for host in state.offered]
-    members = arrange((), state.standing(Standing.WAITING), hosts)
-    started = len(members) + state.count(Standing.INTENDED)
+    members = arrange((), state.list_workers(WorkerState.WAITING), hosts)
+    started = len(members) + state.count(WorkerState.INTENDED)
     reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
     return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
 
@@ -195,12 +195,12 @@ def _judge(state: State) -> Step:
     survivors = state.survivors()
     ranks = {worker: rank for rank, worker in enumerate(generation.members)}
     reports = {ranks[record.worker]: _complete(record) for record in survivors}
-    state = settle_suspicions(state, has_committed=state.repetition.shows_progress(reports.values()))
+    state = settle_suspicions(state, has_committed=state.crash_loop.shows_progress(reports.values()))
     survivors = state.survivors()
-    repetition = state.repetition.note(generation.members, tuple(reports.values()))
-    if (hopelessness := repetition.hopelessness) is not None:
-        return _go_on_without_newcomers(state, survivors, hopelessness)
-    newcomers = sum(state.offers(record.worker.slot) for record in state.standing(Standing.READY))
+    crash_loop = state.crash_loop.note(generation.members, tuple(reports.values()))
+    if (reason_to_end := crash_loop.reason_to_end) is not None:
+        return _go_on_without_newcomers(state, survivors, reason_to_end)
+    newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
     cause = _explain(state, reports.values())
     minimum = state.policy.min_size
     past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)
@@ -214,7 +214,7 @@ def _judge(state: State) -> Step:
             since = state.clock if state.short_since is None else state.short_since
             return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
         case Verdict() as verdict:
-            return _publish_next(replace(state, repetition=repetition), verdict, survivors, ranks)
+            return _publish_next(replace(state, crash_loop=crash_loop), verdict, survivors, ranks)
 
 
 def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
@@ -271,7 +271,7 @@ def _publish(state: State, verdict: Verdict, composition: Composition, reason: s
     records = tuple(
         replace(
             record,
-            standing=Standing.MEMBER,
+            state=WorkerState.MEMBER,
             assignment=assignment,
             generation=number,
             report=None,

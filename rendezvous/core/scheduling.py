@@ -1,24 +1,21 @@
-"""Which slots are used: hosts in the order given, each filled before the next.
+"""Which slots get a worker, which workers are stopped, which agents may go, and who is in the next generation.
 
-Who is in the next generation, and in which order.
+Before the first generation each slot that is offered gets a worker, up to the most that the job may have, once enough
+slots are offered to start with. Slots are used host by host, in the order of the list. Later a worker is started only
+to be taken in at a commit: so only when all members can begin again, or none of what they do could make use of it.
+Usually that is in the slot of a lost worker, but any open slot will do.
 
-Hosts come in the order of their first survivor, then new hosts in the order in which they are offered; on each host
-survivors in their order, then newcomers by slot. So a survivor keeps its place among survivors, and rank 0, whose state
-all others copy, is a survivor. A survivor that has not got the state of the others itself does not count as one here.
-
-Staffing: which slots get a worker, which workers are wanted no more, which agents may go.
-
-Before the first generation there is a worker in every slot that is offered, up to the most that the job may have, once
-enough slots are offered to start with. Later a worker is started only to be taken in at a commit: so only when all
-members can begin again, or none of what they do could make use of it. As a rule that means the slot of a lost worker;
-but any open slot will do.
+In a generation, hosts come in the order of their first survivor, then new hosts in the order in which they are
+offered; on each host survivors in their order, then newcomers by slot. So a survivor keeps its place among survivors,
+and rank 0, whose state all others copy, is a survivor. A survivor that has not got the others' state yet does not
+count as one here.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from rendezvous.core.lifecycle import Standing, WorkerRecord
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
 from rendezvous.core.messages import Dismiss, Effect, Launch, Refuse, Reported, Terminate, TooFewSlotsError
 from rendezvous.core.model import Assignment, Host, Slot, Worker, rank
 from rendezvous.core.outcome import SIGABRT
@@ -65,7 +62,7 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
     if decision is Decision.RETRY:
         return Composition(arrange(survivors, (), hosts))
     staying = {record.worker: record for record in survivors if state.offers(record.worker.slot)}
-    ready = [record for record in state.standing(Standing.READY) if state.offers(record.worker.slot)]
+    ready = [record for record in state.list_workers(WorkerState.READY) if state.offers(record.worker.slot)]
     leaving = [record for record in survivors if record.worker not in staying]
     if not any(not record.is_blank for record in staying.values()):
         leaving.sort(key=lambda record: record.is_blank)
@@ -96,14 +93,14 @@ def arrange(
 
 
 def foresee(state: State, newcomers: Iterable[WorkerRecord]) -> dict[Slot, Assignment]:
-    """Everybody's numbers, if all newcomers were taken in now: the best that can be told to those that start."""
+    """Everybody's numbers, if all newcomers were taken in now: the best guess for their environment."""
     hosts = [host.name for host in state.offered]
     members = [record.worker.slot for record in arrange(state.survivors(), tuple(newcomers), hosts)]
     return dict(zip(members, rank(members), strict=True))
 
 
 _UNKNOWN = Assignment(0, 1, 0, 1, 0, 1)
-_JOINED = frozenset({Standing.WAITING, Standing.READY, Standing.MEMBER})
+_JOINED = frozenset({WorkerState.WAITING, WorkerState.READY, WorkerState.MEMBER})
 
 
 def staff(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -124,18 +121,18 @@ def retire(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[
     listed = tuple(records)
     effects: list[Effect] = []
     for record in listed:
-        if record.standing in _JOINED:
+        if record.state in _JOINED:
             effects.append(Refuse(record.worker, reason))
         effects.append(Terminate(record.worker, state.policy.grace_seconds, reason))
     leaving = (
-        replace(record, standing=Standing.LEAVING, report=None, reason=reason, leaves_by=leaves_by) for record in listed
+        replace(record, state=WorkerState.LEAVING, report=None, reason=reason, leaves_by=leaves_by) for record in listed
     )
     return state.with_records(leaving), tuple(effects)
 
 
 def refuse(state: State, records: Iterable[WorkerRecord], reason: str) -> tuple[State, tuple[Effect, ...]]:
     """These will be in no further generation, and do not wait any more."""
-    refused = tuple(replace(each, standing=Standing.REFUSED, report=None) for each in records)
+    refused = tuple(replace(each, state=WorkerState.REFUSED, report=None) for each in records)
     return state.with_records(refused), tuple(Refuse(each.worker, reason) for each in refused)
 
 
@@ -157,11 +154,11 @@ def stop_workers(state: State, grace_seconds: float) -> tuple[State, tuple[Effec
 def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
     """Compare what should run on a host with what does: a lost order is repeated."""
     running = frozenset(event.running)
-    intended = {record.worker: record for record in state.on(event.host) if record.standing is not Standing.ENDED}
+    intended = {record.worker: record for record in state.on(event.host) if record.state is not WorkerState.ENDED}
     missing = tuple(
         Launch(worker, record.assignment, "the agent does not have it", is_late=state.number > 0)
         for worker, record in intended.items()
-        if worker not in running and record.standing is Standing.INTENDED
+        if worker not in running and record.state is WorkerState.INTENDED
     )
     surplus = tuple(
         Terminate(worker, 0.0, "it is not intended (any more)") for worker in event.running if worker not in intended
@@ -169,15 +166,15 @@ def reconcile(state: State, event: Reported) -> tuple[Effect, ...]:
     leaving = tuple(
         Terminate(worker, max(0.0, record.leaves_by - state.clock), record.reason)
         for worker, record in intended.items()
-        if worker in running and record.standing is Standing.LEAVING
+        if worker in running and record.state is WorkerState.LEAVING
     )
     return missing + surplus + leaving
 
 
 def find_newcomers(state: State) -> tuple[WorkerRecord, ...]:
     """Those who have been started, and are in no generation yet; before the first one, all."""
-    waiting = {Standing.INTENDED, Standing.READY} | (set() if state.number else {Standing.WAITING})
-    return state.standing(*waiting)
+    waiting = {WorkerState.INTENDED, WorkerState.READY} | (set() if state.number else {WorkerState.WAITING})
+    return state.list_workers(*waiting)
 
 
 def _retire_unwanted(state: State) -> tuple[State, tuple[Effect, ...]]:
@@ -213,7 +210,7 @@ def _explain_absence(state: State, host: str) -> str:
 def _dismiss_idle(state: State) -> tuple[State, tuple[Effect, ...]]:
     effects: list[Effect] = []
     for host in tuple(state.hosts):
-        if host not in state.slots and all(record.standing is Standing.ENDED for record in state.on(host)):
+        if host not in state.slots and all(record.state is WorkerState.ENDED for record in state.on(host)):
             state = state.without_host(host)
             effects.append(Dismiss(host, _explain_absence(state, host), is_drained=host in state.drained))
     return state, tuple(effects)
@@ -269,8 +266,8 @@ def _list_vacant(state: State) -> Iterator[Slot]:
 
     def is_vacant(slot: Slot) -> bool:
         record = state.workers.get(slot)
-        return record is None or (record.standing is Standing.ENDED and not record.is_done)
+        return record is None or (record.state is WorkerState.ENDED and not record.is_done)
 
-    blame, now, recovery = state.blame, state.clock, state.policy.recovery
-    open_hosts = (host for host in state.offered if blame.is_host_open(host.name, now))
-    return (slot for slot in list_slots(open_hosts) if is_vacant(slot) and blame.is_open(slot, now, recovery))
+    blacklist, now, recovery = state.blacklist, state.clock, state.policy.recovery
+    open_hosts = (host for host in state.offered if blacklist.is_host_open(host.name, now))
+    return (slot for slot in list_slots(open_hosts) if is_vacant(slot) and blacklist.is_open(slot, now, recovery))

@@ -1,17 +1,15 @@
-"""What of a generation's unfinished operations is done, what can be run again, and what stands in the way of it.
-
-The verdict: one decision for all survivors of a generation, from what each of them has reported.
+"""The verdict, which is the recovery decision: one for all survivors of a generation, from what each has reported.
 
 `decide` goes through these, in this order:
 
 1. All have called `init()` (again): BEGIN. If only some have, nobody can be right: the job ends. If all were
    interrupted before they were connected, nothing has happened since the last verdict, and it stands.
-2. A survivor that has returned to its last commit, or an operation that cannot be run again (`obstacles.py`): RESTORE.
+2. A survivor that has returned to its last commit, or an operation that cannot be run again (`find_obstacle`): RESTORE.
 3. A survivor that has begun again at a commit, because a resize was offered: RESIZE. All have seen that offer at the
-   same place; who has not come back yet is still in the operation that told of it.
+   same place; a survivor that has not come back yet is still in the operation that told of it.
 4. Else RETRY: the survivors go on where they stand. This never takes anybody in, since a newcomer stands elsewhere.
 
-Two things can be in the way. Whoever restores needs a state to go back to, and somebody must hold the state that all
+Two things can be in the way. A survivor that restores needs a state to go back to, and one must hold the state that the
 others copy: else the job ends. A survivor that has done nothing in this generation yet has nothing to go back from: it
 may restore as it is. And a job needs its least number of workers: with fewer it waits for newcomers, and takes them in
 with a RESTORE, whatever the survivors could have done alone.
@@ -71,7 +69,7 @@ def find_obstacle(survivors: Survivors) -> str | None:
 
 
 def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperation) -> str | None:
-    ahead = survivors.find_ahead(rank, operation)
+    ahead = survivors.find_out_of_window(rank, operation)
     if ahead is not None:
         return f"rank {ahead} is too far ahead to know whether it has done it"
     if _is_passed(survivors, rank, operation) or (operation.number and _is_committed(survivors, operation)):
@@ -85,7 +83,7 @@ def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperati
         return f"rank {lost} of its process set is gone"
     if operation.root is not None and operation.root not in survivors.reports:
         return f"rank {operation.root}, whose data it needs, is gone"
-    user = None if operation.number else survivors.find_user(rank, operation)
+    user = None if operation.number else survivors.find_completer(rank, operation)
     return None if user is None else f"rank {user} has done it already, and may have used the result"
 
 
@@ -96,7 +94,7 @@ def _is_committed(survivors: Survivors, operation: PendingOperation) -> bool:
 
 def _is_passed(survivors: Survivors, rank: int, operation: PendingOperation) -> bool:
     """It is a barrier that somebody has passed: all had come to it."""
-    return operation.name.startswith(BARRIER) and survivors.is_done_elsewhere(rank, operation)
+    return operation.name.startswith(BARRIER) and survivors.is_completed_elsewhere(rank, operation)
 
 
 STATE_LOST = "nobody who is left holds the state of the training: those who did are gone, and the others had not got it"

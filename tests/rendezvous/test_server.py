@@ -17,7 +17,7 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.lifecycle import Standing
+from rendezvous.core.lifecycle import WorkerState
 from rendezvous.core.messages import (
     Declared,
     Dismiss,
@@ -123,7 +123,7 @@ async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> Non
         first.others.append(foreign)
         with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
             await a.join(first)
-        assert stage.server.state.count(Standing.WAITING) == 2
+        assert stage.server.state.count(WorkerState.WAITING) == 2
         del first.others[:]
         first.others.append(second)
         await a.join(first)

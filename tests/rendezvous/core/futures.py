@@ -72,5 +72,5 @@ def _is_settled(world: World) -> bool:
         return True
     is_alone = not world.has_states  # a script that is none of an elastic job takes nobody in
     return state.phase is Phase.RUNNING and all(
-        record.standing == "member" or (is_alone and record.standing == "ready") for record in state.alive()
+        record.state == "member" or (is_alone and record.state == "ready") for record in state.alive()
     )

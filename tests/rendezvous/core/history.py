@@ -20,7 +20,7 @@ from rendezvous.core.messages import (
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.reports import Report, Wish
-from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.futures import cooperate, end_well, starve
 from tests.rendezvous.core.witness import Witness
 from tests.rendezvous.core.world import World
@@ -31,7 +31,7 @@ Choose = Callable[[Sequence[T]], T]
 
 def choose_join(state: State, choose: "Choose[Worker]") -> Event:
     """Somebody who is expected asks for the next generation; with nobody left, anybody does."""
-    expected = [r.worker for r in state.standing(Standing.INTENDED, Standing.MEMBER)]
+    expected = [r.worker for r in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)]
     return Joined(choose(expected or [r.worker for r in state.workers.values()]), state.number)
 
 
@@ -40,7 +40,7 @@ def choose_report(state: State, choose: "Choose[Host]") -> Event:
     if not state.hosts:
         return Ticked(state.now)
     host = choose([Host(name, len(slots)) for name, slots in state.hosts.items()]).name
-    return Reported(host, tuple(r.worker for r in state.on(host) if r.standing is not Standing.ENDED))
+    return Reported(host, tuple(r.worker for r in state.on(host) if r.state is not WorkerState.ENDED))
 
 
 def choose_store(state: State) -> Event:

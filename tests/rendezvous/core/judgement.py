@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
 from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
-from rendezvous.core.state import Phase, Standing, State, WorkerRecord
+from rendezvous.core.state import State
 
 GIVEN_UP = frozenset(
     {Cause.NOT_RECOVERED, Cause.RESETS_EXHAUSTED, Cause.STATE_LOST, Cause.TOO_FEW_WORKERS, Cause.WORKER_FAILED}
@@ -127,7 +128,7 @@ def is_success_without(last: Sequence[WorkerRecord], after: State) -> bool:
     members = [record for record in after.workers.values() if record.generation == after.number]
     is_made_good = after.cause is None or not after.number  # before the first generation others took their places
     is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
-    return is_over and all(r.standing is Standing.LEAVING or r.generation != after.number for r in last)
+    return is_over and all(r.state is WorkerState.LEAVING or r.generation != after.number for r in last)
 
 
 def explains_notice(outcome: Outcome, event: Event, before: State, after: State) -> bool:
@@ -136,7 +137,7 @@ def explains_notice(outcome: Outcome, event: Event, before: State, after: State)
         leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
         return isinstance(event, Ticked) and event.now - before.slept_seconds > min(leaves_by)
     if isinstance(event, Exited) and event.returncode == -12:
-        return before.workers[event.worker.slot].standing is Standing.INTENDED
+        return before.workers[event.worker.slot].state is WorkerState.INTENDED
     has_come = before.stops_at is not None or isinstance(event, Noticed)
     has_saved = any(record.is_done and record.returncode == 75 for record in after.workers.values())
     is_over = not after.alive() and (has_saved or not before.alive())
@@ -145,8 +146,8 @@ def explains_notice(outcome: Outcome, event: Event, before: State, after: State)
 
 def check_counts(state: State) -> None:
     """What a state counts along equals a recount."""
-    standings = Counter(record.standing for record in state.workers.values())
-    assert standings == Counter(state.counts)
+    worker_states = Counter(record.state for record in state.workers.values())
+    assert worker_states == Counter(state.counts)
     assert (state.waiting > 0) == (state.waiting_since is not None)
     assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING}
     assert state.phase is not Phase.DRAINING or state.deadline is not None

@@ -23,7 +23,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Assignment
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
-from rendezvous.core.state import Standing, State, WorkerRecord
+from rendezvous.core.state import State, WorkerRecord, WorkerState
 from tests.rendezvous.core.judgement import number_members
 
 
@@ -122,7 +122,7 @@ def show_state(state: State) -> Iterator[str]:
     facts = {
         "generation": state.number or None,
         "waiting": state.waiting or None,
-        "ready": state.count(Standing.READY) or None,
+        "ready": state.count(WorkerState.READY) or None,
         "since": state.waiting_since,
         "ended": state.ended or None,
         "failures": state.failures or None,
@@ -134,7 +134,7 @@ def show_state(state: State) -> Iterator[str]:
     yield " ".join([state.phase, *known])
     if state.outcome is not None:
         yield f"outcome {show_outcome(state.outcome)}"
-    for host, left_seconds in state.blame.find_closed(state.clock).items():
+    for host, left_seconds in state.blacklist.find_closed(state.clock).items():
         yield f"{host} is closed for {left_seconds:g} s more"
     for host in state.hosts:
         heard = state.last_heard[host]
@@ -143,6 +143,6 @@ def show_state(state: State) -> Iterator[str]:
 
 
 def show_record(record: WorkerRecord) -> str:
-    """A worker's standing, and how it ended."""
+    """A worker's state, and how it ended."""
     returncode = "" if record.returncode is None else f" {record.returncode}"
-    return f"{record.worker} {record.standing}{returncode}"
+    return f"{record.worker} {record.state}{returncode}"

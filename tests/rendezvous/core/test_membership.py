@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from rendezvous.core import membership
-from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, draw
+from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerState, draw
 from rendezvous.core.messages import (
     CoreError,
     Event,
@@ -205,7 +205,7 @@ def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -
 
 
 def test_the_diagrams_in_the_docstring_are_those_of_the_tables() -> None:
-    for diagram in (draw(PHASES), draw(STANDINGS)):
+    for diagram in (draw(PHASES), draw(WORKER_STATES)):
         assert f"\n\n{diagram}\n\n" in (membership.__doc__ or "")
 
 
@@ -215,4 +215,4 @@ def test_a_rule_cannot_leave_the_table() -> None:
         state.enter(Phase.FINISHED)
     record = state.workers[Slot("a", 0)]
     with pytest.raises(ValueError, match="there is no way from member to ready"):
-        state.with_records([replace(record, standing=Standing.READY)])
+        state.with_records([replace(record, state=WorkerState.READY)])
