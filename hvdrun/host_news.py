@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hvdrun.hosts import count_slots
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blame
 from rendezvous.core.model import Host
 from rendezvous.core.outcome import describe_reset_limit
 from rendezvous.core.state import State

@@ -3,28 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Self
 
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blame, Repetition
+from rendezvous.core.lifecycle import PHASES, STANDINGS, Phase, Standing, WorkerRecord, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
-from rendezvous.core.records import Standing, WorkerRecord
-from rendezvous.core.repetition import Repetition
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
 __all__ = ["Offer", "Phase", "Standing", "State", "WorkerRecord"]
-
-
-class Phase(StrEnum):
-    """Where the job stands; `membership` holds the story and the diagram."""
-
-    FORMING = "forming"
-    RUNNING = "running"
-    REFORMING = "reforming"
-    DRAINING = "draining"
-    FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,10 @@ class State:
     slept_seconds: for how long this machine has slept: so much does the job's own clock lag behind.
     short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
     gathering_since: since when there has been something to offer; the same.
-    is_settled: every slot that is offered has a member, and nothing else: time alone changes nothing.
+    interruption: why the newest generation cannot go on, in one sentence without a full stop; None while it can.
+    start_errors: why commands cannot be started, as far as told.
+    stuck: workers for which the others have waited in vain when the job ended.
+    settled_until: when the rules may have something to do though nothing has happened, on the job's own clock.
     """
 
     policy: Policy
@@ -97,7 +88,10 @@ class State:
     blame: Blame = Blame()  # noqa: RUF009 - the same
     repetition: Repetition = Repetition()  # noqa: RUF009 - the same
     resets: int = 0
-    is_settled: bool = False
+    interruption: str | None = None
+    start_errors: frozenset[str] = frozenset()
+    stuck: tuple[Worker, ...] = ()
+    settled_until: float = 0.0
 
     @property
     def number(self) -> int:
@@ -187,6 +181,23 @@ class State:
         """A stop notice ends this worker, which has not joined and cannot pass the notice on."""
         return returncode == -SIGUSR2 and self.workers[worker.slot].standing is Standing.INTENDED
 
+    def find_offered(self, host: str) -> Host | None:
+        """The host as the job may use it now; None when it may not."""
+        return Host(host, self.slots[host]) if host in self.slots else None
+
+    def enter(self, phase: Phase) -> Self:
+        """The state in another phase.
+
+        Raises:
+            ValueError: no way leads there.
+        """
+        check_transition(PHASES, self.phase, phase)
+        return replace(self, phase=phase)
+
+    def with_interruption(self, reason: str) -> Self:
+        """The state in which the newest generation cannot go on; the first reason counts."""
+        return replace(self, interruption=self.interruption or reason)
+
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
         """The state in which the job may use these hosts, but for those that are drained."""
         names = {host.name for host in hosts}
@@ -198,7 +209,7 @@ class State:
         """The state in which these hosts have got a stop notice."""
         offered = tuple(host for host in self.listed if host.name not in drained)
         slots = {host.name: host.slots for host in offered}
-        return replace(self, drained=drained, offered=offered, slots=slots, is_settled=False)
+        return replace(self, drained=drained, offered=offered, slots=slots, settled_until=0.0)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in place of their slots' former ones; the counts follow."""
@@ -206,17 +217,17 @@ class State:
         counts = Counter(self.counts)
         for record in records:
             slot = record.worker.slot
+            check_transition(STANDINGS, workers[slot].standing, record.standing)
             counts[workers[slot].standing] -= 1
             counts[record.standing] += 1
             workers = workers.replace(slot, record)
         since = self.now if self.waiting_since is None else self.waiting_since
-        counted = dict(+counts)
         return replace(
             self,
             workers=workers,
-            counts=counted,
+            counts=dict(+counts),
             waiting_since=since if counts[Standing.WAITING] > 0 else None,
-            is_settled=self.is_settled and counted == self.counts,
+            settled_until=0.0,
         )
 
     def with_slots(self, records: Iterable[WorkerRecord]) -> Self:

@@ -10,13 +10,13 @@ from typing import Any, Self, cast
 
 from rendezvous.core.reports import Done
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.coordination.wire import Frame, decode_head, decode_questions, encode_releases
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Retry
 from worker_runtime.engine.succession import Succession
-from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
 
@@ -88,7 +88,7 @@ class _PlayedGroup(Group):
 
 
 def connect(group: _PlayedGroup, *_: object) -> Link:
-    """As `link.connect`."""
+    """As `group.connect`."""
     return group.link
 
 

@@ -22,7 +22,8 @@ import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.coordination.link import Link, connect
+from worker_runtime.coordination.group import Group, connect
+from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
 from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
@@ -46,7 +47,6 @@ from worker_runtime.errors import (
     StepRevokedError,
     UnsendableError,
 )
-from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import Work
 from worker_runtime.groups.works import FailedWork, await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence

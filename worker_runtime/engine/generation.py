@@ -12,13 +12,13 @@ import torch
 
 from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.driver import Driver
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.messages import Answer
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
-from worker_runtime.groups.group import Group
 from worker_runtime.groups.torch_groups import TorchGroups, Work
 from worker_runtime.groups.works import await_works, end_before
 

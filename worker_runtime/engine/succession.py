@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker_runtime.collectives.agreements import AddSet, Commit
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Handle, State
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
@@ -20,7 +21,6 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.losses import STOPPING, Retry, is_made_anew
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
-from worker_runtime.groups.group import Group
 from worker_runtime.rendezvous import PendingOperation, Report, Verdict, Wish
 
 _HALT_SECONDS = 0.3  # for the sequencer to say that nothing more comes: it may be what has gone

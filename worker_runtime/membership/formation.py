@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from worker_runtime.coordination.link import Link, connect
+from worker_runtime.coordination.group import Group, connect, form
+from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.cancellation import Cancellation
-from worker_runtime.groups.group import Group, form
 from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
 
 if TYPE_CHECKING:

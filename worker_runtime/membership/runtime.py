@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, choose
 from worker_runtime.groups.backends.features import Features
-from worker_runtime.groups.group import form
 from worker_runtime.membership.agent_watch import AgentWatch
 from worker_runtime.membership.meeting import Meeting, join_world, meet
 from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
     from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
-    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence
-    from rendezvous.core.ranking import rank
+    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, repeat
 from typing import assert_never
 
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
     Announce,
     Depart,
     Dismiss,
@@ -12,6 +12,8 @@ from rendezvous.core.effects import (
     Finish,
     Interrupt,
     Launch,
+    Level,
+    Log,
     Notify,
     OfferResize,
     Publish,
@@ -45,10 +47,11 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
         case Launch(worker, assignment, reason):
             numbers = f" {show_assignment(assignment)}" if numbered else ""
             return "launch", str(worker), f"{numbers}  ({reason})"
-        case Terminate(worker, grace_seconds, reason, is_loss, number):
+        case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
-            lost = " as lost" if is_loss else ""
-            return "terminate", str(worker), f" grace={grace_seconds:g}{first}{lost}  ({reason})"
+            return "terminate", str(worker), f" grace={grace_seconds:g}{first}  ({reason})"
+        case Log(sentence, level):
+            return f"log {level}  ({sentence})", "", ""
         case _:
             return show_effect(effect), "", ""
 
@@ -73,8 +76,9 @@ def show_effect(
             return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case Dismiss(host, reason, is_drained):
-            return f"dismiss {host}{' drained' if is_drained else ''}  ({reason})"
+        case Dismiss(host, reason, level, is_drained):
+            how = " as lost" if level is Level.WARNING else " drained" if is_drained else ""
+            return f"dismiss {host}{how}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"
         case Finish(outcome):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blame
 from rendezvous.core.model import Host, Recovery, Slot
 
 RECOVERY = Recovery(cooldown_seconds=(10.0, 100.0), failures_per_slot=3, forgiveness_seconds=600.0)

@@ -1,7 +1,7 @@
 """The same trouble at the same place is counted, and anything else begins the count anew."""
 
+from rendezvous.core.failures import MOST_REPETITIONS, MOST_TROUBLES, Repetition
 from rendezvous.core.model import Slot, Worker
-from rendezvous.core.repetition import MOST_REPETITIONS, MOST_TROUBLES, Repetition
 from rendezvous.core.reports import CompletedOperation, PendingOperation, Report
 
 MEMBERS = (Worker(Slot("a", 0), 1), Worker(Slot("a", 1), 1))

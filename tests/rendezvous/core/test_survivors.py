@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
-from rendezvous.core.survivors import Survivors
+from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Survivors, Wish
 from tests.rendezvous.counting import count_steps
 
 PAIR = (0, 1)

@@ -36,8 +36,7 @@ from collections.abc import Collection, Iterator
 from itertools import takewhile
 
 from rendezvous.core import membership
-from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Reported, Ticked
+from rendezvous.core.messages import CoreError, Event, Reported, Ticked
 from rendezvous.core.model import Policy, Worker
 from rendezvous.core.state import Standing, State
 from tests.rendezvous.core import stories

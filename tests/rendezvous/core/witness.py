@@ -6,23 +6,29 @@ from itertools import pairwise
 from typing import Self
 
 from rendezvous.core import membership
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
+    CoreError,
     Depart,
     Dismiss,
     Effect,
+    Event,
+    Exited,
     Finish,
+    HostsChanged,
     Interrupt,
+    Joined,
     Launch,
     Notify,
     OfferResize,
     Publish,
     Refuse,
+    Reported,
+    Stopped,
     Terminate,
+    Ticked,
 )
-from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, Report, Wish
 from rendezvous.core.state import Phase, Standing, State
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
@@ -268,8 +274,5 @@ class Witness:
         elif outcome is not None:
             is_known = outcome == before.cause
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
-            explained = explains_notice(outcome, event, before) if is_notice else self._explains(outcome, event)
+            explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)
             assert is_known or explained, f"{event}: {outcome}"
-
-    def _explains(self, outcome: Outcome, event: Event) -> bool:
-        return explains(outcome, event, is_elastic=self.policy.is_elastic)

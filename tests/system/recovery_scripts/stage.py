@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.succession import Succession
-from worker_runtime.groups.group import Group
 from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.

@@ -35,15 +35,6 @@ def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
     ]
 
 
-def test_nobody_leaves_a_set_before_all_are_connected() -> None:
-    groups, _ = make_groups()
-    made = groups.find(1, (0, 1, 2), limit=timedelta(seconds=3))
-    groups.find(1, (0, 1, 2))
-    assert made.mock_calls == [call.barrier(), call.barrier().wait(timedelta(seconds=3))]
-    of_nccl, of_all = groups.find(1, (0, 1), "cuda"), groups.find(ALL_RANKS, (0, 1))
-    assert of_nccl.mock_calls == of_all.mock_calls == []  # a barrier of NCCL's needs to be told a GPU
-
-
 def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
     groups, _ = make_groups()
     kept, ended = groups.find(1, (0, 1)), groups.find(2, (0, 1))

@@ -12,7 +12,7 @@ import pytest
 from tests.worker_runtime.conversation import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Registrar, publish
-from worker_runtime.coordination import link
+from worker_runtime.coordination import group as group_module
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
@@ -144,7 +144,7 @@ def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_gr
     made = [Formed()]
     group = weakref.ref(made[0])
     monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
-    monkeypatch.setattr(formation_module, "connect", link.connect)
+    monkeypatch.setattr(formation_module, "connect", group_module.connect)
     gc.disable()  # a group has threads and connections, and shall not wait for it
     try:
         scene.publish()

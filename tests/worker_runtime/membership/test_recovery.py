@@ -19,6 +19,7 @@ from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
@@ -26,7 +27,6 @@ from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
-from worker_runtime.groups.group import Group
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.recovery import Entry, Recovery
 from worker_runtime.rendezvous import (
