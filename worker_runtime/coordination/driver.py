@@ -330,7 +330,7 @@ class Driver:
     def _end_with(self, error: Exception) -> None:
         """A fault of the runtime: all ranks hear the same sentence."""
         reason = f"rank {self._link.rank} has failed: {error}"
-        with self._sending, contextlib.suppress(OSError):
+        with self._sending, contextlib.suppress(Exception):  # this may be what fails: the first error says why
             self._link.tell(Frame.HALT, reason.encode(errors="backslashreplace"))
             self._link.flush()
         self._end(reason, error)

@@ -398,6 +398,16 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
     assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
 
 
+def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(Succession, "note_interrupted", lambda *_: 1 / 0)
+    stage.interrupt()
+    with pytest.raises(HorovodInternalError, match=r"this worker hears nothing more of the job \(ZeroDivisionError"):
+        executor.wait(handle)
+
+
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
