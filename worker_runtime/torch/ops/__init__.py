@@ -38,11 +38,16 @@ from worker_runtime.api.reductions import (
     handle_average_backwards_compatibility,
 )
 from worker_runtime.api.timeline import start_timeline, stop_timeline
-from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, HorovodGroupedAllreduce
-from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
-from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
-from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
-from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter, HorovodReducescatter
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAllgather,
+    HorovodAllreduce,
+    HorovodAlltoall,
+    HorovodBroadcast,
+    HorovodGroupedAllgather,
+    HorovodGroupedAllreduce,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
+)
 from worker_runtime.torch.ops.allreduces import (
     allreduce,
     allreduce_,
