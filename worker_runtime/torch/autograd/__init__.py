@@ -1,1 +1,1 @@
-"""The gradients of the collectives, and with them what is differentiable; one file for each kind."""
+"""The gradients of the collectives: one autograd function over each collective and its adjoint."""

@@ -11,14 +11,30 @@ from worker_runtime.api.names import *  # noqa: F403 - the list of names
 from worker_runtime.api.reductions import (
     handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )
-from worker_runtime.torch.autograd.allreduces import HorovodAllreduce as HorovodAllreduce
-from worker_runtime.torch.autograd.allreduces import HorovodGroupedAllreduce as HorovodGroupedAllreduce
-from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall as HorovodAlltoall
-from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast as HorovodBroadcast
-from worker_runtime.torch.autograd.gathers import HorovodAllgather as HorovodAllgather
-from worker_runtime.torch.autograd.gathers import HorovodGroupedAllgather as HorovodGroupedAllgather
-from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter as HorovodGroupedReducescatter
-from worker_runtime.torch.autograd.reducescatters import HorovodReducescatter as HorovodReducescatter
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAllgather as HorovodAllgather,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAllreduce as HorovodAllreduce,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAlltoall as HorovodAlltoall,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodBroadcast as HorovodBroadcast,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedAllgather as HorovodGroupedAllgather,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedAllreduce as HorovodGroupedAllreduce,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedReducescatter as HorovodGroupedReducescatter,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodReducescatter as HorovodReducescatter,
+)
 from worker_runtime.torch.ops.allreduces import (
     allreduce,
     allreduce_,

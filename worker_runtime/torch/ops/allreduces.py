@@ -16,7 +16,8 @@ from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import Combination
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
-from worker_runtime.torch.autograd.allreduces import HorovodAllreduce, reduce_group
+from worker_runtime.torch.autograd.groups import reduce_group
+from worker_runtime.torch.autograd.horovod import HorovodAllreduce
 from worker_runtime.torch.compression import Compression, Compressor, compress
 
 _take_first = itemgetter(0)

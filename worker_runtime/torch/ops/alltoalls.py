@@ -9,7 +9,7 @@ from worker_runtime.collectives import Alltoall
 from worker_runtime.collectives.alltoall import Exchanged, Splits
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
-from worker_runtime.torch.autograd.alltoalls import HorovodAlltoall
+from worker_runtime.torch.autograd.horovod import HorovodAlltoall
 
 
 @untraced

@@ -11,7 +11,7 @@ from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
-from worker_runtime.torch.autograd.broadcasts import HorovodBroadcast
+from worker_runtime.torch.autograd.horovod import HorovodBroadcast
 
 _take_first = itemgetter(0)
 

@@ -11,7 +11,7 @@ from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
-from worker_runtime.torch.autograd.gathers import HorovodAllgather, HorovodGroupedAllgather
+from worker_runtime.torch.autograd.horovod import HorovodAllgather, HorovodGroupedAllgather
 
 
 @untraced

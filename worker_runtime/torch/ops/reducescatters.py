@@ -12,7 +12,7 @@ from worker_runtime.api.reductions import Average, choose_scatter_reduction
 from worker_runtime.collectives import Combination, Reducescatter
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
-from worker_runtime.torch.autograd.reducescatters import HorovodGroupedReducescatter, HorovodReducescatter
+from worker_runtime.torch.autograd.horovod import HorovodGroupedReducescatter, HorovodReducescatter
 from worker_runtime.torch.compression import Compression, Compressor, compress
 
 _take_first = itemgetter(0)

@@ -13,9 +13,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import KINDS, call
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.torch import ops
-from worker_runtime.torch.autograd import allreduces, alltoalls, broadcasts, gathers, reducescatters
+from worker_runtime.torch.autograd import horovod
 
-MODULES = (allreduces, alltoalls, broadcasts, gathers, reducescatters)
 ROWS = 6  # of each rank: they can be divided among one, two and three
 REDUCTIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
     hvd.Average: lambda x: x.mean(0),
@@ -111,7 +110,7 @@ def test_a_gradient_is_that_of_one_process_in_horovods_scale(ranks: RankPool, *,
 
 
 def test_horovods_functions_stand_in_its_own_module() -> None:
-    functions = {name for module in MODULES for name in vars(module) if name.startswith("Horovod")}
+    functions = {name for name in vars(horovod) if name.startswith("Horovod")}
     kinds = {f"Horovod{kind.title()}" for kind in KINDS.values()}
     assert kinds <= functions
     assert functions == {name for name in ops.__all__ if name.startswith("Horovod")}

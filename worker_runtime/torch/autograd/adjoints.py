@@ -1,0 +1,195 @@
+"""The collectives with their adjoints.
+
+What is differentiated is the sum of the losses of all ranks of the set: each rank's output depends on every rank's
+input, so the gradient of an input comes from all ranks, and the backward pass is a collective too.
+
+An allreduce is y = postscale * reduce over r of (prescale * x_r). With G the sum over the ranks of their gradients for
+y, the gradient of x_r is:
+
+    Sum       postscale * prescale * G
+    Average   postscale * prescale * G / size
+    Min, Max  postscale * prescale * G / t where x_r holds the extreme value, t being how many ranks hold it; else 0
+    Product   postscale * prescale * G * the product of prescale * x_s over the other ranks s
+    Adasum    the Adasum of the ranks' gradients, as Horovod has it; it is not the derivative
+
+Horovod combines the gradients of Min, Max and Product by minimum, maximum and product, which is no gradient at all.
+Those of Product can be differentiated no further: the quotient that they are made of has a wrong gradient where a
+factor is zero.
+
+The others are Horovod's choices. With allgather and broadcast the gradient of this rank's rows (of the root's values)
+is the average of the ranks' gradients for them: a loss that every rank computes from all rows then has the gradient of
+one such loss, not of `size` equal ones. With reducescatter it is the concatenation of the ranks' gradients for their
+parts, times both factors, and times the size of the set where the op is Sum. The derivative of the sum of all ranks'
+losses would be `size` times as much with the first two, and `size` times less with the last. With alltoall each row's
+gradient goes back to the rank that the row came from.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+from torch.autograd import Function
+
+from worker_runtime.api.calls import Call, make_allreduce
+from worker_runtime.collectives import (
+    AVERAGE,
+    SUM,
+    Allgather,
+    Alltoall,
+    Broadcast,
+    Combination,
+    Reducescatter,
+)
+from worker_runtime.collectives.allgather import find_own_rows
+from worker_runtime.collectives.alltoall import Splits
+from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.torch.autograd.collective import Ran, differentiate, list_differentiable
+
+PRODUCT = Combination(Reduction.PRODUCT)
+NONLINEAR = (Reduction.MIN, Reduction.MAX, Reduction.PRODUCT)  # their gradients are made of the inputs
+
+Tensors = Sequence[torch.Tensor]
+
+
+def reduce(how: Combination, call: Call, tensors: Tensors) -> Ran:
+    """Allreduce."""
+    return find_adjoint(how, tensors, call.executor.run(make_allreduce(call, tensors, how)))
+
+
+def find_adjoint(how: Combination, tensors: Tensors, results: Tensors) -> Ran:
+    """The adjoint of an allreduce."""
+    chosen = list_differentiable(tensors)
+    inputs = [tensors[index] for index in chosen]
+    match how.reduction:
+        case Reduction.MIN | Reduction.MAX:
+            return Ran(results, partial(_share_among_holders, how), [*inputs, *(results[index] for index in chosen)])
+        case Reduction.PRODUCT:
+            return Ran(results, partial(_multiply, how), inputs)
+    return Ran(results, partial(_reduce_gradients, how))
+
+
+def gather(call: Call, tensors: Tensors) -> Ran:
+    """Allgather."""
+    gathered = call.executor.run(Allgather(tensors, call.among, call.name))
+    bounds = [find_own_rows(gathered[index], call.among) for index in list_differentiable(tensors)]
+    return Ran([each.tensor for each in gathered], partial(_average_own_rows, bounds))
+
+
+def scatter(how: Combination, call: Call, tensors: Tensors) -> Ran:
+    """Reducescatter."""
+    factor = how.prescale * how.postscale * (call.among.size if how.reduction is Reduction.SUM else 1)
+    results = call.executor.run(Reducescatter(tensors, how, call.among, call.name))
+    return Ran(results, partial(_gather_parts, factor))
+
+
+def exchange(splits: Splits | None, call: Call, tensors: Tensors) -> Ran:
+    """Alltoall of one tensor; the second result is the received splits, which have no gradient."""
+    received, received_splits = call.executor.run(Alltoall(tensors[0], splits, call.among, call.name))
+    return Ran((received, received_splits), partial(_return_rows, received_splits.tolist()))
+
+
+def copy(root: int, call: Call, tensors: Tensors) -> Ran:
+    """Broadcast."""
+    results = call.executor.run(Broadcast(tensors, root, call.among, call.name))
+    return Ran(results, partial(_average_on_root, root))
+
+
+def _reduce_gradients(how: Combination, call: Call, gradients: Tensors, _: Tensors) -> Tensors:
+    return differentiate(call, partial(reduce, how), gradients)
+
+
+def _average_own_rows(bounds: Sequence[tuple[int, int]], call: Call, gradients: Tensors, _: Tensors) -> Tensors:
+    averaged = differentiate(call, partial(reduce, AVERAGE), gradients)
+    return [gradient[begin:end] for gradient, (begin, end) in zip(averaged, bounds, strict=True)]
+
+
+def _gather_parts(factor: float, call: Call, gradients: Tensors, _: Tensors) -> Tensors:
+    gathered = differentiate(call, gather, gradients)
+    return gathered if factor == 1.0 else [gradient * factor for gradient in gathered]
+
+
+def _return_rows(splits: list[int], call: Call, gradients: Tensors, _: Tensors) -> Tensors:
+    return differentiate(call, partial(exchange, splits), gradients)[:1]
+
+
+def _average_on_root(root: int, call: Call, gradients: Tensors, _: Tensors) -> Tensors:
+    averaged = differentiate(call, partial(reduce, AVERAGE), gradients)
+    if call.among.rank == root:
+        return averaged
+    # Zeros that still come from it: all ranks differentiate it again, or none.
+    return [each.masked_fill(each.new_ones((), dtype=torch.bool), 0) for each in averaged]
+
+
+def _share_among_holders(how: Combination, call: Call, gradients: Tensors, saved: Tensors) -> Tensors:
+    """The gradient of an extreme value goes to the ranks that hold it, in equal shares.
+
+    Factors are arithmetic, after which values that differed may be equal; so with factors the extreme value is found
+    anew without them, by another collective. (A negative prescale turns the order around.)
+    """
+    inputs, results = saved[: len(gradients)], saved[len(gradients) :]
+    factor = how.prescale * how.postscale
+    if (how.prescale, how.postscale) != (1.0, 1.0):
+        is_min = (how.reduction is Reduction.MIN) == (how.prescale >= 0)
+        plain = Combination(Reduction.MIN if is_min else Reduction.MAX)
+        plain_inputs = [mine.detach() for mine in inputs]
+        results = call.executor.run(make_allreduce(call.derive("extremes"), plain_inputs, plain))
+    holds = [mine == extreme for mine, extreme in zip(inputs, results, strict=True)]
+    counts = [is_held.to(torch.int32) for is_held in holds]
+    summed = differentiate(call, partial(reduce, SUM), [*gradients, *counts])
+    totals, holders = summed[: len(gradients)], summed[len(gradients) :]
+    return [
+        torch.where(is_held, total * factor / count.clamp(min=1), 0).to(total.dtype)  # none holds a value that is NaN
+        for total, count, is_held in zip(totals, holders, holds, strict=True)
+    ]
+
+
+def _multiply(how: Combination, call: Call, gradients: Tensors, inputs: Tensors) -> Tensors:
+    found: Tensors = MultiplyByOthers.apply(call, how, *gradients, *inputs)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return found
+
+
+class MultiplyByOthers(Function):
+    """The gradients of a product, which have none."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, how: Combination, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:  # noqa: ANN401 - torch gives its class no type
+        """Multiply the gradients, the first half of the tensors, by the product of the other ranks' inputs."""
+        del ctx
+        half = len(tensors) // 2
+        return tuple(_multiply_by_others(call, how, tensors[:half], tensors[half:]))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:  # noqa: ANN401 - as above
+        """Refuse.
+
+        Raises:
+            RuntimeError: always.
+        """
+        del ctx, gradients
+        raise RuntimeError("an allreduce with op=Product can be differentiated once only")
+
+
+def _multiply_by_others(
+    call: Call, how: Combination, gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> list[torch.Tensor]:
+    """The derivative of a product by one factor is the product of the others.
+
+    It is made as the product of all factors that are not zero, divided by the own one; with the number of zeros it
+    follows where others have a zero. It is computed in at least float32, and is as exact as a division; where the
+    product of all overflows, so does it.
+    """
+    wide = [(mine.to(torch.promote_types(mine.dtype, torch.float32)) * how.prescale) for mine in inputs]
+    zeros = [mine == 0 for mine in wide]
+    divisors = [mine.masked_fill(is_zero, 1) for mine, is_zero in zip(wide, zeros, strict=True)]
+    counts = [is_zero.to(torch.int32) for is_zero in zeros]
+    executor = call.executor
+    products = executor.submit(make_allreduce(call.derive("products"), divisors, PRODUCT))
+    summed = executor.run(make_allreduce(call, [*gradients, *counts], SUM))
+    found = []
+    for index, product in enumerate(executor.wait(products)):
+        total, count = summed[index], summed[len(gradients) + index]
+        is_others_zero = (count - counts[index]) > 0
+        others = (product / divisors[index]).masked_fill(is_others_zero, 0)
+        found.append((total * others * (how.prescale * how.postscale)).to(gradients[index].dtype))
+    return found
