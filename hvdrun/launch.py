@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
 from hvdrun.briefing import Briefing
+from hvdrun.checkpoints import hold_checkpoints
 from hvdrun.console import Console, measure_start
 from hvdrun.errors import HostLostEarlyError
 from hvdrun.fleet import Fleet
@@ -66,7 +67,7 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     desk: what hands functions out to its workers, where these run any.
 
     Raises:
-        LaunchError: hvdrun could not do its part.
+        LaunchError: hvdrun could not do its part, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
     """
 
@@ -77,7 +78,8 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 
         return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
 
-    outcome = asyncio.run(run())
+    with hold_checkpoints(spec.checkpoint):
+        outcome = asyncio.run(run())
     if outcome.is_interrupt:
         raise KeyboardInterrupt
     return outcome.exit_code

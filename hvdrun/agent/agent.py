@@ -217,9 +217,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
         loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, end, number)
+        for number in (signal.SIGINT, signal.SIGHUP):  # that one is ignored (nohup) is of no concern to the workers
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN
+            loop.add_signal_handler(number, (lambda _: None) if is_ignored else end, number)
         await signalled.wait()
         return Ending.SIGNALLED
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -43,6 +44,7 @@ CLICK = "click is known to the command line alone"
 RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
 SSH = "paramiko is known to hvdrun.transport.ssh alone"
+ENGINE = "worker_runtime.engine.engine"
 VIOLATIONS = [
     (SIBLINGS, "hvdrun/hosts.py", "import worker_runtime.errors"),
     (SIBLINGS, "worker_runtime/errors.py", "import hvdrun.errors"),
@@ -60,6 +62,27 @@ VIOLATIONS = [
     (SSH, "hvdrun/launch.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
+    (
+        "the rooms of worker_runtime stand on each other in one direction",
+        "worker_runtime/groups/works.py",
+        f"import {ENGINE}",
+    ),
+    *(
+        (f"within worker_runtime.{folder} imports go down", f"worker_runtime/{folder.replace('.', '/')}/{low}.py", high)
+        for folder, low, high in (
+            ("checkpoints", "folder", "import worker_runtime.checkpoints.all_ranks"),
+            ("collectives", "dtypes", "import worker_runtime.collectives.allreduce"),
+            ("coordination", "operation", "import worker_runtime.coordination.driver"),
+            ("coordination.ordering", "ledger", "import worker_runtime.coordination.ordering.ordering"),
+            ("coordination.sequencer", "member", "import worker_runtime.coordination.sequencer.generation"),
+            ("elastic", "states", "import worker_runtime.elastic.loop"),
+            ("engine", "losses", f"import {ENGINE}"),
+            ("groups", "torch_groups", "import worker_runtime.groups.backends.composite"),
+            ("groups.backends", "nccl", "import worker_runtime.groups.backends.composite"),
+            ("membership", "formation", "import worker_runtime.membership.recovery"),
+            ("startup", "program", "import worker_runtime.startup.forkserver"),
+        )
+    ),
 ]
 
 
@@ -101,6 +124,15 @@ def test_import_linter_reports_each_import_across_the_layers(copy: Path) -> None
 def test_every_contract_has_a_violation_that_proves_it() -> None:
     names = re.findall(r'^name = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert {contract for contract, _, _ in VIOLATIONS} == set(names) - {"hvdrun"}
+
+
+def test_a_new_module_of_a_room_needs_a_place_in_its_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    rooms = [contract for contract in contracts if "containers" in contract]
+    assert len(rooms) >= 12
+    assert [contract["name"] for contract in rooms if not contract.get("exhaustive")] == []
 
 
 def test_outside_packages_are_imported_only_at_home() -> None:

@@ -91,6 +91,19 @@ class Frame(IntEnum):
     STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
 
 
+class StoreFrame(IntEnum):
+    """The types of frames on a connection to the generation's store; each but SET is answered by one ANSWER."""
+
+    SET = 32  # a key and its value
+    GET = 33  # a key; answered with its value once that is set
+    CHECK = 34  # keys; answered with something if all are set by now
+    COMPARE = 35  # the connections of one member of a process group; answered once those of all members are known
+    ANSWER = 36
+
+
+STORE_ROLE = 1 << 31  # added to the rank in the greeting of a connection to the store
+
+
 class ProtocolError(ValueError):
     """What came does not follow the protocol; says what was expected."""
 
@@ -125,9 +138,54 @@ def read_greeting(data: bytes) -> Greeting:
     return Greeting(*_GREETING.unpack(data))
 
 
-def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
+def encode_frame(kind: Frame | StoreFrame, body: bytes = b"") -> bytes:
     """A whole frame."""
     return HEADER.pack(len(body), kind) + body
+
+
+def encode_entry(key: str, value: bytes) -> bytes:
+    """The body of a SET."""
+    name = key.encode()
+    return _NUMBER.pack(len(name)) + name + value
+
+
+def decode_entry(body: bytes) -> tuple[str, bytes]:
+    """The key and the value of a SET.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    if len(body) < _NUMBER.size or len(body) < (end := _NUMBER.size + _NUMBER.unpack_from(body)[0]):
+        raise ProtocolError("a SET needs a key")
+    return body[_NUMBER.size : end].decode(errors="replace"), body[end:]
+
+
+def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str]] | None) -> bytes:
+    """The body of a COMPARE.
+
+    Args:
+        group: a name for the process group, which its members use once.
+        rank: of this member in the group.
+        size: how many members it has.
+        ends: of each connection to another member: this end's address and port, and the other end's; None: not known.
+    """
+    return json.dumps([group, rank, size, ends]).encode()
+
+
+def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str]] | None]:
+    """The group, the member's rank in it, the group's size and the member's connections; see `encode_ends`.
+
+    Raises:
+        ProtocolError: the body holds something else.
+    """
+    try:
+        group, rank, size, ends = json.loads(body)
+        known = None if ends is None else [(str(own), str(other)) for own, other in ends]
+        if 0 <= int(rank) < int(size):
+            return str(group), int(rank), int(size), known
+    except (ValueError, TypeError):
+        pass
+    raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
 
 
 def decode_index(body: memoryview) -> int:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 # Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
 _UNACKNOWLEDGED = struct.Struct("@24xI28xI")
@@ -49,13 +49,6 @@ def list_sockets() -> Mapping[str, int]:
     return found
 
 
-def shut_down_to(port: int, earlier: Mapping[str, int]) -> None:
-    """End the TCP connections to this port of any host that were opened since `earlier` was listed."""
-    for name, number in list_sockets().items():
-        if name not in earlier and _find_peer_port(name, number) == port:
-            _shut_down(name, number)
-
-
 @dataclass(slots=True)
 class Connections:
     """The connected sockets of one group, by the kernel's name, since descriptor numbers are reused."""
@@ -77,6 +70,17 @@ class Connections:
         new = {name: number for name, number in list_sockets().items() if name not in earlier}
         connected = frozenset(name for name, number in new.items() if _is_connection(name, number, store_port))
         return cls(connected if len(connected) == expected else frozenset())
+
+    def list_ends(self) -> list[tuple[str, str]] | None:
+        """This end of each, and the other one: address and port; None where they were not found."""
+        if not self.are_known:
+            return None
+        found = []
+        for name, number in list_sockets().items():
+            if name in self._names and (copy := duplicate(name, number)) is not None:
+                with copy, contextlib.suppress(OSError):  # the peer has closed it already
+                    found.append((_describe(copy.getsockname()), _describe(copy.getpeername())))
+        return found
 
     def shut_down(self) -> bool:
         """End those that still exist; safe to repeat."""
@@ -126,15 +130,10 @@ def _is_connection(name: str, number: int, store_port: int) -> bool:
         return all(end[1] != store_port for end in ends)
 
 
-def _find_peer_port(name: str, number: int) -> int | None:
-    copy = duplicate(name, number)
-    if copy is None:
-        return None
-    with copy:
-        try:
-            return int(copy.getpeername()[1]) if copy.family in _INTERNET else None
-        except OSError:  # not connected
-            return None
+def _describe(end: tuple[Any, ...]) -> str:
+    """Address and port of one end of a connection; alike at both ends, whether they see IPv4 or IPv6 addresses."""
+    address, port = str(end[0]).removeprefix("::ffff:").partition("%")[0], end[1]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _find_silent(name: str, number: int, limit_seconds: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from worker_runtime.rendezvous.isolation import own_packages
 
 if TYPE_CHECKING:
-    from rendezvous.client import WorkerClient
+    from rendezvous.client import WorkerClient as WorkerClient
     from rendezvous.client.tasks import TaskClient
 
 with own_packages():

@@ -93,7 +93,7 @@ class Chance:
     def _choose_trouble(self) -> Event:
         host = self.random.choice([*self.witness.state.hosts, "h0"])
         choices: list[Event] = [
-            Exited(self._anybody(), self.random.choice([1, 3, -9])),
+            Exited(self._anybody(), self.random.choice([1, 3, -9, -12])),
             Exited(self._anybody(), 127, "the command was not found", cannot_start=True),
             Exited(self._anybody(), -9, "it was stopped"),
             Lost(host, "its order channel closed"),
@@ -201,7 +201,7 @@ class ElasticChance:
         workers, hosts = list(world.alive), list(self.witness.state.hosts)
         what = chance.random()
         if what < 0.6 and workers:
-            world.end(chance.choice(workers), chance.choice([1, -9, -9]))
+            world.end(chance.choice(workers), chance.choice([1, -9, -9, -12]))
         elif what < 0.7 and workers:
             world.end(chance.choice(workers), 127, "the command was not found", cannot_start=True)
         elif what < 0.72 and workers:

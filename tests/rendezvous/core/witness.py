@@ -28,7 +28,7 @@ from rendezvous.core.messages import (
     Ticked,
 )
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, Report, Wish
 from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
@@ -274,8 +274,5 @@ class Witness:
         elif outcome is not None:
             is_known = outcome == before.cause
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
-            explained = explains_notice(outcome, event, before) if is_notice else self._explains(outcome, event)
+            explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)
             assert is_known or explained, f"{event}: {outcome}"
-
-    def _explains(self, outcome: Outcome, event: Event) -> bool:
-        return explains(outcome, event, is_elastic=self.policy.is_elastic)

@@ -14,7 +14,7 @@ from torch.distributed import HashStore, PrefixStore, Store
 
 from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
-from worker_runtime.groups.connections import Connections, list_sockets, shut_down_to
+from worker_runtime.groups.connections import Connections, list_sockets
 from worker_runtime.groups.doors import Door, UnreachedError, knock
 from worker_runtime.groups.listener import find_listener, silence
 
@@ -83,23 +83,6 @@ def test_when_a_stranger_connects_meanwhile_nothing_is_taken() -> None:
     with connected() as (_, one, other):
         Connections.appeared_since(present, expected=1, store_port=0).shut_down()
         assert carries(one, other)
-
-
-def test_connections_to_one_port_are_ended_and_those_to_others_and_older_ones_are_not() -> None:
-    with contextlib.ExitStack() as stack:
-        enter = stack.enter_context
-        (listener, old, _), (stranger, other, _) = enter(connected()), enter(connected())
-        present = list_sockets()
-        port = listener.getsockname()[1]
-        one = enter(socket.create_connection(listener.getsockname()))
-        peer = enter(listener.accept()[0])
-        second = enter(socket.create_connection(stranger.getsockname()))
-        unconnected = enter(socket.socket())
-        shut_down_to(port, present)
-        assert one.recv(1) == peer.recv(1) == b""
-        for each in (old, other, second):
-            each.sendall(b"x")
-        unconnected.connect(stranger.getsockname())
 
 
 def test_a_reused_descriptor_is_left_alone(group: Own) -> None:

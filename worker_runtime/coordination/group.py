@@ -1,48 +1,41 @@
 """The torch process group of one generation: formed from a membership, closed without leaving anything behind.
 
 It is a bare `ProcessGroupGloo` and not torch's default group, so that the user's own `init_process_group()` stays
-possible. Its store is opened by rank 0 on a free port of the address that the other hosts reach, and is never reused:
-restarted workers that read an old generation's keys would meet dead addresses. Through it rank 0 also tells where the
-generation's sequencer is, of which it hears while gloo connects; the key that proves its members stays out of it.
+possible. The members find each other in a store that lies with the generation's sequencer: rank 0 hears where that is
+and tells the others.
 """
 
-import socket
+import os
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import Protocol, Self
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore  # torch.distributed has no types for them
-
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.store import SequencerStore
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
 from worker_runtime.groups.cancellation import Cancellation
-from worker_runtime.groups.connections import list_sockets, shut_down_to
+from worker_runtime.groups.connections import Interruptible
 from worker_runtime.groups.doors import Door
 from worker_runtime.groups.gloo import Gloo
-from worker_runtime.groups.resolver import brief_lookups
-from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroups
-from worker_runtime.groups.torch_log import without_warnings
+from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
 OPERATION_LIMIT = timedelta(minutes=30)
 
-_SEQUENCER = "sequencer"  # in the generation's store: its port and address, or
-_NONE = "none: "  # and a sentence
-
 
 class StoreExchange(Protocol):
-    """How the members of a generation tell each other where rank 0's store is."""
+    """How the members of a generation hear where its store is."""
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Announce rank 0's store."""
+        """As rank 0: announce the store, which lies with the sequencer."""
 
     def await_store(self, generation: int) -> Endpoint:
-        """Wait until rank 0 has announced its store."""
+        """Wait until rank 0 has announced the store."""
 
     def await_sequencer(self, generation: int) -> Endpoint:
         """On rank 0: wait until the generation has a sequencer; raises RendezvousError where it will have none."""
@@ -96,16 +89,15 @@ def form(
         return None
     failure: Exception
     try:
-        with without_warnings():
-            return _connect(
-                membership,
-                exchange,
-                address,
-                limit,
-                operation_limit=operation_limit,
-                choice=choice,
-                cancellation=cancellation or Cancellation(),
-            )
+        return _connect(
+            membership,
+            exchange,
+            address,
+            limit,
+            operation_limit=operation_limit,
+            choice=choice,
+            cancellation=cancellation or Cancellation(),
+        )
     # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
     except (RendezvousError, InitializationError) as error:
         failure = error.with_traceback(None)
@@ -127,81 +119,54 @@ def _connect(
     """Connect to the other members; see `form`."""
     numbers = membership.assignment
     deadline = _Deadline.after(limit)
-    present = list_sockets()
-    if numbers.rank == 0:
-        store, endpoint = _open_store(address, limit)
-        exchange.open_store(membership.generation, endpoint)
-    else:
-        endpoint = exchange.await_store(membership.generation)
-        with brief_lookups():
-            store = TCPStore(
-                endpoint.address, endpoint.port, is_master=False, wait_for_workers=False, timeout=deadline.left()
-            )
-    cancellation.cover(partial(shut_down_to, endpoint.port, present))
-    prefixed = PrefixStore(f"hvd/generation/{membership.generation}", store)
-    gloo = Gloo(prefixed, address, endpoint.port, operation_limit)
-    torch_groups = TorchGroups(numbers.rank, compose(choice, gloo.make, prefixed, numbers, operation_limit))
-    with Door(prefixed, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as door:
+    sequencer = _find_sequencer(membership, exchange)
+    store = SequencerStore(sequencer, membership.key, membership.generation, numbers.rank, limit)
+    cancellation.cover(store.cancel)
+    gloo = Gloo(store, store.compare, address, sequencer.port, operation_limit)
+    make_group = compose(choice, gloo, numbers)
+
+    def make(prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Interruptible]:
         try:
-            torch_group = torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
-            is_first = numbers.rank == 0
-            sequencer = _tell_sequencer(membership, exchange, prefixed) if is_first else _read_sequencer(prefixed)
-            # Nobody leaves before all are connected: from here on the store is needed for further process sets alone.
-            torch_group.barrier().wait(deadline.left())
-        except RuntimeError:
+            return make_group(prefix, rank, size, device, limit)
+        finally:
+            store.disconnect()
+
+    torch_groups = TorchGroups(numbers.rank, make)
+    try:
+        with Door(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as door:
             try:
+                torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+            except RuntimeError:
                 door.look_who_is_unreached()  # or raise what says more
                 raise
-            finally:
-                torch_groups.interrupt()  # a barrier that is pending would be waited for with the group
+    finally:
+        store.disconnect()
     return Group(membership.generation, numbers.rank, numbers.size, torch_groups, sequencer, membership.key)
 
 
-def _tell_sequencer(membership: Membership, exchange: StoreExchange, store: Store) -> Endpoint:
-    """Wait for the sequencer, and tell the others where it is, or why there is none."""
-    try:
-        endpoint = exchange.await_sequencer(membership.generation)
-    except RendezvousError as error:
-        store.set(_SEQUENCER, f"{_NONE}{error}")
-        raise
-    store.set(_SEQUENCER, f"{endpoint.port} {endpoint.address}")
-    return endpoint
+def connect(group: Group, limit: timedelta) -> Link:
+    """Connect a member of a generation to its sequencer.
 
-
-def _read_sequencer(store: Store) -> Endpoint:
-    """What rank 0 tells of it."""
-    text = store.get(_SEQUENCER).decode()
-    if text.startswith(_NONE):
-        raise RendezvousError(text.removeprefix(_NONE))
-    port, _, address = text.partition(" ")
-    return Endpoint(address, int(port))
-
-
-def _open_store(address: str, limit: timedelta) -> tuple[TCPStore, Endpoint]:
-    """Serve a store on a free port of `address` alone.
-
-    torch would listen on all interfaces, so it is given a socket that is bound already. Nobody else can take the port
-    between bind and listen, since the socket is never closed in between.
+    Raises:
+        SequencerError: it was not reached within the limit; the group is closed.
     """
-    family, kind, protocol, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
     try:
-        listener.bind(where)
-        port: int = listener.getsockname()[1]
-        with brief_lookups():
-            store = TCPStore(
-                address,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=limit,
-                master_listen_fd=listener.fileno(),
-            )
+        link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
+        if group.rank == 0:
+            link.hand_over(os.environ)
     except BaseException:
-        listener.close()
+        group.torch_groups.close()
         raise
-    listener.detach()  # the store owns and closes it
-    return store, Endpoint(address, port)
+    return link
+
+
+def _find_sequencer(membership: Membership, exchange: StoreExchange) -> Endpoint:
+    """Where the sequencer listens; rank 0 tells the others."""
+    if membership.assignment.rank != 0:
+        return exchange.await_store(membership.generation)
+    endpoint = exchange.await_sequencer(membership.generation)
+    exchange.open_store(membership.generation, endpoint)
+    return endpoint
 
 
 @dataclass(frozen=True, slots=True)

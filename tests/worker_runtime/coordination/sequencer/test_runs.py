@@ -6,8 +6,8 @@ import pytest
 
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.coordination.sequencer import answers
-from worker_runtime.coordination.sequencer.answers import Run
+from worker_runtime.coordination.sequencer import member as member_module
+from worker_runtime.coordination.sequencer.member import Run
 from worker_runtime.coordination.sequencer.payloads import Entry
 
 QUESTION = Question(0, "allreduce.x", Signature(Kind.ALLREDUCE, reduction=Reduction.SUM))
@@ -71,7 +71,7 @@ def test_what_is_not_plain_stands_alone(release: Release, asked: list[Entry]) ->
 
 
 def test_a_run_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "_FULL_BYTES", 10)
+    monkeypatch.setattr(member_module, "_FULL_BYTES", 10)
     run = Run(make_release(0), make_asked(0, 0), bytes(8))
     assert run.take(make_release(1), make_asked(1, 1), bytes(8))
     assert not run.take(make_release(2), make_asked(2, 2), b"")

@@ -1,19 +1,26 @@
-"""What one rank has to tell the sequencer and has not sent yet: operations become questions, and these frames.
+"""What one rank and the sequencer tell each other: operations become questions, and what comes back becomes answers.
 
 Whether an operation can be put into a question is found out when it is asked for: both sides count questions, so that
 one which was counted must be sent. Its values are read only when it is sent, together with those of its neighbours;
 where that fails, a FAIL goes in its place, which tells all ranks.
+
+Small operations that follow each other are packed by one call and unpacked by one. torch takes about a microsecond for
+each call, however little there is to do: of a thousand tensors of 64 bytes, taken one by one, each costs 5 us of calls
+to be sent and received; together 1.2.
 """
 
 import struct
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
-from worker_runtime.coordination import bundles, wire
-from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Kind, Signature
-from worker_runtime.coordination.wire import Frame
+from worker_runtime.coordination import wire
+from worker_runtime.coordination.operation import Batcher, Handle, Operation
+from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
+from worker_runtime.coordination.wire import Frame, Released
 from worker_runtime.errors import UnsendableError
 
 BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
@@ -144,11 +151,27 @@ def _check(name: bytes, extents: Sequence[int]) -> None:
     struct.pack(f"<{len(extents)}q", *extents)
 
 
+def pack(operations: Sequence[Operation[Any]]) -> list[bytes | memoryview]:
+    """The payload of each operation.
+
+    Raises:
+        RuntimeError: there is no memory for them, or tensors were changed that should have been left alone.
+    """
+    payloads: list[bytes | memoryview] = []
+    for batcher, alike in groupby(operations, attrgetter("batcher")):
+        batch = list(alike)
+        if batcher is None or len(batch) == 1:
+            payloads += [operation.payload for operation in batch]
+        else:
+            payloads += batcher.pack(batch)
+    return payloads
+
+
 def _pack(gathered: Sequence[_Gathered]) -> Sequence[bytes | memoryview | Exception]:
     """The payload of each operation, or why there is none."""
     operations = [operation for operation, _, _ in gathered]
     try:
-        return bundles.pack(operations)
+        return pack(operations)
     except Exception:  # noqa: BLE001 - whatever it is, it concerns some of them, and not their neighbours
         return [_read_payload(operation) for operation in operations]
 
@@ -163,3 +186,104 @@ def _read_payload(operation: Operation[Any]) -> bytes | memoryview | Exception:
 def _close(pieces: _Pieces, length: int) -> _Pieces:
     """The frame of some questions; nothing where there are none."""
     return [wire.HEADER.pack(length, Frame.ASK), *pieces] if pieces else []
+
+
+# Finishes operations: the results; None where that fails for one of them, which each has to find out by itself.
+Unpack: TypeAlias = Callable[[], Sequence[object] | None]
+
+
+class Answered(NamedTuple):
+    """Operations of this rank were released, one after the other.
+
+    handles: of the operations.
+    terms: of each release.
+    payload: what came with all, one after the other.
+    lengths: of what came with each.
+    unpack: finishes all of them together; None where each is to be run by itself.
+    """
+
+    handles: Sequence[Handle[Any]]
+    terms: Sequence[Release]
+    payload: memoryview
+    lengths: Sequence[int]
+    unpack: Unpack | None
+
+    @property
+    def payloads(self) -> Iterable[memoryview]:
+        """What came with each."""
+        if len(self.lengths) == 1:
+            return (self.payload,)
+        ends = accumulate(self.lengths, initial=0)
+        return (self.payload[start:end] for start, end in pairwise(ends))
+
+
+class Neutral(NamedTuple):
+    """An operation was released for which this rank, having joined, did not ask."""
+
+    terms: Release
+
+
+class Refused(NamedTuple):
+    """The operation will not run."""
+
+    handle: Handle[Any]
+    reason: str
+    is_deadlock: bool
+
+
+class StopNoticed(NamedTuple):
+    """A stop notice has come for the job, before the release of this index."""
+
+    index: int  # type: ignore[assignment]  # it hides the method of tuples
+
+
+class Ended(NamedTuple):
+    """Nothing will be answered any more.
+
+    fault: of the runtime itself, if that is the reason.
+    """
+
+    reason: str
+    fault: Exception | None = None
+
+
+Answer: TypeAlias = Answered | Neutral | Refused | StopNoticed | Ended
+
+
+def split(
+    released: Released, handles: Sequence[Handle[Any]], list_members: Callable[[int], tuple[int, ...]]
+) -> Sequence[Answered]:
+    """The answers of one message, in the order of their releases.
+
+    Args:
+        released: what has come.
+        handles: of the operations.
+        list_members: tells a set's ranks.
+    """
+    terms = []
+    for index, handle in enumerate(handles, released.index):
+        question = handle.operation.question
+        members = list_members(question.process_set)
+        terms.append(Release(index, question, members, released.joined, released.extents, released.value))
+    payload = released.payload
+    if len(terms) == 1:
+        return (Answered(handles, terms, payload, released.lengths, None),)
+    ends = [0, *accumulate(released.lengths)]
+    answers: list[Answered] = []
+    first = 0
+    for batcher, alike in groupby(handles, attrgetter("operation.batcher")):
+        batch = list(alike)
+        last = first + len(batch)
+        own = payload[ends[first] : ends[last]]
+        unpack = None if batcher is None or len(batch) == 1 else partial(_unpack, batcher, batch, own)
+        answers.append(Answered(batch, terms[first:last], own, released.lengths[first:last], unpack))
+        first = last
+    return answers
+
+
+def _unpack(batcher: Batcher, handles: Sequence[Handle[Any]], payload: memoryview) -> Sequence[object] | None:
+    """See `Unpack`."""
+    try:
+        return batcher.unpack([handle.operation for handle in handles], payload)
+    except RuntimeError:
+        return None

@@ -1,23 +1,40 @@
-"""The name server does not answer: how often it is asked, and for how long, is decided for one thread, for a while."""
+"""torch's own store: what it looks up and warns of, on hosts whose addresses no name server knows."""
 
 import ctypes
 import socket
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
+from tests.house.sources import ROOT
 from tests.worker_runtime.conversation import Errand
-from worker_runtime.groups import resolver
-from worker_runtime.groups.resolver import brief_lookups
+from worker_runtime.groups import torch_store
+from worker_runtime.groups.torch_store import brief_lookups
 
+NAMELESS = ("unshare", "--net", "--map-root-user", "sh", "-c")
+NETWORK = 'ip link set lo up && ip addr add 192.0.2.1/32 dev lo && exec "$0" "$@"'
+OPENS = """
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from torch.distributed import HashStore
+from worker_runtime.groups.torch_store import _find_level, open_torch_store
+
+meeting, limit = HashStore(), timedelta(seconds=60)
+with ThreadPoolExecutor() as threads:
+    stores = [threads.submit(open_torch_store, meeting, "192.0.2.1", "a", rank, limit) for rank in range(2)]
+    stores[0].result().set("key", "value")
+    print(stores[1].result().get("key").decode(), _find_level().value)
+"""
 NOWHERE = ("::ffff:127.0.0.9", 80, 0, 0)  # no file names it in this form
 
 
 @pytest.fixture
 def silent_server() -> Iterator[socket.socket]:
     """A name server that takes questions and does not answer; this thread's only one."""
-    state = resolver._find_state()
+    state = torch_store._find_resolver()
     if state is None:
         pytest.skip("this is not glibc")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
@@ -52,10 +69,10 @@ def test_a_name_that_nobody_tells_is_asked_for_three_times(silent_server: socket
 
 def test_the_settings_come_back_and_are_this_thread_s_own() -> None:
     def read() -> tuple[int, int]:
-        state = resolver._find_state()
+        state = torch_store._find_resolver()
         return state.retrans, state.retry
 
-    if resolver._find_state() is None:
+    if torch_store._find_resolver() is None:
         pytest.skip("this is not glibc")
     before = read()
     with brief_lookups():
@@ -65,6 +82,14 @@ def test_the_settings_come_back_and_are_this_thread_s_own() -> None:
 
 
 def test_without_glibc_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolver.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(torch_store.ctypes, "CDLL", lambda _: object())
     with brief_lookups():
-        assert resolver._find_state() is None
+        assert torch_store._find_resolver() is None
+
+
+def test_both_members_have_one_store_and_no_warning_of_names() -> None:
+    if subprocess.run([*NAMELESS, NETWORK, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no network namespace can be made here: run as root, with iproute2 and util-linux")
+    command = [*NAMELESS, NETWORK, sys.executable, "-c", OPENS]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
+    assert (run.stdout, run.stderr) == ("value 1\n", "")

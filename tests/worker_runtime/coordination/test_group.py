@@ -4,24 +4,26 @@ import os
 import socket
 import threading
 import traceback
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch._C._distributed_c10d import HashStore, TCPStore
+from torch._C._distributed_c10d import HashStore
 
 import worker_runtime.torch as hvd
 from rendezvous.core.model import Assignment, Endpoint, Membership
-from rendezvous.errors import RendezvousError, SequencerStartError
+from rendezvous.errors import SequencerStartError
 from tests.waiting import wait_until
+from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.coordination.group import Group, form
 from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups.cancellation import Cancellation
-from worker_runtime.groups.connections import duplicate, list_sockets
+from worker_runtime.groups.connections import Connections, duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo
-from worker_runtime.groups.group import Group, form
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
@@ -45,7 +47,7 @@ def find_listening_addresses() -> set[str]:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
 def test_gloo_without_its_other_members_or_a_local_address_raises(address: str) -> None:
-    gloo = Gloo(HashStore(), address, 0, timedelta(hours=1))
+    gloo = Gloo(HashStore(), lambda *_: "", address, 0, timedelta(hours=1))
     with pytest.raises(RuntimeError):
         gloo.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
 
@@ -71,24 +73,22 @@ def find_open_ports() -> list[int]:
     return ports
 
 
-def test_once_a_group_stands_only_rank_0s_store_takes_connections(ranks: RankPool) -> None:
-    first, *others = ranks.run(find_open_ports)
-    assert len(first) == 1
-    assert not any(others)
+def test_once_a_group_stands_no_member_takes_connections(ranks: RankPool) -> None:
+    assert not any(ranks.run(find_open_ports))
 
 
 def test_a_generation_of_one_has_no_group() -> None:
     alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
-    assert form(alone, Announcements(), "127.0.0.1", timedelta(seconds=1)) is None
+    assert form(alone, Announcements(AssertionError()), "127.0.0.1", timedelta(seconds=1)) is None
 
 
 class Announcements:
     """Where ranks in one process meet.
 
-    sequencer: where it is, or why there is none; None where so many members never come.
+    sequencer: where it is, or why there is none.
     """
 
-    def __init__(self, sequencer: Endpoint | Exception | None = None) -> None:
+    def __init__(self, sequencer: Endpoint | Exception) -> None:
         self.heard: list[Endpoint] = []
         self._has_store = threading.Event()
         self._sequencer = sequencer
@@ -108,9 +108,17 @@ class Announcements:
     def await_sequencer(self, generation: int) -> Endpoint:
         """Tell rank 0."""
         assert generation == 7
-        if isinstance(self._sequencer, Endpoint):
-            return self._sequencer
-        raise self._sequencer or AssertionError(generation)
+        if isinstance(self._sequencer, Exception):
+            raise self._sequencer
+        return self._sequencer
+
+
+@pytest.fixture
+def sequencer() -> Iterator[Endpoint]:
+    """One that serves generation 7, of two members."""
+    with Process() as process:
+        process.activate(7, 2)
+        yield Endpoint("127.0.0.1", process.port)
 
 
 def form_pair(rendezvous: Announcements) -> list[Group | BaseException | None]:
@@ -120,8 +128,7 @@ def form_pair(rendezvous: Announcements) -> list[Group | BaseException | None]:
         return [group.exception(2 * LIMIT.total_seconds()) or group.result() for group in groups]
 
 
-def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
-    sequencer = Endpoint("fe80::1", 4712)
+def test_all_members_know_where_the_sequencer_is_and_the_key(sequencer: Endpoint) -> None:
     for rank, group in enumerate(form_pair(Announcements(sequencer))):
         assert isinstance(group, Group)
         assert (group.generation, group.rank, group.size) == (7, rank, 2)
@@ -131,14 +138,10 @@ def test_all_members_know_where_the_sequencer_is_and_the_key() -> None:
         group.torch_groups.close()
 
 
-def test_all_members_are_told_why_there_is_no_sequencer() -> None:
-    failures = form_pair(Announcements(SequencerStartError("on a, it ended with signal 9")))
-    for failure in failures:
-        assert isinstance(failure, RendezvousError)
-        assert str(failure).endswith(
-            "no sequencer, which orders the workers' collectives: on a, it ended with signal 9"
-        )
-        assert [frame.name for frame in traceback.extract_tb(failure.__traceback__)][-1] == "form"  # none of gloo's
+def test_without_a_sequencer_rank_0_says_why() -> None:
+    with pytest.raises(SequencerStartError, match="on a, it ended with signal 9") as caught:
+        form(be(0), Announcements(SequencerStartError("on a, it ended with signal 9")), "127.0.0.1", LIMIT)
+    assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "form"  # none of gloo's
 
 
 def test_what_rank_0_sets_before_init_holds_for_the_sequencer(ranks: RankPool) -> None:
@@ -159,41 +162,59 @@ def test_what_rank_0_sets_before_init_holds_for_the_sequencer(ranks: RankPool) -
     ranks.run(body)
 
 
-def test_a_member_that_does_not_come_is_an_error_within_the_limit() -> None:
+def test_a_member_that_does_not_come_is_an_error_within_the_limit(sequencer: Endpoint) -> None:
     descriptors = []
     message = r"^Horovod initialization failed: rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"
     for _ in range(4):
-        announcements = Announcements()
         with pytest.raises(GroupFormationError, match=message):
-            form(be(0), announcements, "127.0.0.1", timedelta(seconds=0.6))
-        assert announcements.heard[0].address == "127.0.0.1"
+            form(be(0), Announcements(sequencer), "127.0.0.1", timedelta(seconds=0.6))
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
     assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_member_that_waits_for_others_can_be_told_to_stop(rank: int) -> None:
+def test_a_member_that_waits_for_others_can_be_told_to_stop(sequencer: Endpoint, rank: int) -> None:
     """Long before the limit; gloo itself has no such way."""
-    announcements, cancellation = Announcements(), Cancellation()
+    announcements, cancellation = Announcements(sequencer), Cancellation()
+    announcements.open_store(7, sequencer)
     with ThreadPoolExecutor() as threads:
-        store = None
-        if rank == 1:
-            store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            announcements.open_store(7, Endpoint("127.0.0.1", store.port))
         forming = threads.submit(form, be(rank), announcements, "127.0.0.1", 9 * LIMIT, cancellation=cancellation)
         with pytest.raises(TimeoutError):
             forming.exception(0.5)
         cancellation.cancel()
         assert isinstance(forming.exception(LIMIT.total_seconds()), GroupFormationError)
-        del store
 
 
-def test_a_store_that_is_gone_is_an_error_within_the_limit() -> None:
-    announcements = Announcements()
+def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        announcements.open_store(7, Endpoint(*listener.getsockname()[:2]))
-    with pytest.raises(GroupFormationError, match=r"rank 1 on 127\.0\.0\.1"):
-        form(be(1), announcements, "127.0.0.1", timedelta(seconds=1))
+        gone = Endpoint(*listener.getsockname()[:2])
+    with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1"):
+        form(be(0), Announcements(gone), "127.0.0.1", timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stranger_among_the_connections_has_the_group_formed_again_and_then_named(
+    sequencer: Endpoint, monkeypatch: pytest.MonkeyPatch, *, again: bool
+) -> None:
+    """As if one of rank 1's connections led elsewhere: the first time, or each time."""
+    told = 0
+
+    def tell(_: Connections) -> list[tuple[str, str]]:
+        nonlocal told
+        told += 1
+        if again or told <= 2:
+            return [("10.0.0.1:7", "10.9.9.9:99")]
+        return [("10.0.0.1:7", "10.0.0.2:8")] if told == 3 else [("10.0.0.2:8", "10.0.0.1:7")]
+
+    monkeypatch.setattr(Connections, "list_ends", tell)
+    for group in form_pair(Announcements(sequencer)):
+        if again:
+            assert isinstance(group, GroupFormationError)
+            assert "10.9.9.9:99 leads to none of the 2 members" in str(group)
+        else:
+            assert isinstance(group, Group)
+            group.torch_groups.close()
+    assert told == 4
 
 
 def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:

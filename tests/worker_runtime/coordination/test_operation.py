@@ -10,7 +10,7 @@ import pytest
 
 from tests.worker_runtime.conversation import SUM, Echo
 from tests.worker_runtime.generation import Pending
-from worker_runtime.coordination.handle import Handle, State, are_running
+from worker_runtime.coordination.operation import Handle, State, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Question, Release
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.handle_table import HandleTable

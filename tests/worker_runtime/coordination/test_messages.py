@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 
 from tests.worker_runtime.conversation import Echo
-from worker_runtime.coordination import bundles
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Bundler
+from worker_runtime.coordination.messages import pack, split
+from worker_runtime.coordination.operation import Batcher, Handle
 from worker_runtime.coordination.ordering.questions import Release
 from worker_runtime.coordination.wire import Released
 from worker_runtime.engine.engine import Engine
 
 
-class Noting(Bundler):
+class Noting(Batcher):
     """Notes which operations came together; those named "bad" cannot be finished so."""
 
     def __init__(self) -> None:
@@ -32,9 +31,9 @@ class Noting(Bundler):
         return [title.encode() for title in titles]
 
 
-def make(title: str, bundler: Bundler | None) -> Echo:
+def make(title: str, batcher: Batcher | None) -> Echo:
     operation = Echo(title, title.encode())
-    operation.bundler = bundler
+    operation.batcher = batcher
     return operation
 
 
@@ -44,17 +43,15 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
     handles: list[Handle[bytes]] = [Handle(operation) for operation in operations]
     released = Released(7, 3, (1,), ((2,), (3,)), 4, tuple(map(len, payloads)), memoryview(b"".join(payloads)))
 
-    def perform(handle: Handle[bytes], terms: Release, payload: memoryview) -> None:
-        performed.append(handle.title)
-        handle.begin(terms, (), payload)
-
-    def conclude(together: Sequence[Handle[bytes]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
-        results = unpack()
-        for handle, term, result in zip(together, terms, results or (), strict=results is not None):
-            handle.complete(term, result)
-        return results is not None
-
-    bundles.answer(released, handles, lambda number: (number, 1), perform, conclude)
+    for each in split(released, handles, lambda number: (number, 1)):
+        results = None if each.unpack is None else each.unpack()
+        if results is None:
+            for handle, terms, payload in zip(each.handles, each.terms, each.payloads, strict=True):
+                performed.append(handle.title)
+                handle.begin(terms, (), payload)
+        else:
+            for handle, terms, result in zip(each.handles, each.terms, results, strict=True):
+                handle.complete(terms, result)
     assert [handle.terms for handle in handles] == [
         Release(3 + place, operation.question, (0, 1), (1,), ((2,), (3,)), 4)
         for place, operation in enumerate(operations)
@@ -62,14 +59,14 @@ def answer(operations: Sequence[Echo], *payloads: bytes) -> tuple[list[Handle[by
     return handles, performed
 
 
-def test_only_neighbours_with_one_bundler_are_packed_together() -> None:
+def test_only_neighbours_with_one_batcher_are_packed_together() -> None:
     one, other = Noting(), Noting()
     titles = [("a", one), ("b", one), ("c", None), ("d", one), ("e", other), ("f", other), ("g", None), ("h", None)]
-    assert bundles.pack([make(*each) for each in titles]) == [title.encode() for title, _ in titles]
+    assert pack([make(*each) for each in titles]) == [title.encode() for title, _ in titles]
     assert (one.packed, other.packed) == (["ab"], ["ef"])
 
 
-def test_only_neighbours_with_one_bundler_are_finished_together_each_with_its_own_bytes() -> None:
+def test_only_neighbours_with_one_batcher_are_finished_together_each_with_its_own_bytes() -> None:
     one = Noting()
     operations = [make("a", None), make("b", one), make("c", one), make("d", None), make("e", one)]
     handles, performed = answer(operations, b"1", b"22", b"333", b"", b"4")
