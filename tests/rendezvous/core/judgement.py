@@ -139,9 +139,7 @@ def explains_notice(outcome: Outcome, event: Event, before: State, after: State)
     if isinstance(event, Exited) and event.returncode == -12:
         return before.workers[event.worker.slot].state is WorkerState.INTENDED
     has_come = before.stops_at is not None or isinstance(event, Noticed)
-    has_saved = any(record.is_done and record.returncode == 75 for record in after.workers.values())
-    is_over = not after.alive() and (has_saved or not before.alive())
-    return outcome.exit_code == 75 and has_come and is_over
+    return outcome.exit_code == 75 and has_come and not after.alive()
 
 
 def check_counts(state: State) -> None:
