@@ -70,6 +70,7 @@ VIOLATIONS = [
     *(
         (f"within worker_runtime.{folder} imports go down", f"worker_runtime/{folder.replace('.', '/')}/{low}.py", high)
         for folder, low, high in (
+            ("api", "process_set", "import worker_runtime.api.calls"),
             ("checkpoints", "folder", "import worker_runtime.checkpoints.all_ranks"),
             ("collectives", "dtypes", "import worker_runtime.collectives.allreduce"),
             ("coordination", "operation", "import worker_runtime.coordination.driver"),
@@ -80,7 +81,12 @@ VIOLATIONS = [
             ("groups", "torch_groups", "import worker_runtime.groups.backends.composite"),
             ("groups.backends", "nccl", "import worker_runtime.groups.backends.composite"),
             ("membership", "formation", "import worker_runtime.membership.recovery"),
+            ("mxnet", "arrays", "import worker_runtime.mxnet.trainer"),
+            ("preparation", "shares", "import worker_runtime.preparation.steps"),
+            ("reduction", "settings", "import worker_runtime.reduction.reducer"),
             ("startup", "program", "import worker_runtime.startup.forkserver"),
+            ("tasks", "failure", "import worker_runtime.tasks.loop"),
+            ("torch", "compression", "import worker_runtime.torch.optimizer"),
         )
     ),
 ]

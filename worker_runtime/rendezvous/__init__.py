@@ -1,4 +1,9 @@
-"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one."""
+"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one.
+
+In comes what the agent has told this worker (`Bootstrap`). Out come clients of the rendezvous, and its plain values.
+
+Threads: gRPC's own, while a client is open.
+"""
 
 import os
 from collections.abc import Callable, Iterator

@@ -4,5 +4,5 @@ In comes what the agent tells a worker: its program, its environment, its limits
 program: forked from a server that has imported torch already (`forkserver`), or started anew. At the end the room finds
 out with which exit code the process ends, and what its traceback shows.
 
-Threads: `tether`, in the processes that must not outlive the one that started them, waits for its end.
+Threads: `parent-watch`, in the processes that must not outlive their parent, waits for its end.
 """
