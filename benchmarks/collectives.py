@@ -1,5 +1,6 @@
-"""How long an allreduce takes: one small tensor, one large one, and a thousand tiny ones, beside plain gloo. And what
-objects and SyncBatchNorm cost, beside the small allreduces that they could be made of.
+"""How long an allreduce takes: one small tensor, one large one, and a thousand tiny ones, beside plain gloo.
+
+Besides, what objects and SyncBatchNorm cost, beside the small allreduces that they could be made of.
 
     .venv/bin/python benchmarks/collectives.py --json benchmarks/collectives.json
 
@@ -152,7 +153,7 @@ def time_each(run: Run, operations: int, beside: Callable[[], AbstractContextMan
 
 
 def make_normalization(*, is_synchronized: bool) -> Run:
-    """Forward and backward of 64 images of 32 channels of 32 x 32; the allreduces by hand carry what is synchronized."""
+    """Forward and backward of 64 images of 32 channels of 32 x 32, with as many allreduces beside as have to be."""
     module = hvd.SyncBatchNorm(32) if is_synchronized else torch.nn.BatchNorm2d(32)
     images = torch.rand(64, 32, 32, 32, requires_grad=True)
     gradient = torch.rand_like(images)
@@ -242,10 +243,8 @@ class Cases:
 
     def make_norm(self) -> Case:
         """SyncBatchNorm."""
-        runs = {
-            BY_ALLREDUCES: make_normalization(is_synchronized=False),
-            SYNC: make_normalization(is_synchronized=True),
-        }
+        by_hand, ours = make_normalization(is_synchronized=False), make_normalization(is_synchronized=True)
+        runs = {BY_ALLREDUCES: by_hand, SYNC: ours}
         return self._compare("SyncBatchNorm, 64 x 32 x 32 x 32", runs, BY_ALLREDUCES, 1.1, 1)
 
     def _compare(self, title: str, runs: dict[str, Run], peer: str, factor: float, operations: int) -> Case:
