@@ -122,7 +122,7 @@ def _connect(
     sequencer = _find_sequencer(membership, exchange)
     store = SequencerStore(sequencer, membership.key, membership.generation, numbers.rank, limit)
     cancellation.cover(store.cancel)
-    gloo = Gloo(store, store.compare, address, sequencer.port, operation_limit)
+    gloo = Gloo(store, store.compare, address, operation_limit)
     make_group = compose(choice, gloo, numbers)
 
     def make(prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Interruptible]:

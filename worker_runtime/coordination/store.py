@@ -63,10 +63,10 @@ class SequencerStore(Store):
         return bool(self._ask(StoreFrame.CHECK, "\0".join(keys).encode(), self._limit))
 
     def compare(
-        self, group: str, rank: int, size: int, ends: Sequence[tuple[str, str]] | None, limit: timedelta
-    ) -> str:
+        self, group: str, rank: int, size: int, ends: Sequence[tuple[str, str, int | None]] | None, limit: timedelta
+    ) -> tuple[str, list[int]]:
         """Have this member's connections compared with those of all other members of a group; see `gloo.Compare`."""
-        return self._ask(StoreFrame.COMPARE, wire.encode_ends(group, rank, size, ends), limit).decode()
+        return wire.decode_comparison(self._ask(StoreFrame.COMPARE, wire.encode_ends(group, rank, size, ends), limit))
 
     def disconnect(self) -> None:
         """End the connections; whoever waits fails. A later call opens another."""

@@ -160,19 +160,20 @@ def decode_entry(body: bytes) -> tuple[str, bytes]:
     return body[_NUMBER.size : end].decode(errors="replace"), body[end:]
 
 
-def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str]] | None) -> bytes:
+def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str, int | None]] | None) -> bytes:
     """The body of a COMPARE.
 
     Args:
         group: a name for the process group, which its members use once.
         rank: of this member in the group.
         size: how many members it has.
-        ends: of each connection to another member: this end's address and port, and the other end's; None: not known.
+        ends: of each connection: this end's address and port, the other end's, and how many bytes the other end has
+            said where it has come to the group's listener (None: it has not); None: not known.
     """
     return json.dumps([group, rank, size, ends]).encode()
 
 
-def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str]] | None]:
+def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | None]] | None]:
     """The group, the member's rank in it, the group's size and the member's connections; see `encode_ends`.
 
     Raises:
@@ -180,12 +181,32 @@ def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str]] | Non
     """
     try:
         group, rank, size, ends = json.loads(body)
-        known = None if ends is None else [(str(own), str(other)) for own, other in ends]
+        known = None if ends is None else [_make_end(*end) for end in ends]
         if 0 <= int(rank) < int(size):
             return str(group), int(rank), int(size), known
     except (ValueError, TypeError):
         pass
     raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
+
+
+def _make_end(own: object, other: object, said: object) -> tuple[str, str, int | None]:
+    return str(own), str(other), said if isinstance(said, int) else None
+
+
+def encode_comparison(stranger: str, matched: Sequence[int]) -> bytes:
+    """The answer to a COMPARE.
+
+    Args:
+        stranger: a sentence on a connection that leads to no member, alike for all; "" where there is none.
+        matched: which of the connections that were sent lead to a member, by their places in the list.
+    """
+    return json.dumps([stranger, matched]).encode()
+
+
+def decode_comparison(body: bytes) -> tuple[str, list[int]]:
+    """See `encode_comparison`; the sequencer is known to be the job's."""
+    stranger, matched = json.loads(body)
+    return stranger, matched
 
 
 def decode_index(body: memoryview) -> int:

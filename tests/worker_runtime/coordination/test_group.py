@@ -2,9 +2,10 @@
 
 import os
 import socket
+import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +22,11 @@ from tests.worker_runtime.coordination.sequencer.client import Process
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.group import Group, form
 from worker_runtime.errors import GroupFormationError
+from worker_runtime.groups import gloo
 from worker_runtime.groups.cancellation import Cancellation
-from worker_runtime.groups.connections import Connections, duplicate, list_sockets
+from worker_runtime.groups.connections import duplicate, list_sockets
 from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.listener import find_listener
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)
@@ -47,9 +50,9 @@ def find_listening_addresses() -> set[str]:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.0.2.1"])
 def test_gloo_without_its_other_members_or_a_local_address_raises(address: str) -> None:
-    gloo = Gloo(HashStore(), lambda *_: "", address, 0, timedelta(hours=1))
+    groups = Gloo(HashStore(), lambda *_: ("", []), address, timedelta(hours=1))
     with pytest.raises(RuntimeError):
-        gloo.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
+        groups.make("set", 0, 2, "cpu", timedelta(seconds=0.5))
 
 
 def test_nothing_listens_on_all_interfaces(ranks: RankPool) -> None:
@@ -192,29 +195,47 @@ def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:
         form(be(0), Announcements(gone), "127.0.0.1", timedelta(seconds=1))
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_stranger_among_the_connections_has_the_group_formed_again_and_then_named(
-    sequencer: Endpoint, monkeypatch: pytest.MonkeyPatch, *, again: bool
+GUESSES = b"".join(number.to_bytes(8, sys.byteorder) for number in range(4))  # of what gloo calls its connections
+
+
+@pytest.mark.parametrize(
+    ("rank", "says", "times"),
+    [(0, b"", 2), (0, GUESSES, 1), (0, GUESSES, 2), (1, GUESSES, 2)],
+    ids=["silent", "once", "twice", "twice at rank 1"],
+)
+def test_a_stranger_who_connects_while_a_group_forms_has_no_part_in_it(
+    ranks: RankPool, rank: int, says: bytes, times: int
 ) -> None:
-    """As if one of rank 1's connections led elsewhere: the first time, or each time."""
-    told = 0
+    """One who says nothing does no harm; for one who passes for a member the group forms once more, and then fails."""
 
-    def tell(_: Connections) -> list[tuple[str, str]]:
-        nonlocal told
-        told += 1
-        if again or told <= 2:
-            return [("10.0.0.1:7", "10.9.9.9:99")]
-        return [("10.0.0.1:7", "10.0.0.2:8")] if told == 3 else [("10.0.0.2:8", "10.0.0.1:7")]
+    def body() -> tuple[float | str, list[int]]:
+        is_disturbed = hvd.rank() == rank
+        hvd.shutdown()
+        strangers: list[socket.socket] = []
 
-    monkeypatch.setattr(Connections, "list_ends", tell)
-    for group in form_pair(Announcements(sequencer)):
-        if again:
-            assert isinstance(group, GroupFormationError)
-            assert "10.9.9.9:99 leads to none of the 2 members" in str(group)
-        else:
-            assert isinstance(group, Group)
-            group.torch_groups.close()
-    assert told == 4
+        def find_and_disturb(present: Mapping[str, int]) -> socket.socket | None:
+            listener = find_listener(present)
+            assert listener is not None
+            if is_disturbed and len(strangers) < 4 * times:
+                for start in range(0, 32, 8):
+                    strangers.append(socket.create_connection(listener.getsockname()[:2]))
+                    strangers[-1].sendall(says[start : start + 8])
+            return listener
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gloo, "find_listener", find_and_disturb)
+            try:
+                hvd.init()
+            except GroupFormationError as error:
+                return str(error), []
+            finally:
+                for stranger in strangers:
+                    stranger.close()
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), find_open_ports()
+
+    for found, ports in ranks.run(body):
+        assert not ports
+        assert found == 2.0 if not says or times == 1 else "leads to no other member" in str(found)
 
 
 def test_the_users_own_default_group_stays_possible(ranks: RankPool, tmp_path: Path) -> None:

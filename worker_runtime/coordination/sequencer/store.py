@@ -1,8 +1,8 @@
 """The generation's store: what its members tell each other while their process groups form.
 
 torch's own store answers everybody who reaches its port. This one answers members, who have proved that they know the
-generation's key. It also compares the connections that the members have made: a connection of which no member has the
-other end leads to a stranger.
+generation's key. It also compares the connections that the members have made: where one has come to a member and may
+pass for another member, but no member has the other end, a stranger has it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,15 @@ from worker_runtime.coordination.wire import (
     StoreFrame,
     decode_ends,
     decode_entry,
+    encode_comparison,
     encode_frame,
 )
 
-Ends = Sequence[tuple[str, str]]  # of each connection: this end's address and port, and the other end's
+# Of each connection: this end's address and port, the other end's, and how many bytes that has said where it has come to
+# the group's listener.
+Ends = Sequence[tuple[str, str, int | None]]
+
+_NUMBER_BYTES = 8  # what gloo has to hear from a connection before it takes it for a member's
 
 
 class KeyStore:
@@ -85,9 +90,9 @@ class KeyStore:
         if len(members) < size:
             return
         del self._groups[group]
-        verdict = find_stranger({rank: ends for rank, (_, ends) in members.items()}).encode()
-        for member, _ in members.values():
-            self._answer(member, verdict)
+        stranger, matched = match_ends({rank: ends for rank, (_, ends) in members.items()})
+        for rank, (member, _) in members.items():
+            self._answer(member, encode_comparison(stranger, matched[rank]))
 
     def _answer(self, connection: Connection, body: bytes) -> None:
         if connection in self._connections:  # it may have ended while it waited
@@ -104,22 +109,34 @@ class KeyStore:
         connection.close()
 
 
-def find_stranger(members: Mapping[int, Ends | None]) -> str:
-    """A sentence on a connection that does not lead to another member; "" where each does, as far as that is known.
+def match_ends(members: Mapping[int, Ends | None]) -> tuple[str, dict[int, list[int]]]:
+    """Find the connections that lead from member to member: one has come to the listener of the other.
+
+    A connection of another thread's, or of a stranger who has said nothing that passes for a member, does no harm.
 
     Args:
         members: by rank in the group, the ends of its connections; None where a member does not know them.
+
+    Returns:
+        A sentence on a connection of a stranger's, or on one that is missing; "" where all is well, as far as that is
+        known. Of each member, which of its connections lead to a member.
     """
+    matched: dict[int, list[int]] = {rank: [] for rank in members}
     if any(ends is None for ends in members.values()):
-        return ""
-    owners = {end: rank for rank, ends in members.items() for end in ends or ()}
+        return "", matched
+    owners: dict[tuple[str, str, bool], set[int]] = {}
     for rank, ends in members.items():
-        peers = {owners.get((other, own)) for own, other in ends or ()} - {rank, None}
-        for own, other in ends or ():
-            if owners.get((other, own), rank) == rank:
-                return (
-                    f"the connection of member {rank} from {own} to {other} leads to none of the {len(members)} members"
-                )
+        for own, other, said in ends or ():
+            owners.setdefault((own, other, said is not None), set()).add(rank)
+    strangers = []
+    for rank, ends in members.items():
+        peers = set()
+        for index, (own, other, said) in enumerate(ends or ()):
+            if others := owners.get((other, own, said is None), set()) - {rank}:
+                matched[rank].append(index)
+                peers |= others
+            elif said is not None and said >= _NUMBER_BYTES:
+                strangers.append(f"the connection of member {rank} from {own} to {other} leads to no other member")
         if len(peers) != len(members) - 1:
-            return f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members"
-    return ""
+            strangers.append(f"member {rank} is connected to {len(peers)} of the {len(members) - 1} other members")
+    return strangers[0] if strangers else "", matched

@@ -11,7 +11,7 @@ import pytest
 from rendezvous.core.model import Endpoint
 from tests.worker_runtime.coordination.sequencer.client import KEY, LIMIT_SECONDS, LOOPBACK, Client, Process, serving
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.sequencer.store import find_stranger
+from worker_runtime.coordination.sequencer.store import Ends, match_ends
 from worker_runtime.coordination.store import SequencerStore
 
 LIMIT = timedelta(seconds=LIMIT_SECONDS)
@@ -110,33 +110,46 @@ def test_a_store_ends_with_its_generation() -> None:
         later.disconnect()
 
 
+FROM_A, AT_B = (A, B, None), (B, A, 8)  # a connection of one member's to the listener of another
+
+
 @pytest.mark.parametrize(
-    ("members", "verdict"),
+    ("members", "stranger", "matched"),
     [
-        ({0: [(A, B)], 1: [(B, A)]}, ""),
-        ({0: []}, ""),
-        ({0: [(A, B)], 1: None}, ""),  # it does not know which are the group's
-        ({0: [(A, B)], 1: [(B, STRANGER)]}, "the connection of member 0 from 10.0.0.1:1 to 10.0.0.2:2 leads to none"),
-        ({0: [(A, STRANGER)], 1: [(B, STRANGER)]}, "to 10.9.9.9:9 leads to none of the 2 members"),
-        ({0: [(A, A)], 1: [(B, A)]}, "leads to none"),  # its own
-        ({0: [(A, B), (A, C)], 1: [(B, A), (C, A)], 2: []}, "member 0 is connected to 1 of the 2 other members"),
+        ({0: [FROM_A], 1: [AT_B]}, "", {0: [0], 1: [0]}),
+        ({0: [FROM_A], 1: [(B, A, 0)]}, "", {0: [0], 1: [0]}),  # the kernel does not count what has come
+        ({0: []}, "", {0: []}),
+        ({0: [FROM_A], 1: None}, "", {0: [], 1: []}),
+        ({0: [(A, STRANGER, None), FROM_A], 1: [(B, STRANGER, 7), AT_B]}, "", {0: [1], 1: [1]}),  # no harm
+        ({0: [FROM_A, (A, C, None)], 1: [AT_B, (C, A, None)]}, "", {0: [0], 1: [0]}),  # another thread's
+        ({0: [FROM_A], 1: [(B, STRANGER, 8), AT_B]}, f"of member 1 from {B} to {STRANGER} leads to", {0: [0], 1: [1]}),
+        ({0: [FROM_A, AT_B], 1: []}, f"of member 0 from {B} to {A} leads to no other", {0: [], 1: []}),
+        ({0: [FROM_A], 1: []}, "member 0 is connected to 0 of the 1 other members", {0: [], 1: []}),
+        (
+            {0: [FROM_A, (A, C, None)], 1: [AT_B, (C, A, 8)], 2: []},
+            "member 0 is connected to 1 of the 2 other members",
+            {0: [0, 1], 1: [0, 1], 2: []},
+        ),
     ],
 )
-def test_a_connection_that_leads_to_no_member_is_named(
-    members: dict[int, list[tuple[str, str]] | None], verdict: str
+def test_connections_from_member_to_member_are_told_from_a_strangers(
+    members: dict[int, Ends | None], stranger: str, matched: dict[int, list[int]]
 ) -> None:
-    assert verdict in find_stranger(members)
-    assert bool(verdict) == bool(find_stranger(members))
+    found, indexes = match_ends(members)
+    assert stranger in found
+    assert bool(stranger) == bool(found)
+    assert indexes == matched
 
 
-def test_all_members_hear_the_same_of_their_connections(process: Process) -> None:
+def test_all_members_hear_the_same_of_a_stranger_and_each_of_its_own(process: Process) -> None:
     stores = [open_store(process, rank) for rank in range(2)]
-    for other in (A, STRANGER):
-        ends = [[(A, B)], [(B, other)]]
+    for said in (0, 8):
+        ends = [[FROM_A], [(B, STRANGER, said), AT_B]]
         with ThreadPoolExecutor() as threads:
-            asked = [threads.submit(stores[rank].compare, other, rank, 2, ends[rank], LIMIT) for rank in range(2)]
-            one, two = (each.result(LIMIT_SECONDS) for each in asked)
+            asked = [threads.submit(stores[rank].compare, f"{said}", rank, 2, ends[rank], LIMIT) for rank in range(2)]
+            (one, first), (two, second) = (each.result(LIMIT_SECONDS) for each in asked)
         assert one == two
-        assert bool(one) == (other == STRANGER)
+        assert bool(one) == bool(said)
+        assert (first, second) == ([0], [1])
     for store in stores:
         store.disconnect()
