@@ -77,7 +77,7 @@ class Gloo:
             return torch_group, list_connections(present, listener.getsockname()[1])
 
 
-def _create_device(gloo: Any, address: str) -> object:
+def _create_device(gloo: Any, address: str) -> object:  # noqa: ANN401 - typed incompletely
     """One whose groups connect when they are made, TORCH_GLOO_LAZY_INIT or not: later the listener answers nobody."""
     try:
         return gloo.create_device(hostname=address, lazy_init=False)
