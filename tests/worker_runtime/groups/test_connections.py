@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
-from worker_runtime.groups import connections as connections_module
 from tests.waiting import wait_until
+from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
 from worker_runtime.groups.connections import Connections, list_connections, list_sockets
 from worker_runtime.groups.doors import Door, UnreachedError, knock

@@ -19,8 +19,8 @@ from worker_runtime.coordination.wire import (
     encode_frame,
 )
 
-# Of each connection: this end's address and port, the other end's, and how many bytes that has said where it has come to
-# the group's listener.
+# Of each connection: this end's address and port, the other end's, and how many bytes that has said where it has come
+# to the group's listener.
 Ends = Sequence[tuple[str, str, int | None]]
 
 _NUMBER_BYTES = 8  # what gloo has to hear from a connection before it takes it for a member's
@@ -91,8 +91,8 @@ class KeyStore:
             return
         del self._groups[group]
         stranger, matched = match_ends({rank: ends for rank, (_, ends) in members.items()})
-        for rank, (member, _) in members.items():
-            self._answer(member, encode_comparison(stranger, matched[rank]))
+        for number, (member, _) in members.items():
+            self._answer(member, encode_comparison(stranger, matched[number]))
 
     def _answer(self, connection: Connection, body: bytes) -> None:
         if connection in self._connections:  # it may have ended while it waited
