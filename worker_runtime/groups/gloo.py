@@ -8,10 +8,11 @@ from typing import Any, TypeAlias
 
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # torch.distributed has no types for them
 
-from worker_runtime.groups.connections import Connection, Connections, list_connections, list_sockets
+from worker_runtime.groups.connections import Connections, list_connections, list_sockets
 from worker_runtime.groups.listener import find_listener, silence
 from worker_runtime.groups.torch_groups import TorchGroup
 
+_GLOO: Any = ProcessGroupGloo  # typed incompletely
 _TRIES = 2
 
 # Compares the connections of all members of a group. Its arguments: a name for the group, this worker's rank in it, its
@@ -48,38 +49,31 @@ class Gloo:
         stranger = ""
         for attempt in range(_TRIES):
             name = f"{prefix}/{attempt}"
-            group, found = self._connect(name, rank, size, limit)
-            ends = None if found is None else [(each.own, each.other, each.said) for each in found]
-            stranger, matched = self.compare(name, rank, size, ends, limit)
-            own = [] if found is None else [found[index] for index in matched]
+            present = list_sockets()
+            options = self._make_options(limit)
+            with find_listener(present) or contextlib.nullcontext() as listener:
+                group: TorchGroup = _GLOO(PrefixStore(name, self.store), rank, size, options)
+                group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
+                found = None if listener is None else list_connections(present, listener.getsockname()[1])
+                ends = None if found is None else [(each.own, each.other, each.said) for each in found]
+                stranger, matched = self.compare(name, rank, size, ends, limit)
+                if listener is not None and not stranger:
+                    silence(listener)  # not before: where a stranger has a member's place, that member still calls
+            known = found or []
+            own = [known[index] for index in matched]
             if not stranger:
                 return group, Connections.of(own)
-            Connections.of([*own, *(each for each in found or () if each.said is not None)]).shut_down()
+            Connections.of([*own, *(each for each in known if each.said is not None)]).shut_down()
             group.shutdown()
         raise RuntimeError(stranger)
 
-    def _connect(
-        self, prefix: str, rank: int, size: int, limit: timedelta
-    ) -> tuple[TorchGroup, list[Connection] | None]:
-        """The group, and what may be its connections; None where its listener is not known."""
-        present = list_sockets()
-        gloo: Any = ProcessGroupGloo  # typed incompletely
-        options = gloo._Options()  # noqa: SLF001 - torch's only way to choose the device
-        options._devices = [_create_device(gloo, self.address)]  # noqa: SLF001 - the same
-        listener = find_listener(present)
+    def _make_options(self, limit: timedelta) -> object:
+        """With a device that listens on the address."""
+        options = _GLOO._Options()  # noqa: SLF001 - torch's only way to choose the device
         options._timeout = limit  # noqa: SLF001 - the same
-        with listener or contextlib.nullcontext():
-            torch_group: TorchGroup = gloo(PrefixStore(prefix, self.store), rank, size, options)
-            torch_group._set_default_timeout(self.operation_limit)  # noqa: SLF001 - torch's only way to change it
-            if listener is None:
-                return torch_group, None
-            silence(listener)
-            return torch_group, list_connections(present, listener.getsockname()[1])
-
-
-def _create_device(gloo: Any, address: str) -> object:  # noqa: ANN401 - typed incompletely
-    """One whose groups connect when they are made, TORCH_GLOO_LAZY_INIT or not: later the listener answers nobody."""
-    try:
-        return gloo.create_device(hostname=address, lazy_init=False)
-    except TypeError:  # torch before 2.8 knows no other way
-        return gloo.create_device(hostname=address)
+        try:  # all connect now, TORCH_GLOO_LAZY_INIT or not: later nobody listens
+            device = _GLOO.create_device(hostname=self.address, lazy_init=False)
+        except TypeError:  # an older torch, which knows no other way
+            device = _GLOO.create_device(hostname=self.address)
+        options._devices = [device]  # noqa: SLF001 - the same
+        return options

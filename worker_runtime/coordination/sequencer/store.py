@@ -91,8 +91,8 @@ class KeyStore:
             return
         del self._groups[group]
         stranger, matched = match_ends({rank: ends for rank, (_, ends) in members.items()})
-        for place, (member, _) in members.items():
-            self._answer(member, encode_comparison(stranger, matched[place]))
+        for number, (member, _) in members.items():
+            self._answer(member, encode_comparison(stranger, matched[number]))
 
     def _answer(self, connection: Connection, body: bytes) -> None:
         if connection in self._connections:  # it may have ended while it waited
