@@ -60,7 +60,7 @@ def test_a_wait_has_a_limit_and_leaves_nothing_behind(process: Process) -> None:
 def test_keys_that_are_awaited_together_share_one_limit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     store, limits = open_store(process), []
 
-    def ask(kind: StoreFrame, body: bytes, limit: timedelta) -> bytes:
+    def ask(_kind: StoreFrame, _key: bytes, limit: timedelta) -> bytes:
         limits.append(limit)
         time.sleep(0.01)
         return b""
