@@ -5,10 +5,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives.untraced import untraced
-from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
+from worker_runtime.collectives.untraced import runs_in_graphs
+from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize, gather_statistics
+from worker_runtime.torch.graph_ops import normalize_batch
 
 _MIN_DIMENSIONS = 2
+
+
+def _forward_in_graph(self: "SyncBatchNorm", x: torch.Tensor) -> torch.Tensor:
+    if not self.training and self.running_mean is not None:
+        return _BatchNorm.forward(self, x)
+    self._check_input_dim(x)  # noqa: SLF001 - its own method
+    result, *statistics = normalize_batch(x, self.weight, self.bias, self.eps, self.process_set)
+    if self.training:
+        self.track(*statistics)
+    return result
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -44,7 +55,7 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)  # type: ignore[arg-type]  # device and dtype
         self.process_set = process_set
 
-    @untraced
+    @runs_in_graphs(_forward_in_graph)
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 
@@ -67,10 +78,8 @@ class SyncBatchNorm(_BatchNorm):
         with call.preparing():
             self._check_input_dim(x)
         statistics = gather_statistics(call, x)
-        if statistics.count == 1:
-            raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
         if self.training:
-            self._track(statistics)
+            self.track(*statistics)
         normalized: torch.Tensor = SyncNormalize.apply(x, self.weight, self.bias, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return normalized
 
@@ -81,12 +90,12 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
 
     @torch.no_grad()
-    def _track(self, statistics: Statistics) -> None:
+    def track(self, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor) -> None:
         """Move the running statistics."""
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
-        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = statistics.variance * (statistics.count / (statistics.count - 1))
-        self.running_mean.lerp_(statistics.mean.to(self.running_mean.dtype), weight)
+        weight = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum
+        unbiased = variance * (count / (count - 1))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)

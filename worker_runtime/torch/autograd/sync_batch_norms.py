@@ -7,8 +7,7 @@ means over the batch of all ranks. Statistics are computed in at least float32; 
 where the batches are of different sizes, or empty.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import Function
@@ -18,13 +17,12 @@ from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives import SUM, Allgather
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Of each channel of the batch of all ranks: mean and variance (of shape (channels,)); and how many values."""
 
     mean: torch.Tensor
     variance: torch.Tensor
-    count: int
+    count: int  # type: ignore[assignment]  # a tuple's method, which nobody calls here
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
@@ -55,17 +53,77 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     total = sum(rows)
     if total == 0:
         raise ValueError(f"{call.name}: the batches of all ranks are empty")
+    if total == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
     weights, means, variances = gathered[:, :1] / total, gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
     overall = (weights * means).sum(0)
     variance = (weights * (variances + (means - overall).square())).sum(0)
     return Statistics(overall.to(dtype), variance.to(dtype), total)
 
 
-class SyncNormalize(Function):
-    """(x - m) / s * weight + bias, differentiable: m and s depend on all ranks' x.
+def normalize(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: Statistics, eps: float
+) -> torch.Tensor:
+    """(x - m) / s * weight + bias, in the dtype of x.
 
     torch's kernels for evaluation, which take mean and variance as given, do the work on whole activations.
     """
+    mean, variance, _ = statistics
+    scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
+    result: torch.Tensor
+    result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
+    return result
+
+
+def differentiate(  # noqa: PLR0917 - what the forward pass has
+    call: Call | None,
+    gradient: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    statistics: Statistics,
+    eps: float,
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
+    """The gradients of x, weight and bias: m and s depend on all ranks' x.
+
+    Args:
+        call: of the collective that the gradient of x takes; None where it is not asked for.
+        gradient: of the result.
+        x: the input.
+        weight: of each channel, if there is one.
+        statistics: of the forward pass.
+        eps: likewise.
+    """
+    mean, variance, count = statistics
+    scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+    scale_gradient, shift_gradient = torch.zeros_like(mean), torch.zeros_like(mean)
+    if x.numel():  # torch's kernel takes no empty batch
+        _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
+            gradient,
+            x,
+            scale,
+            mean,
+            variance,
+            None,
+            None,
+            train=False,
+            eps=eps,
+            output_mask=[False, True, True],
+        )
+    if call is None:
+        return None, scale_gradient, shift_gradient
+    sums = torch.stack([shift_gradient, scale_gradient])
+    (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
+    first, second = totals / count
+    inverse = torch.rsqrt(variance + eps)
+    slope = scale * inverse
+    result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
+    torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
+    result.addcmul_(gradient, _spread(slope, x))
+    return result.to(x.dtype), scale_gradient, shift_gradient
+
+
+class SyncNormalize(Function):
+    """`normalize`, differentiable."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - torch passes no keywords
@@ -78,49 +136,21 @@ class SyncNormalize(Function):
         call: Call,
     ) -> torch.Tensor:
         """Normalise; the result has the dtype of x."""
-        mean, variance = statistics.mean, statistics.variance
-        ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
+        # Not the result, which a ReLU may change in place.
+        ctx.save_for_backward(x, weight, statistics.mean, statistics.variance)
         ctx.call, ctx.count, ctx.eps = call, statistics.count, eps
-        scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
-        result: torch.Tensor
-        result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
-        return result
+        return normalize(x, weight, bias, statistics, eps)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Subtract what changes mean and variance; a collective where the gradient of x is asked for."""
         x, weight, mean, variance = ctx.saved_tensors
-        scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
-        scale_gradient = shift_gradient = torch.zeros_like(mean)
-        if x.numel():  # torch's kernel takes no empty batch
-            _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
-                gradient,
-                x,
-                scale,
-                mean,
-                variance,
-                None,
-                None,
-                train=False,
-                eps=ctx.eps,
-                output_mask=[False, True, True],
-            )
-        result = None
-        if ctx.needs_input_grad[0]:
-            call: Call = ctx.call.derive("backward")
-            sums = torch.stack([shift_gradient, scale_gradient])
-            (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
-            first, second = totals / ctx.count
-            inverse = torch.rsqrt(variance + ctx.eps)
-            slope = scale * inverse
-            result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
-            torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
-            result.addcmul_(gradient, _spread(slope, x))
-            result = result.to(x.dtype)
+        call = ctx.call.derive("backward") if ctx.needs_input_grad[0] else None
+        result, scale, shift = differentiate(call, gradient, x, weight, Statistics(mean, variance, ctx.count), ctx.eps)
         if weight is None:
             return result, None, None, None, None, None
-        return result, scale_gradient.to(weight.dtype), shift_gradient.to(weight.dtype), None, None, None
+        return result, scale.to(weight.dtype), shift.to(weight.dtype), None, None, None
 
 
 def _spread(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import Combination
-from worker_runtime.collectives.untraced import untraced
+from worker_runtime.collectives.untraced import runs_in_graphs, untraced
+from worker_runtime.torch import graph_ops
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.groups import reduce_group
 from worker_runtime.torch.autograd.horovod import HorovodAllreduce
@@ -23,7 +24,7 @@ from worker_runtime.torch.compression import Compression, Compressor, compress
 _take_first = itemgetter(0)
 
 
-@untraced
+@runs_in_graphs(graph_ops.allreduce)
 @gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,

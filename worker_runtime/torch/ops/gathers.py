@@ -9,12 +9,13 @@ from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
-from worker_runtime.collectives.untraced import untraced
+from worker_runtime.collectives.untraced import runs_in_graphs, untraced
+from worker_runtime.torch import graph_ops
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.horovod import HorovodAllgather, HorovodGroupedAllgather
 
 
-@untraced
+@runs_in_graphs(graph_ops.allgather)
 @gives_up("allgather")
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
