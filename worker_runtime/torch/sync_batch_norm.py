@@ -15,7 +15,7 @@ _MIN_DIMENSIONS = 2
 def _forward_in_graph(self: "SyncBatchNorm", x: torch.Tensor) -> torch.Tensor:
     if not self.training and self.running_mean is not None:
         return _BatchNorm.forward(self, x)
-    self._check_input_dim(x)  # noqa: SLF001 - its own method
+    self._check_input_dim(x)
     result, *statistics = normalize_batch(x, self.weight, self.bias, self.eps, self.process_set)
     if self.training:
         self.track(*statistics)
