@@ -1,5 +1,7 @@
 """How long an allreduce takes: one small tensor, one large one, and a thousand tiny ones, beside plain gloo.
 
+Besides, what objects and SyncBatchNorm cost, beside the small allreduces that they could be made of.
+
     .venv/bin/python benchmarks/collectives.py --json benchmarks/collectives.json
 
 or inside a job, `hvdrun -np 2 python benchmarks/collectives.py`. All take turns in the same processes, on float32 sums
@@ -30,7 +32,11 @@ BY_HAND = "gloo, flattened by hand"
 OURS = "hvdrun"
 HOROVOD = "Horovod"
 
-NAMES = ("small", "busy", "large", "many")
+ALLREDUCE = "hvdrun, allreduce of 1 KB"
+BY_ALLREDUCES = "BatchNorm2d and four allreduces of 1 KB"
+SYNC = "hvdrun, SyncBatchNorm"
+
+NAMES = ("small", "busy", "large", "many", "objects", "norm")
 _SIZES = (2, 4)
 _SIZE_OF_TARGETS = 2
 _JOIN_LIMIT_SECONDS = 10.0
@@ -128,17 +134,37 @@ def make_block(work: Work, make: Make, beside: Callable[[], AbstractContextManag
         raise RuntimeError("an allreduce has not given the sum of all ranks")
     for tensor in tensors:
         tensor.zero_()  # so that no number of repetitions overflows
+    return time_each(run, work.operations, beside)
+
+
+def time_each(run: Run, operations: int, beside: Callable[[], AbstractContextManager[None]] = nullcontext) -> Block:
+    """Time so many operations one by one, while `beside` is held."""
 
     def block() -> Sequence[float]:
         seconds = []
         with beside():
-            for _ in range(work.operations):
+            for _ in range(operations):
                 start = time.perf_counter()
                 run()
                 seconds.append(time.perf_counter() - start)
         return seconds
 
     return block
+
+
+def make_normalization(*, is_synchronized: bool) -> Run:
+    """Forward and backward of 64 images of 32 channels of 32 x 32, with as many allreduces beside as have to be."""
+    module = hvd.SyncBatchNorm(32) if is_synchronized else torch.nn.BatchNorm2d(32)
+    images = torch.rand(64, 32, 32, 32, requires_grad=True)
+    gradient = torch.rand_like(images)
+    one = torch.zeros(SMALL.elements)
+
+    def run() -> None:
+        module(images).backward(gradient)
+        for number in range(0 if is_synchronized else 4):
+            hvd.allreduce_(one, op=hvd.Sum, name=f"norm.{number}")
+
+    return run
 
 
 @contextmanager
@@ -205,6 +231,29 @@ class Cases:
             slow=frozenset({ONE_BY_ONE}),
         )
 
+    def make_objects(self) -> Case:
+        """Objects of 1 KB."""
+        data, one = bytes(1024), torch.zeros(SMALL.elements)
+        runs: dict[str, Run] = {
+            ALLREDUCE: lambda: hvd.allreduce_(one, op=hvd.Sum, name="one"),
+            "hvdrun, allgather_object": lambda: hvd.allgather_object(data, name="all"),
+            "hvdrun, broadcast_object": lambda: hvd.broadcast_object(data, name="root"),
+        }
+        return self._compare("objects of 1 KB", runs, ALLREDUCE, 2.5, SMALL_BUSY.operations)
+
+    def make_norm(self) -> Case:
+        """SyncBatchNorm."""
+        by_hand, ours = make_normalization(is_synchronized=False), make_normalization(is_synchronized=True)
+        runs = {BY_ALLREDUCES: by_hand, SYNC: ours}
+        return self._compare("SyncBatchNorm, 64 x 32 x 32 x 32", runs, BY_ALLREDUCES, 1.1, 1)
+
+    def _compare(self, title: str, runs: dict[str, Run], peer: str, factor: float, operations: int) -> Case:
+        """All but the peer take at most so many times what it does."""
+        ours = frozenset(runs) - {peer}
+        targets = [Target(name, peer, factor) for name in sorted(ours)]
+        blocks = {name: time_each(run, operations) for name, run in runs.items()}
+        return Case(_name(title), blocks, (peer,), _limit(targets), ours)
+
     def _make_single(
         self,
         title: str,
@@ -236,7 +285,7 @@ def main() -> int:
     hvd.init()
     dist.init_process_group("gloo")
     cases = Cases(join_horovod())
-    makers = {"small": cases.make_small, "busy": cases.make_busy, "large": cases.make_large, "many": cases.make_many}
+    makers = {name: getattr(cases, f"make_{name}") for name in NAMES}
     run_cases((makers[name]() for name in arguments.cases), arguments)
     dist.destroy_process_group()
     return 0

@@ -18,8 +18,7 @@ import psutil
 from protos import rendezvous_pb2 as pb
 from rendezvous import wire
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Effect, Launch, Terminate
-from rendezvous.core.events import HostsChanged, Lost, Ticked
+from rendezvous.core.messages import Effect, HostsChanged, Launch, Lost, Terminate, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.reports import Report, Wish
 from rendezvous.notices import Interrupted, Notice, Published

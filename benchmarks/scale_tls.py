@@ -10,7 +10,7 @@ import psutil
 from scale_agents import Crowd, Mission, Question, Told
 
 from rendezvous.authority import Authority
-from rendezvous.core.events import Begun, HostsChanged, Lost
+from rendezvous.core.messages import Begun, HostsChanged, Lost
 from rendezvous.core.model import Host, Policy
 from rendezvous.file_limit import raise_file_limit
 from rendezvous.server import Server

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from hvdrun.errors import HostLostEarlyError, HostLostError
 from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Found, Hello, Hold, Order, Probed, Release, Stop, Telling, Wait

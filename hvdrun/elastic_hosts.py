@@ -22,9 +22,7 @@ from hvdrun.recruiter import Recruiter
 from hvdrun.route_map import RouteMap
 from hvdrun.routes import Route
 from hvdrun.transport.transport import Transport
-from rendezvous.core.effects import Dismiss
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Begun, HostsChanged, Lost
+from rendezvous.core.messages import Begun, Dismiss, HostsChanged, IllegalEventError, Lost
 
 if TYPE_CHECKING:
     from hvdrun.joining.roster import Roster

@@ -7,7 +7,7 @@ from hvdrun.contact import Contact
 from hvdrun.errors import HostLostEarlyError, LaunchError, raise_failures
 from hvdrun.supervision import supervise
 from hvdrun.transport.transport import Transport
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE
 from rendezvous.orders import Begin, Input, Order, Stop, Telling, Wait

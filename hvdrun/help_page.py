@@ -21,7 +21,7 @@ EXIT_CODES = (
     ("1 to 255", "the exit code of the worker whose failure has ended the job; 128+n when signal n ended it"),
     ("2", "hvdrun was used wrongly; nothing was started"),
     ("74", "the output could not be written: the disk is full; all workers, if any, ended well"),
-    ("75", "a host was lost; an elastic job cannot go on: too few workers for too long, or too many losses"),
+    ("75", "start it again: after a stop notice or a lost host, with too few workers left, or --checkpoint in use"),
     ("124", "the job did not start in time"),
     ("125", "hvdrun itself could not launch"),
     ("126, 127", "the command is not executable, was not found"),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from hvdrun.hosts import count_slots
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blacklist
 from rendezvous.core.model import Host
 from rendezvous.core.outcome import describe_reset_limit
 from rendezvous.core.state import State
@@ -61,7 +61,7 @@ class _Kind:
     last: str = ""
 
 
-def describe_closed(state: State, before: Blame, lost: Collection[str], counted: Collection[str]) -> Iterator[str]:
+def describe_closed(state: State, before: Blacklist, lost: Collection[str], counted: Collection[str]) -> Iterator[str]:
     """The slots and hosts in which no worker is started for a while from now on, a sentence each.
 
     before: what was held against them when this was told last; lost: the hosts that were lost; counted: those of them
@@ -71,11 +71,11 @@ def describe_closed(state: State, before: Blame, lost: Collection[str], counted:
     most = recovery.failures_per_slot
     failures = f"{most} failure{'' if most == 1 else 's'} (--slot-failures)"
     causes = f"{failures} of workers that had trained no steps, or a command that cannot be started"
-    for slot, blame in state.blame.slots.items():
-        if blame != before.slots.get(slot) and blame.failures >= recovery.failures_per_slot:
+    for slot, known in state.blacklist.slots.items():
+        if known != before.slots.get(slot) and known.failures >= recovery.failures_per_slot:
             cooldown = f"{recovery.forgiveness_seconds:g} s (--slot-cooldown)"
             yield f"the slot {slot} is left alone for {cooldown}: {causes}, close a slot"
-    for host, closing in state.blame.hosts.items():
+    for host, closing in state.blacklist.hosts.items():
         if closing != before.hosts.get(host) and host not in counted:
             why = "it was lost" if host in lost else f"half of its slots or more are closed: {causes}, close one"
             limit = f"{closing.until - state.clock:g} s (--blacklist-cooldown-range)"

@@ -15,7 +15,7 @@ from hvdrun.horovod_path import ShimMode
 from rendezvous.backend import Backend
 from rendezvous.bootstrap import BACKEND, CHECKPOINT
 from rendezvous.core.model import UNBOUNDED, Host, Policy, Slot
-from rendezvous.core.placement import place
+from rendezvous.core.scheduling import place
 
 if TYPE_CHECKING:  # few jobs have one of these
     from hvdrun.allocation.allocation import Allocation

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdrun.agent.processes import name_origin
 from hvdrun.briefing import Briefing
+from hvdrun.checkpoints import hold_checkpoints
 from hvdrun.console import Console, measure_start
 from hvdrun.errors import HostLostEarlyError
 from hvdrun.fleet import Fleet
@@ -29,9 +30,20 @@ from hvdrun.signals import answer_signals
 from hvdrun.static_hosts import StaticHosts
 from hvdrun.stdin import StdinReader
 from hvdrun.transport.reach import Transports
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
-from rendezvous.core.events import Exited, Lost, Noticed, Stopped
-from rendezvous.core.leases import is_lost
+from rendezvous.core.losses import is_lost
+from rendezvous.core.messages import (
+    Dismiss,
+    Effect,
+    Exited,
+    Finish,
+    Launch,
+    Log,
+    Lost,
+    Noticed,
+    Notify,
+    Stopped,
+    Terminate,
+)
 from rendezvous.core.model import Slot, Worker
 from rendezvous.core.outcome import Outcome, stop
 from rendezvous.orders import Alert, Output, Remark, Reserved, Taken, Telling, Written
@@ -55,7 +67,7 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
     desk: what hands functions out to its workers, where these run any.
 
     Raises:
-        LaunchError: hvdrun could not do its part.
+        LaunchError: hvdrun could not do its part, or another job uses its checkpoints.
         KeyboardInterrupt: Ctrl-C was pressed, and everything has been cleared away.
     """
 
@@ -66,7 +78,8 @@ def launch(spec: JobSpec, console: Console, desk: "Desk | None" = None) -> int:
 
         return await receive(spec, spec.joining, console, lambda spec, roster: Job(spec, console, desk, roster).run())
 
-    outcome = asyncio.run(run())
+    with hold_checkpoints(spec.checkpoint):
+        outcome = asyncio.run(run())
     if outcome.is_interrupt:
         raise KeyboardInterrupt
     return outcome.exit_code
@@ -206,6 +219,8 @@ class Job:
                 self._narrator.note_dismissal(effect)
                 if self._elastic is not None:
                     self._elastic.dismiss(effect)
+            case Log():
+                self._narrator.log(effect)
             case Notify(host, reason):
                 self._start_line.close()
                 self._console.notice(f"{reason}.")
@@ -223,8 +238,6 @@ class Job:
         is_decided = self._server.state.outcome is not None
         if is_decided:
             self._narrator.decide()
-        elif effect.is_loss:
-            self._narrator.note_given_up(effect)
         if self._fleet.has_begun(host):
             if is_decided:
                 self._narrator.note_end_ordered(worker)

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from hvdrun.narrator import Narrator
-from rendezvous.core.effects import Effect
-from rendezvous.core.events import Event
+from rendezvous.core.messages import Effect, Event
 from rendezvous.core.model import Policy
 from rendezvous.credentials import Credential
 from rendezvous.server import Server

@@ -5,21 +5,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from hvdrun.console import Console, Page
-from hvdrun.console.page import describe_ranks, describe_returncode
+from hvdrun.console.page import describe_ranks
 from hvdrun.host_news import LossCounter, describe_changes, describe_closed, describe_limit
 from hvdrun.hosts import count_slots
 from hvdrun.jobspec import JobSpec
 from hvdrun.rank_book import RankBook
-from rendezvous.core.blame import Blame
-from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Lost
+from rendezvous.core.failures import Blacklist
+from rendezvous.core.messages import Dismiss, Event, Exited, Joined, Launch, Level, Log
 from rendezvous.core.model import Host, Slot, Worker
 from rendezvous.core.outcome import TEMPORARY_FAILURE, Cause, Outcome
 from rendezvous.core.reports import Decision
-from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.state import Phase, State
 
-_OUT = frozenset({Standing.LEAVING, Standing.ENDED})
-_NEW = frozenset({Standing.INTENDED, Standing.READY})
 _HOPELESS = frozenset({Cause.STATE_LOST, Cause.FAILS_AGAIN})
 _PLANNED = frozenset({Decision.BEGIN, Decision.RESIZE})  # by the program, or at its commit
 _REMEMBERED = 5  # losses that the last page names
@@ -50,10 +47,9 @@ class Narrator:
         self._members: frozenset[Worker] = frozenset()
         self._trouble = ""  # of which a member of it has told first
         self._losses: deque[str] = deque(maxlen=_REMEMBERED)
-        self._errors: set[str] = set()  # why commands cannot be started, as far as told
         self._repeated = LossCounter(clock)
         self._held: list[str] = []  # losses of hosts, until it is known whether the last page says the same
-        self._blame = Blame()  # what was spoken of
+        self._blacklist = Blacklist()  # what was spoken of
         self._limited: tuple[object, ...] = ()  # the hosts, and the generation, of which was told what the limit leaves
         self._lost: set[str] = set()  # hosts whose loss was told, until one of their workers is launched again
 
@@ -88,64 +84,39 @@ class Narrator:
             if worker.slot.host not in self._repeated.counted:
                 self._console.notice(f"the worker in the slot {worker.slot} is started again.")
 
-    def note_given_up(self, terminate: Terminate) -> None:
-        """A worker is ended, and counts as lost."""
-        if self._is_elastic:
-            self._tell_held()
-            self._lose(terminate.reason)
+    def log(self, log: Log) -> None:
+        """The core has something to tell."""
+        self._tell_held()
+        if log.level is Level.WARNING:
+            self._losses.append(log.sentence)
+        (self._console.verbose if log.level is Level.DEBUG else self._console.notice)(f"{log.sentence}.")
 
     def note_dismissal(self, dismiss: Dismiss) -> None:
         """A host's agent is let go, or was lost."""
-        if dismiss.is_drained or dismiss.host in self._lost or all(host.name != dismiss.host for host in self._hosts):
-            self._console.verbose(f"the agent on {dismiss.host} is let go: {dismiss.reason}")
-        else:
+        if dismiss.level is Level.WARNING:
             self._lose_host(dismiss.host, dismiss.reason)
+        else:
+            self._console.verbose(f"the agent on {dismiss.host} is let go: {dismiss.reason}")
 
     def note_event(self, event: Event, state: State) -> None:
         """This is about to happen, in this state; what is no news in it is told to nobody."""
         if not self._is_elastic or state.outcome is not None:
             return
         match event:
-            case Exited() if state.ends_well(event.returncode):
-                self._note_end(event.worker, state)
-            case Exited() if _is_at_work(event.worker, state) and not state.dies_of_notice(
-                event.worker, event.returncode
-            ):
-                self._note_failure(event)
-            case HostsChanged(hosts) if state.policy.max_size == 1:
-                self._tell_who_stays([host.name for host in hosts], state)
-            case Lost(host, reason) if host in state.hosts and host not in state.drained:
-                self._lose_host(host, f"the host {host} was lost: {reason}")
+            case Exited(worker, returncode) if state.ends_well(returncode) and worker in self._members:
+                self._ended_well.add(worker)
             case Joined(_, after, report) if after == state.number and not self._trouble:
                 self._trouble = " ".join(report.trouble.split())  # it may have the program's own words
             case _:
                 pass
 
-    def _note_end(self, worker: Worker, state: State) -> None:
-        """A worker ends well."""
-        if worker in self._members:
-            self._ended_well.add(worker)
-        elif state.number and _is_newcomer(worker, state):
-            name = f"the worker {worker}, which was started beside the others,"
-            self._console.notice(f"{name} ended well before it had joined them: it is not started again.")
-
-    def _note_failure(self, event: Exited) -> None:
-        """A worker fails, which its job may survive."""
-        worker, error = event.worker, event.error
-        if event.cannot_start and error in self._errors:
-            return  # several workers have the same command
-        if event.cannot_start and error is not None:
-            self._errors.add(error)
-        how = error or describe_returncode(event.returncode)
-        self._lose(f"rank {self._ranks.rank_of(worker)} ({worker}) was lost: {how.rstrip('.')}")
-
     def note_state(self, state: State) -> None:
         """This is what has become of the job: which of its places are closed, whether it goes on in a generation."""
         self._tell_held(state.outcome)
-        if self._is_elastic and state.outcome is None and state.blame is not self._blame:
-            for sentence in describe_closed(state, self._blame, self._lost, self._repeated.counted):
+        if self._is_elastic and state.outcome is None and state.blacklist is not self._blacklist:
+            for sentence in describe_closed(state, self._blacklist, self._lost, self._repeated.counted):
                 self._console.notice(f"{sentence}.")
-            self._blame = state.blame
+            self._blacklist = state.blacklist
         generation = state.generation
         if generation is not None and generation.number > self._generation:
             if self._generation and self._is_elastic:
@@ -197,16 +168,6 @@ class Narrator:
             count = len(members)
             self._console.notice(f"the job goes on with {count} worker{'' if count == 1 else 's'}.")
 
-    def _tell_who_stays(self, hosts: Sequence[str], state: State) -> None:
-        """A state is handed over while both workers are there, and in this job there is never more than one."""
-        for record in state.survivors():
-            host = record.worker.slot.host
-            if host not in hosts:
-                self._console.notice(
-                    f"the worker on the host {host} stays there until it ends: with --max-np 1 no other can take its "
-                    "state over."
-                )
-
     def _tell_limit(self, state: State) -> None:
         """What becomes of hosts that come or go when the job may not be formed anew any more."""
         if self._limited != (state.offered, state.generation):
@@ -230,10 +191,6 @@ class Narrator:
                 self._console.notice(f"{sentence}.")
         for sentence in self._repeated.sum_up(is_last=outcome is not None):
             self._console.notice(f"{sentence}.")
-
-    def _lose(self, sentence: str) -> None:
-        self._losses.append(sentence)
-        self._console.notice(f"{sentence}.")
 
     def _tell_shortage(self, slots: int) -> None:
         if slots < self._size:
@@ -275,18 +232,6 @@ class Narrator:
 
 
 def _tells(outcome: Outcome, loss: str) -> bool:
-    """The outcome's reason says this already, in the same words or in those of the rendezvous."""
+    """The outcome's reason says this already: of a worker perhaps in other words."""
     who = f"rank {outcome.rank} ({outcome.worker}) "
-    return loss.removeprefix("the ") in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))
-
-
-def _is_at_work(worker: Worker, state: State) -> bool:
-    """Its end is news, and not what it was told to do."""
-    record = state.workers.get(worker.slot)
-    return record is not None and record.worker == worker and record.standing not in _OUT
-
-
-def _is_newcomer(worker: Worker, state: State) -> bool:
-    """It has never been in a generation, and nothing else has been heard of its end."""
-    record = state.workers.get(worker.slot)
-    return record is not None and record.worker == worker and record.standing in _NEW
+    return loss in outcome.reason or (who in outcome.reason and loss.startswith(f"{who}was lost"))

@@ -19,9 +19,8 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.masking import mask_command, mask_value
 from hvdrun.routes import LOOPBACK
 from rendezvous.bootstrap import JOB, SOCKET, Bootstrap, horovod_environment, torch_environment, torch_host_environment
-from rendezvous.core.errors import TooFewSlotsError
-from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
-from rendezvous.core.ranking import rank
+from rendezvous.core.messages import TooFewSlotsError
+from rendezvous.core.model import Assignment, Endpoint, Slot, Worker, rank
 
 LATER = "(chosen at the start)"
 THERE = "(looked for there)"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Generation, Worker
 
 

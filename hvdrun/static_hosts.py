@@ -9,7 +9,7 @@ from hvdrun.errors import HostsOverdueError
 from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.routes import find_routes
-from rendezvous.core.events import Begun, HostsChanged
+from rendezvous.core.messages import Begun, HostsChanged
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 

@@ -2,7 +2,7 @@
 
 import secrets
 
-from rendezvous.core.effects import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
+from rendezvous.core.messages import Announce, Depart, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Worker
 from rendezvous.notices import (
     KEY_BYTES,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, Worker
 from rendezvous.credentials import Credential
 

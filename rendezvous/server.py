@@ -27,9 +27,17 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import serving, wire
 from rendezvous.boards import Boards
 from rendezvous.core import membership
-from rendezvous.core.effects import Dismiss, Effect
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Declared, Event, Noticed, Reported, StoreOpened, Ticked
+from rendezvous.core.messages import (
+    Declared,
+    Dismiss,
+    Effect,
+    Event,
+    IllegalEventError,
+    Noticed,
+    Reported,
+    StoreOpened,
+    Ticked,
+)
 from rendezvous.core.model import Policy
 from rendezvous.core.state import State
 from rendezvous.credentials import Credential, agent_identity

@@ -51,7 +51,7 @@ from hvdrun.horovod_path import lead_to_shim
 from hvdrun.signals import answer_notice
 from rendezvous import wire
 from rendezvous.bootstrap import name_stop_file
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Endpoint, limit_silence
 from rendezvous.core.outcome import SIGNAL_OFFSET, TEMPORARY_FAILURE
 from rendezvous.orders import (
@@ -217,9 +217,9 @@ class Agent:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGUSR2, self._watch.note_notice)
         loop.add_signal_handler(signal.SIGTERM, heed_sigterm)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, end, number)
+        for number in (signal.SIGINT, signal.SIGHUP):  # that one is ignored (nohup) is of no concern to the workers
+            is_ignored = signal.getsignal(number) is signal.SIG_IGN
+            loop.add_signal_handler(number, (lambda _: None) if is_ignored else end, number)
         await signalled.wait()
         return Ending.SIGNALLED
 

@@ -10,7 +10,7 @@ import rendezvous.quiet_grpc  # noqa: F401 - before gRPC itself: see there
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
 from rendezvous.client import AgentClient
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited
 from rendezvous.core.model import REPORTS_PER_LEASE
 from rendezvous.errors import UnreachableError
 from rendezvous.orders import Begin

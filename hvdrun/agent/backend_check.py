@@ -21,7 +21,7 @@ from hvdrun.agent.spawn import Spawned, Spawner, find_executable, mark_service
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError
 from rendezvous.backend import MODULE, Backend, read_answer
 from rendezvous.bootstrap import BACKEND
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.orders import Begin
 
 _VARIABLE = os.fsencode(BACKEND)

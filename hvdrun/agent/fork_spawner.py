@@ -10,7 +10,7 @@ from hvdrun.agent.prefork import Forkserver, ForkserverError
 from hvdrun.agent.python_command import PythonCommand
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment, find_executable, mark_service, open_streams
 from hvdrun.errors import HvdrunError
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.forking import ForkRequest
 from rendezvous.orders import Begin
 

@@ -14,7 +14,7 @@ from hvdrun.agent.binding import Binder, BindTo
 from hvdrun.elasticity import is_elastic
 from hvdrun.errors import CommandNotExecutableError, CommandNotFoundError, HvdrunError
 from rendezvous.bootstrap import INCARNATION, JOB, SLOT, Bootstrap, horovod_environment, torch_environment
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 

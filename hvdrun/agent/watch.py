@@ -35,8 +35,7 @@ from hvdrun.agent.spawn import Spawned, Spawner
 from hvdrun.agent.sweeper import CLEAN_LOOKS, SWEEP_SECONDS, Sweeper
 from hvdrun.errors import CANNOT_LAUNCH, HvdrunError
 from hvdrun.supervision import supervise
-from rendezvous.core.effects import Launch, Terminate
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Slot, Worker
 from rendezvous.orders import Alert, OutputStream
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hvdrun import __version__
-from rendezvous.core.outcome import SIGNAL_OFFSET
+from rendezvous.core.outcome import describe_returncode, find_signal
 
-_SIGNALS = {known.value: known for known in signal.Signals}
 _MINUTE, _HOUR = 60, 3600
 
 # Escape sequences (colours, cursor movements, titles), then all other control characters but the tab.
@@ -99,16 +98,6 @@ def compose_page(page: Page) -> Iterator[tuple[str, Tone]]:
         yield f"  {strip_controls(note)}", Tone.TEXT
 
 
-def describe_returncode(returncode: int) -> str:
-    """How a worker ended, in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
-    number = _find_signal(returncode)
-    if returncode < 0:
-        return f"killed by {_name_signal(-returncode)}"
-    if number is not None:
-        return f"exit code {returncode}, which is how a shell tells of {_name_signal(number)}"
-    return f"exit code {returncode}"
-
-
 def describe_ranks(ranks: Iterable[int]) -> str:
     """Ranks in words: `rank 3`, `ranks 0, 2-7`."""
     runs: list[list[int]] = []
@@ -154,17 +143,5 @@ def _find_hint(page: Page) -> str | None:
             f"The Python that runs the script{where} has no hvdrun: install it there with  python -m pip install "
             f"hvdrun=={__version__}  or start the script with a Python that has it."
         )
-    number = None if page.returncode is None else _find_signal(page.returncode)
-    return None if number not in _SIGNALS else _HINTS.get(_SIGNALS[number])
-
-
-def _find_signal(returncode: int) -> int | None:
-    """The signal that ended a worker, or the program that a worker's shell waited for; None when none did."""
-    if returncode < 0:
-        return -returncode
-    number = returncode - SIGNAL_OFFSET
-    return number if number in _SIGNALS else None
-
-
-def _name_signal(number: int) -> str:
-    return f"{_SIGNALS[number].name} (signal {number})" if number in _SIGNALS else f"signal {number}"
+    number = None if page.returncode is None else find_signal(page.returncode)
+    return next((hint for known, hint in _HINTS.items() if known == number), None)

@@ -126,7 +126,7 @@ class Applicant:
                 self._stopped.set_result(TEMPORARY_FAILURE if number in _NOTICES else SIGNAL_OFFSET + number)
 
         answer_notice(partial(end, signal.SIGUSR2))
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, end, number)
 

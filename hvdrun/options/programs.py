@@ -74,8 +74,8 @@ TOKEN = (
 ABOUT_AGENT = (
     "Join a job that was started with --wait-for-agents, and run its workers on this host until it ends. The agent "
     "waits until hvdrun is there. Exit codes: the job's own when it has ended; 0 it needs no more agents; 2 wrong use; "
-    "75 hvdrun has gone, or has given this agent up: it may be started again; 125 hvdrun has refused it; 143 ended by "
-    "SIGTERM."
+    "75 after a stop notice (SIGTERM, SIGUSR2), or hvdrun has gone, or has given this agent up: start it again; "
+    "125 hvdrun has refused it; 130 ended by Ctrl-C; 143 ended by a second SIGTERM."
 )
 ABOUT_FILES = (
     "Make a token before the job that uses it: FILE for hvdrun and all agents, and FILE.key for hvdrun alone. Only "

@@ -13,7 +13,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited
 from rendezvous.core.model import Worker
 from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import UnreachableError

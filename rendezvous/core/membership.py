@@ -2,44 +2,63 @@
 
 Theory of operation
 -------------------
-A job is a set of slots with one *intended* worker each. The shell around this core (server.py) turns every call, report
-and tick into an event, and carries out the effects; nothing here waits, knows the time or fails.
+A job is a set of slots with one intended worker each. The shell around this core (server.py) turns each call, report
+and tick into an event, and carries out the effects; nothing here waits, reads a clock or fails.
 
-                  all have joined               a member is lost, or cannot go on
-    FORMING  ------------------->  RUNNING  ------------------->  REFORMING
-       |     <-------------------     ^                            |     |
-       |      a member joins again    |     all have reported:     |     |
-       |                              +---- the verdict -----------+     |
-       |      (and is the generation lost meanwhile: REFORMING)          |
-       |                                                                 |
-       +---- a failure that is not allowed, a limit, an order ----+------+     (from RUNNING, too)
-                                                                  v
-                                                               DRAINING  -- all have ended, or the deadline passed -+
-                                                                                                                    v
-             from each of the three, when all have ended with 0  ---------------------------------------------> FINISHED
+`step` works in two halves. `facts.py` records what the event says. Then `settle` applies the rules below: the first
+rule that changes something is applied, and the search begins anew, until none does. So what follows from a state does
+not depend on the event that has led to it. Time limits (LIMITS) are looked at when the clock ticks. Once the outcome is
+decided, END_RULES take the place of RULES.
 
-- forming.py   workers are started; those that call `init()` wait until all have. The last join publishes the next
-               generation. A job in which nobody joins is one of plain programs: it goes from here to FINISHED.
-- running.py   a generation is live. `shutdown()` and `init()` lead back to FORMING, and so does a resize, which all
-               members take at the same commit.
-- reforming.py a generation was interrupted: each survivor tells what is pending on it, and `verdict.decide` says what
-               all of them do: go on where they stand, return to the last commit, or end. With too few left they wait.
-- endings.py   what these have in common: exits, lost hosts, other hosts, stop notices (stopping.py), orders, time. Once
-               a member has ended well there is no further generation: those that wait, and those that join later, are
-               refused. If another fails, that is how the job ends, once the others have come to their own ends: they
-               may be past their training.
-- draining.py  the outcome is decided by the first cause and never changes; whoever is left is ended.
-- finished.py  late messages change nothing.
+The phases of a job:
 
-Losses are in losses.py, what is held against slots and hosts in blame.py. staffing.py starts and ends workers as slots
-come, fail and go; growth.py offers a resize to those who train; composition.py says who is in the next generation, and
-in which order; joining.py lets workers wait, and publication.py passes the verdict when nobody is missing.
+    forming   -> running    all workers have joined
+              -> reforming  a member is lost, or cannot go on
+              -> draining   the outcome is decided
+    running   -> forming    a member joins again: after `shutdown()`, or at a resize
+              -> reforming  a member is lost, or cannot go on
+              -> draining   the outcome is decided
+    reforming -> running    all survivors have reported, and there is a verdict
+              -> draining   the outcome is decided
+    draining  -> finished   all workers have ended, or have had time for it
+
+The states of the worker in a slot:
+
+    intended -> waiting   it joins before the first generation
+             -> ready     it joins beside a generation
+             -> refused   a member has ended well, so that no generation follows
+             -> leaving   it is given up, or its slot is not offered any more
+             -> ended     its process ends, or its host is lost
+    waiting  -> member    its generation is published
+             -> refused   a member has ended well, so that no generation follows
+             -> leaving   it is given up, or its slot is not offered any more
+             -> ended     its process ends, or its host is lost
+    ready    -> member    it is taken in
+             -> leaving   it is given up, or its slot is not offered any more
+             -> ended     its process ends, or its host is lost
+    member   -> waiting   it joins again
+             -> refused   a member has ended well, so that no generation follows
+             -> leaving   it is given up, or its slot is not offered any more
+             -> ended     its process ends, or its host is lost
+    refused  -> leaving   it is given up, or its slot is not offered any more
+             -> ended     its process ends, or its host is lost
+    leaving  -> ended     its process ends, or its host is lost
+    ended    -> intended  the next worker is started in its slot
+
+- Forming: the workers are started; those that call `init()` wait until all have. A job in which nobody joins is one of
+  plain programs: it goes from here to its end.
+- Reforming: each survivor reports what is pending on it, and the verdict (the recovery decision, verdict.py) says what
+  all of them do: go on where they stand, return to the last commit, or end. With too few left they wait for others.
+- Once a member has ended well there is no further generation: those that wait, and those that join later, are refused.
+  If another fails, that is how the job ends, once the others have come to their own ends: they may be past their
+  training.
+- Draining: the first cause decides the outcome, which never changes; the workers that are left are stopped.
 
 A static job takes the same path. Its placement is fixed and no failure is allowed, so it is never interrupted, and all
 its verdicts are BEGIN.
 
 What holds throughout (the laws are in tests/rendezvous/core/test_laws.py):
-- Orders follow from state against report (intent.py): a Launch or Terminate may be lost or repeated.
+- Orders follow from the state and an agent's report: a Launch or Terminate may be lost or repeated.
 - An event about an incarnation that is not the intended one is stale, and changes nothing.
 - An event that contradicts the state raises IllegalEventError and changes nothing.
 - Generation numbers only grow; each is published once, and never with fewer or more workers than the policy says.
@@ -48,21 +67,79 @@ What holds throughout (the laws are in tests/rendezvous/core/test_laws.py):
 - From every state the job runs or ends, if agents report and workers join; and it ends, if all fall silent.
 """
 
-from rendezvous.core import draining, finished, forming, reforming, running
-from rendezvous.core.effects import Effect, Refuse
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Begun, Declared, Event, Exited, Joined, Lost, Reported, StoreOpened, Ticked
-from rendezvous.core.leases import advance, hear
-from rendezvous.core.model import Policy, Worker
-from rendezvous.core.state import Phase, Standing, State
+from collections.abc import Callable
+from dataclasses import replace
 
-_HANDLERS = {
-    Phase.FORMING: forming.handle,
-    Phase.RUNNING: running.handle,
-    Phase.REFORMING: reforming.handle,
-    Phase.DRAINING: draining.handle,
-    Phase.FINISHED: finished.handle,
-}
+from rendezvous.core.facts import limit_notices, record, record_the_end
+from rendezvous.core.lifecycle import WorkerState
+from rendezvous.core.losses import (
+    hear,
+    limit_shortage,
+    limit_start,
+    lose_late_newcomers,
+    lose_late_survivors,
+    lose_silent_host,
+    lose_unheard_host,
+)
+from rendezvous.core.messages import (
+    Begun,
+    Declared,
+    Effect,
+    Event,
+    Exited,
+    IllegalEventError,
+    Joined,
+    Lost,
+    Refuse,
+    Reported,
+    StoreOpened,
+    Ticked,
+)
+from rendezvous.core.model import Policy
+from rendezvous.core.rules import (
+    Rule,
+    Step,
+    conclude_job,
+    conclude_stop,
+    end_failed_start,
+    end_without_survivors,
+    finish,
+    forget_silent_hosts,
+    interrupt,
+    limit_stopping,
+    offer_resize,
+    publish,
+    staff_again,
+    staff_first,
+    stop_all,
+)
+from rendezvous.core.state import Phase, State
+from rendezvous.core.table import Table
+
+LIMITS: tuple[Rule, ...] = (
+    lose_silent_host,
+    lose_late_survivors,
+    limit_shortage,
+    limit_start,
+    limit_notices,
+    lose_unheard_host,
+    lose_late_newcomers,
+)
+RULES: tuple[Rule, ...] = (
+    conclude_job,
+    end_without_survivors,
+    end_failed_start,
+    conclude_stop,
+    interrupt,
+    staff_first,
+    publish,
+    staff_again,
+    offer_resize,
+)
+END_LIMITS: tuple[Rule, ...] = (forget_silent_hosts, limit_stopping)
+END_RULES: tuple[Rule, ...] = (stop_all, finish)
+
+LEAST_SLEEP_SECONDS = 1.0  # a tick may be late on a busy machine, and a lease shorter than two ticks must still run out
 
 
 def begin(policy: Policy) -> State:
@@ -70,40 +147,70 @@ def begin(policy: Policy) -> State:
     return State(policy)
 
 
-def step(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+def step(state: State, event: Event) -> Step:
     """What follows from one event.
 
     Raises:
         IllegalEventError: the event contradicts the state, which is unchanged.
         TooFewSlotsError: the hosts do not offer enough slots; the state is unchanged.
     """
-    match event:
-        case Ticked(now):
-            if state.started is not None and now < state.now:
-                raise IllegalEventError(event, f"the clock already showed {state.now:g}")
-            state = advance(state, now)
-        case Begun(host) | Reported(host) | Lost(host):
-            if host not in state.hosts:
-                return _ignore_former(state, event, host)
-            if isinstance(event, Reported):
-                _refuse_strangers(event)
-            if not isinstance(event, Lost):
-                state = hear(state, host)
-        case Joined(worker) | Exited(worker) | StoreOpened(worker) | Declared(worker):
-            _refuse_future(state, event)
-            stale = _staleness(state, event, worker)
-            if stale is not None:
-                return state, (Refuse(worker, stale),) if isinstance(event, Joined) else ()
-        case _:
-            pass
-    return _HANDLERS[state.phase](state, event)
+    if isinstance(event, Joined | Exited | StoreOpened | Declared):
+        if (stale := _find_staleness(state, event)) is not None:
+            return state, (Refuse(event.worker, stale),) if isinstance(event, Joined) else ()
+    elif isinstance(event, Begun | Reported | Lost):
+        if event.host not in state.hosts:
+            return _ignore_former(state, event, event.host)
+        state = _hear(state, event)
+    elif isinstance(event, Ticked):
+        state = _advance(state, event)
+    if state.outcome is None:
+        state, effects = record(state, event)
+    else:
+        state, effects = record_the_end(state, state.outcome, event)
+    if isinstance(event, Begun | Reported | Declared | StoreOpened) or (isinstance(event, Joined) and _awaits(state)):
+        return state, effects  # with thousands of workers each look at all of them counts: the next tick settles
+    state, more = settle(state, has_ticked=isinstance(event, Ticked))
+    return state, effects + more
 
 
-def _refuse_strangers(event: Reported) -> None:
-    """One host's agent does not speak for another."""
-    for worker in event.running:
-        if worker.slot.host != event.host:
-            raise IllegalEventError(event, f"worker {worker} is not on host {event.host}")
+def _awaits(state: State) -> bool:
+    """Somebody else has to join before anything can follow from a join."""
+    if state.outcome is not None or (state.interruption is not None and state.phase is not Phase.REFORMING):
+        return False
+    newcomers = state.phase is Phase.RUNNING or not state.number
+    return state.count(WorkerState.INTENDED if newcomers else WorkerState.MEMBER) > 0
+
+
+def advance(state: State, now: float) -> State:
+    """Set the clock forward; after a sleep of this machine nobody has less time left than before."""
+    gap_seconds = now - state.now
+    slept = gap_seconds > max(state.policy.lease_seconds / 2, LEAST_SLEEP_SECONDS)
+    if state.started is not None and not slept:
+        return replace(state, now=now)
+    return replace(
+        state,
+        now=now,
+        started=now if state.started is None else state.started + gap_seconds,
+        last_heard=Table.of((host, None if heard is None else now) for host, heard in state.last_heard.items()),
+        waiting_since=None if state.waiting_since is None else state.waiting_since + gap_seconds,
+        deadline=None if state.deadline is None else state.deadline + gap_seconds,
+        slept_seconds=state.slept_seconds + gap_seconds,
+    )
+
+
+def _advance(state: State, event: Ticked) -> State:
+    if state.started is not None and event.now < state.now:
+        raise IllegalEventError(event, f"the clock already showed {state.now:g}")
+    return advance(state, event.now)
+
+
+def _hear(state: State, event: Begun | Reported | Lost) -> State:
+    """An agent has reported: its lease begins anew. One host's agent does not speak for another."""
+    if isinstance(event, Reported):
+        for worker in event.running:
+            if worker.slot.host != event.host:
+                raise IllegalEventError(event, f"worker {worker} is not on host {event.host}")
+    return state if isinstance(event, Lost) else hear(state, event.host)
 
 
 def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> tuple[State, tuple[Effect, ...]]:
@@ -114,22 +221,73 @@ def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> t
     return state, ()
 
 
-def _refuse_future(state: State, event: Joined | Exited | StoreOpened | Declared) -> None:
-    """Nobody can know of a generation that has not been published."""
+def _find_staleness(state: State, event: Joined | Exited | StoreOpened | Declared) -> str | None:
+    """Why an event about this worker comes too late; None when it is the intended one and has not ended."""
+    worker, record = event.worker, state.workers.get(event.worker.slot)
     match event:
         case Joined(_, number) | StoreOpened(_, number) if number > state.number:
             raise IllegalEventError(event, f"generation {number} has not been published")
-        case _:
-            pass
-
-
-def _staleness(state: State, event: Event, worker: Worker) -> str | None:
-    """Why an event about this worker comes too late; None when it is the intended one and has not ended."""
-    record = state.workers.get(worker.slot)
-    if record is None:
-        raise IllegalEventError(event, f"slot {worker.slot} is not in use")
-    if worker.incarnation > record.worker.incarnation:
-        raise IllegalEventError(event, f"incarnation {worker.incarnation} of slot {worker.slot} was never intended")
+        case _ if record is None:
+            raise IllegalEventError(event, f"slot {worker.slot} is not in use")
+        case _ if worker.incarnation > record.worker.incarnation:
+            number = worker.incarnation
+            raise IllegalEventError(event, f"incarnation {number} of slot {worker.slot} was never intended")
     if worker != record.worker:
         return f"worker {worker} was replaced by incarnation {record.worker.incarnation}"
-    return f"worker {worker} has ended" if record.standing is Standing.ENDED else None
+    return f"worker {worker} has ended" if record.state is WorkerState.ENDED else None
+
+
+def settle(state: State, *, has_ticked: bool = False) -> Step:
+    """Apply the first rule that changes something, until none does: where the clock has ticked, the limits come first.
+
+    A tick after which nothing is due costs a look at each host, and none at the workers.
+    """
+    effects: list[Effect] = []
+    if has_ticked:
+        state, effects = _apply(_list_limits, state)
+    if has_ticked and state.outcome is None and state.clock < state.settled_until:
+        return state, tuple(effects)
+    state, more = _apply(_list_rules, state)
+    if state.outcome is None:
+        state = replace(state, settled_until=_find_next_time(state))
+    return state, (*effects, *more)
+
+
+def _apply(list_rules: Callable[[State], tuple[Rule, ...]], state: State) -> tuple[State, list[Effect]]:
+    effects: list[Effect] = []
+    is_changing = True
+    while is_changing:
+        is_changing = False
+        for rule in list_rules(state):
+            changed, more = rule(state)
+            if changed is not state or more:
+                is_changing, state = True, changed
+                effects += more
+                break
+    return state, effects
+
+
+def _list_limits(state: State) -> tuple[Rule, ...]:
+    if state.outcome is None:
+        return LIMITS
+    return END_LIMITS if state.phase is Phase.DRAINING else ()
+
+
+def _list_rules(state: State) -> tuple[Rule, ...]:
+    return RULES if state.outcome is None else END_RULES
+
+
+def _find_next_time(state: State) -> float:
+    """When a rule may have something to do by time alone; closed slots and hosts open again."""
+    recovery = state.policy.recovery
+    times = [known.last + recovery.forgiveness_seconds for known in state.blacklist.slots.values()]
+    times += [known.until for known in state.blacklist.hosts.values()]
+    times = [time for time in times if time > state.clock - 1]
+    if state.gathering_since is not None:
+        times.append(state.gathering_since + recovery.gathering_seconds)
+    if not state.number and state.waiting_since is not None:
+        times.append(state.waiting_since - state.slept_seconds + recovery.gathering_seconds)
+    if state.number and state.count(WorkerState.INTENDED):
+        since = min(record.since for record in state.list_workers(WorkerState.INTENDED))
+        times.append(since + state.policy.start_timeout_seconds)
+    return min(times, default=float("inf"))

@@ -1,9 +1,9 @@
 """How a job ended, and why: the exit code and the first cause."""
 
+import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rendezvous.core.events import Exited
 from rendezvous.core.model import Worker
 
 SIGNAL_OFFSET = 128
@@ -13,6 +13,8 @@ FAILURE = 1
 TEMPORARY_FAILURE = 75
 START_TIMED_OUT = 124
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 137, 143})  # by SIGHUP, SIGINT, SIGKILL, SIGTERM
+
+SIGNALS = {known.value: known.name for known in signal.Signals}
 
 
 class Cause(StrEnum):
@@ -53,6 +55,11 @@ class Outcome:
         """Somebody pressed Ctrl-C."""
         return self.cause is Cause.STOPPED and self.exit_code == SIGNAL_OFFSET + SIGINT
 
+    @property
+    def stop_signal(self) -> int:
+        """The first signal that the workers get which are left; none gets a second SIGINT."""
+        return SIGINT if self.is_interrupt else SIGTERM
+
 
 def conclude(first: Outcome | None, *, has_stopped: bool) -> Outcome:
     """How a job has ended whose workers have ended by themselves.
@@ -70,18 +77,47 @@ def exit_code(returncode: int) -> int:
     return returncode if returncode >= 0 else SIGNAL_OFFSET - returncode
 
 
+def describe_returncode(returncode: int) -> str:
+    """How a worker ended, in words: `exit code 3`, `killed by SIGKILL (signal 9)`."""
+    number = find_signal(returncode)
+    if returncode < 0:
+        return f"killed by {_name_signal(-returncode)}"
+    if number is not None:
+        return f"exit code {returncode}, which is how a shell tells of {_name_signal(number)}"
+    return f"exit code {returncode}"
+
+
+def find_signal(returncode: int) -> int | None:
+    """The signal that ended a worker, or the program that a worker's shell waited for; None when none did."""
+    if returncode < 0:
+        return -returncode
+    number = returncode - SIGNAL_OFFSET
+    return number if number in SIGNALS else None
+
+
+def _name_signal(number: int) -> str:
+    return f"{SIGNALS[number]} (signal {number})" if number in SIGNALS else f"signal {number}"
+
+
+def describe_loss(worker: Worker, rank: int, returncode: int, error: str | None) -> str:
+    """A worker's failure in one sentence without a full stop; the arguments are those of `Exited`."""
+    how = describe_returncode(returncode) if error is None else error.rstrip(".")
+    return f"rank {rank} ({worker}) was lost: {how}"
+
+
 def succeed() -> Outcome:
     """Every worker ended with 0."""
     return Outcome(0, Cause.SUCCEEDED, "all workers ended well")
 
 
-def blame_worker(event: Exited, rank: int) -> Outcome:
-    """The first failing worker decides."""
-    worker, returncode = event.worker, event.returncode
-    if event.error is not None and event.cannot_start:
-        cause, reason = Cause.COMMAND_NOT_STARTED, event.error
-    elif event.error is not None:
-        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {event.error}"
+def blame_worker(
+    worker: Worker, rank: int, returncode: int, error: str | None = None, *, cannot_start: bool = False
+) -> Outcome:
+    """The first failing worker decides; the arguments are those of `Exited`."""
+    if error is not None and cannot_start:
+        cause, reason = Cause.COMMAND_NOT_STARTED, error
+    elif error is not None:
+        cause, reason = Cause.WORKER_PUT_DOWN, f"rank {rank} ({worker}) was ended: {error}"
     elif returncode < 0:
         cause, reason = Cause.WORKER_FAILED, f"rank {rank} ({worker}) was killed by signal {-returncode}"
     else:

@@ -3,28 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import Self
 
-from rendezvous.core.blame import Blame
+from rendezvous.core.failures import Blacklist, CrashLoop
+from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerRecord, WorkerState, check_transition
 from rendezvous.core.model import Generation, Host, Policy, Slot, Worker
 from rendezvous.core.outcome import SIGUSR2, TEMPORARY_FAILURE, Outcome
-from rendezvous.core.records import Standing, WorkerRecord
-from rendezvous.core.repetition import Repetition
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.core.table import Table
 
-__all__ = ["Offer", "Phase", "Standing", "State", "WorkerRecord"]
-
-
-class Phase(StrEnum):
-    """Where the job stands; `membership` holds the story and the diagram."""
-
-    FORMING = "forming"
-    RUNNING = "running"
-    REFORMING = "reforming"
-    DRAINING = "draining"
-    FINISHED = "finished"
+__all__ = ["Offer", "Phase", "State", "WorkerRecord", "WorkerState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class State:
     hosts: those in use, each with all slots that ever had a worker.
     workers: one record for each slot that ever had a worker, also on hosts that are not in use any more.
     last_heard: when the agent of each host in use last reported, or when it was begun; None before it has.
-    counts: how many workers stand how (counted along, so that a join costs no scan).
+    counts: how many workers are in which state (counted along, so that a join costs no scan).
     generation: the newest one; its number only grows; and verdict: with which it began.
     failures: how many workers and hosts have failed so far, and cause: the first of them since the newest generation.
     waiting_since: since when somebody has stood WAITING; None while nobody does.
@@ -66,7 +54,10 @@ class State:
     slept_seconds: for how long this machine has slept: so much does the job's own clock lag behind.
     short_since: since when there have been too few slots to start with, or workers to go on; on the job's own clock.
     gathering_since: since when there has been something to offer; the same.
-    is_settled: every slot that is offered has a member, and nothing else: time alone changes nothing.
+    interruption: why the newest generation cannot go on, in one sentence without a full stop; None while it can.
+    start_errors: why commands cannot be started, as far as logged.
+    stuck: workers for which the others have waited in vain when the job ended.
+    settled_until: when the rules may have something to do though nothing has happened, on the job's own clock.
     """
 
     policy: Policy
@@ -81,7 +72,7 @@ class State:
     hosts: Mapping[str, tuple[Slot, ...]] = field(default_factory=dict)
     workers: Table[Slot, WorkerRecord] = Table.of(())  # noqa: RUF009 - an immutable value may be shared
     last_heard: Table[str, float | None] = Table.of(())  # noqa: RUF009 - the same
-    counts: Mapping[Standing, int] = field(default_factory=dict)
+    counts: Mapping[WorkerState, int] = field(default_factory=dict)
     generation: Generation | None = None
     verdict: Verdict = Verdict(Decision.BEGIN)  # noqa: RUF009 - the same
     failures: int = 0
@@ -94,10 +85,13 @@ class State:
     short_since: float | None = None
     gathering_since: float | None = None
     offer: Offer = Offer()
-    blame: Blame = Blame()  # noqa: RUF009 - the same
-    repetition: Repetition = Repetition()  # noqa: RUF009 - the same
+    blacklist: Blacklist = Blacklist()  # noqa: RUF009 - the same
+    crash_loop: CrashLoop = CrashLoop()  # noqa: RUF009 - the same
     resets: int = 0
-    is_settled: bool = False
+    interruption: str | None = None
+    start_errors: frozenset[str] = frozenset()
+    stuck: tuple[Worker, ...] = ()
+    settled_until: float = 0.0
 
     @property
     def number(self) -> int:
@@ -106,7 +100,7 @@ class State:
 
     @property
     def clock(self) -> float:
-        """The job's own clock, in seconds since its start: it stands still while this machine sleeps."""
+        """The job's own clock, in seconds since its start: it stops while this machine sleeps."""
         return self.now - self.slept_seconds
 
     @property
@@ -123,12 +117,12 @@ class State:
     @property
     def waiting(self) -> int:
         """How many workers wait for the generation that is being formed."""
-        return self.count(Standing.WAITING)
+        return self.count(WorkerState.WAITING)
 
     @property
     def ended(self) -> int:
         """How many slots' workers have ended."""
-        return self.count(Standing.ENDED)
+        return self.count(WorkerState.ENDED)
 
     @property
     def slots_offered(self) -> int:
@@ -144,13 +138,13 @@ class State:
         """The slot is one of them."""
         return slot.index < self.slots.get(slot.host, 0)
 
-    def count(self, standing: Standing) -> int:
-        """How many workers stand so."""
-        return self.counts.get(standing, 0)
+    def count(self, worker_state: WorkerState) -> int:
+        """How many workers are in this state."""
+        return self.counts.get(worker_state, 0)
 
-    def standing(self, *standings: Standing) -> tuple[WorkerRecord, ...]:
-        """The records that stand so, in the order of the placement."""
-        return tuple(record for record in self.workers.values() if record.standing in standings)
+    def list_workers(self, *states: WorkerState) -> tuple[WorkerRecord, ...]:
+        """The records of the workers in these states, in the order of the placement."""
+        return tuple(record for record in self.workers.values() if record.state in states)
 
     def on(self, host: str) -> tuple[WorkerRecord, ...]:
         """The records of one host in use, in the order of the placement."""
@@ -158,7 +152,7 @@ class State:
 
     def alive(self) -> tuple[WorkerRecord, ...]:
         """The records of workers that have not ended."""
-        return tuple(record for record in self.workers.values() if record.standing is not Standing.ENDED)
+        return tuple(record for record in self.workers.values() if record.state is not WorkerState.ENDED)
 
     def survivors(self) -> tuple[WorkerRecord, ...]:
         """The members of the newest generation that can be in the next one, in rank order."""
@@ -168,7 +162,7 @@ class State:
         return tuple(
             record
             for record, worker in zip(records, self.generation.members, strict=True)
-            if record.worker == worker and record.standing in {Standing.MEMBER, Standing.WAITING}
+            if record.worker == worker and record.state in {WorkerState.MEMBER, WorkerState.WAITING}
         )
 
     def is_member(self, record: WorkerRecord) -> bool:
@@ -185,7 +179,24 @@ class State:
 
     def dies_of_notice(self, worker: Worker, returncode: int) -> bool:
         """A stop notice ends this worker, which has not joined and cannot pass the notice on."""
-        return returncode == -SIGUSR2 and self.workers[worker.slot].standing is Standing.INTENDED
+        return returncode == -SIGUSR2 and self.workers[worker.slot].state is WorkerState.INTENDED
+
+    def find_offered(self, host: str) -> Host | None:
+        """The host as the job may use it now; None when it may not."""
+        return Host(host, self.slots[host]) if host in self.slots else None
+
+    def enter(self, phase: Phase) -> Self:
+        """The state in another phase.
+
+        Raises:
+            ValueError: no way leads there.
+        """
+        check_transition(PHASES, self.phase, phase)
+        return replace(self, phase=phase)
+
+    def with_interruption(self, reason: str) -> Self:
+        """The state in which the newest generation cannot go on; the first reason counts."""
+        return replace(self, interruption=self.interruption or reason)
 
     def with_offer(self, hosts: tuple[Host, ...]) -> Self:
         """The state in which the job may use these hosts, but for those that are drained."""
@@ -198,7 +209,7 @@ class State:
         """The state in which these hosts have got a stop notice."""
         offered = tuple(host for host in self.listed if host.name not in drained)
         slots = {host.name: host.slots for host in offered}
-        return replace(self, drained=drained, offered=offered, slots=slots, is_settled=False)
+        return replace(self, drained=drained, offered=offered, slots=slots, settled_until=0.0)
 
     def with_records(self, records: Iterable[WorkerRecord]) -> Self:
         """The state with these records in place of their slots' former ones; the counts follow."""
@@ -206,17 +217,17 @@ class State:
         counts = Counter(self.counts)
         for record in records:
             slot = record.worker.slot
-            counts[workers[slot].standing] -= 1
-            counts[record.standing] += 1
+            check_transition(WORKER_STATES, workers[slot].state, record.state)
+            counts[workers[slot].state] -= 1
+            counts[record.state] += 1
             workers = workers.replace(slot, record)
         since = self.now if self.waiting_since is None else self.waiting_since
-        counted = dict(+counts)
         return replace(
             self,
             workers=workers,
-            counts=counted,
-            waiting_since=since if counts[Standing.WAITING] > 0 else None,
-            is_settled=self.is_settled and counted == self.counts,
+            counts=dict(+counts),
+            waiting_since=since if counts[WorkerState.WAITING] > 0 else None,
+            settled_until=0.0,
         )
 
     def with_slots(self, records: Iterable[WorkerRecord]) -> Self:
@@ -224,7 +235,7 @@ class State:
         listed = tuple(records)
         new = {record.worker.slot: record for record in listed if record.worker.slot not in self.workers}
         used = dict.fromkeys((*self.hosts, *(record.worker.slot.host for record in listed)))
-        counts = Counter(self.counts) + Counter(record.standing for record in new.values())
+        counts = Counter(self.counts) + Counter(record.state for record in new.values())
         workers = Table.of((*self.workers.items(), *new.items())) if new else self.workers
         former = [record for record in listed if record.worker.slot not in new]
         return replace(self, workers=workers, counts=dict(counts)).with_records(former).with_hosts(used)
@@ -232,9 +243,9 @@ class State:
     def with_host_ended(self, host: str, returncode: int | None = None) -> Self:
         """The state without the workers of a host whose agent is gone: it has taken them along, nobody has seen how."""
         return self.with_records(
-            replace(record, standing=Standing.ENDED, report=None, returncode=returncode)
+            replace(record, state=WorkerState.ENDED, report=None, returncode=returncode)
             for record in self.on(host)
-            if record.standing is not Standing.ENDED
+            if record.state is not WorkerState.ENDED
         )
 
     def without_host(self, host: str) -> Self:

@@ -1,15 +1,15 @@
-"""The verdict: one decision for all survivors of a generation, from what each of them has reported.
+"""The verdict, which is the recovery decision: one for all survivors of a generation, from what each has reported.
 
 `decide` goes through these, in this order:
 
 1. All have called `init()` (again): BEGIN. If only some have, nobody can be right: the job ends. If all were
    interrupted before they were connected, nothing has happened since the last verdict, and it stands.
-2. A survivor that has returned to its last commit, or an operation that cannot be run again (`obstacles.py`): RESTORE.
+2. A survivor that has returned to its last commit, or an operation that cannot be run again (`find_obstacle`): RESTORE.
 3. A survivor that has begun again at a commit, because a resize was offered: RESIZE. All have seen that offer at the
-   same place; who has not come back yet is still in the operation that told of it.
+   same place; a survivor that has not come back yet is still in the operation that told of it.
 4. Else RETRY: the survivors go on where they stand. This never takes anybody in, since a newcomer stands elsewhere.
 
-Two things can be in the way. Whoever restores needs a state to go back to, and somebody must hold the state that all
+Two things can be in the way. A survivor that restores needs a state to go back to, and one must hold the state that the
 others copy: else the job ends. A survivor that has done nothing in this generation yet has nothing to go back from: it
 may restore as it is. And a job needs its least number of workers: with fewer it waits for newcomers, and takes them in
 with a RESTORE, whatever the survivors could have done alone.
@@ -24,9 +24,78 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from rendezvous.core.obstacles import find_contradiction, find_done, find_obstacle
-from rendezvous.core.reports import Decision, Report, Verdict, Wish
-from rendezvous.core.survivors import Survivors
+from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Survivors, Verdict, Wish
+
+BARRIER = "barrier."  # how the names of barriers begin
+
+
+def find_contradiction(survivors: Survivors) -> str | None:
+    """Why the reports cannot all be true: somebody has seen a round committed that another never asked for."""
+    for rank, done in survivors.list_completed_rounds():
+        if survivors.find_least_round(done.ranks) >= done.number:
+            continue
+        for other in survivors.list_members(done.ranks):
+            is_known = survivors.find_round(other, done.ranks) >= done.number
+            if not is_known and survivors.reports[other].floor <= done.index:
+                return (
+                    f"rank {rank} has committed step {done.number} and rank {other} has not even finished it, which "
+                    "cannot be: this is a fault of hvdrun, and going on would be a guess"
+                )
+    return None
+
+
+def find_done(survivors: Survivors) -> tuple[Done, ...]:
+    """The pending commit rounds that count as done, and what some have done and all can."""
+    found: dict[Done, None] = {}
+    for rank, operation in survivors.list_pending():
+        if operation.number:
+            if _is_committed(survivors, operation):
+                answer = survivors.find_answer(rank, operation)
+                found[Done(operation.ranks, operation.number, answer=answer)] = None
+        elif _is_passed(survivors, rank, operation):
+            found[Done(operation.ranks, 0, operation.name)] = None
+        elif answer := survivors.find_answer(rank, operation):
+            found[Done(operation.ranks, 0, operation.name, answer)] = None
+    return tuple(sorted(found, key=lambda done: (done.ranks, done.number, done.name)))
+
+
+def find_obstacle(survivors: Survivors) -> str | None:
+    """Why the survivors cannot go on where they stand, naming the operation and the rank; None when they can."""
+    for rank, operation in survivors.list_pending():
+        reason = _explain_obstacle(survivors, rank, operation)
+        if reason is not None:
+            return f"{operation.title} cannot be repeated on rank {rank}: {reason}"
+    return None
+
+
+def _explain_obstacle(survivors: Survivors, rank: int, operation: PendingOperation) -> str | None:
+    ahead = survivors.find_out_of_window(rank, operation)
+    if ahead is not None:
+        return f"rank {ahead} is too far ahead to know whether it has done it"
+    if _is_passed(survivors, rank, operation) or (operation.number and _is_committed(survivors, operation)):
+        return None
+    if survivors.find_answer(rank, operation):
+        return None
+    if operation.obstacle:
+        return operation.obstacle
+    lost = survivors.find_lost(operation.ranks)
+    if lost is not None and not survivors.is_everybody(operation.ranks):
+        return f"rank {lost} of its process set is gone"
+    if operation.root is not None and operation.root not in survivors.reports:
+        return f"rank {operation.root}, whose data it needs, is gone"
+    user = None if operation.number else survivors.find_completer(rank, operation)
+    return None if user is None else f"rank {user} has done it already, and may have used the result"
+
+
+def _is_committed(survivors: Survivors, operation: PendingOperation) -> bool:
+    """Every survivor of the set has asked for this commit round: its step was finished everywhere."""
+    return survivors.find_least_round(operation.ranks) >= operation.number
+
+
+def _is_passed(survivors: Survivors, rank: int, operation: PendingOperation) -> bool:
+    """It is a barrier that somebody has passed: all had come to it."""
+    return operation.name.startswith(BARRIER) and survivors.is_completed_elsewhere(rank, operation)
+
 
 STATE_LOST = "nobody who is left holds the state of the training: those who did are gone, and the others had not got it"
 _RESIZED = "hosts have come or gone"

@@ -1,7 +1,7 @@
 """Messages of membership: workers, assignments, endpoints, ends, and what members are told."""
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.core.events import Exited, Joined
+from rendezvous.core.messages import Exited, Joined
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import Report
 from rendezvous.errors import WireError

@@ -5,7 +5,7 @@ import os
 from google.protobuf.message import DecodeError
 
 from protos import rendezvous_pb2 as pb
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.credentials import Credential
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hold, Input, Look, Order, Probe, ProbeTarget, Release, Stop, Wait
@@ -32,7 +32,7 @@ def encode_order(order: Order) -> bytes:  # noqa: C901 - one case for each kind 
                 worker=encode_worker(worker), assignment=numbers, reason=encode_text(reason), late=is_late
             )
             message = pb.Order(launch=launch)
-        case Terminate(worker, grace_seconds, reason, _, number):
+        case Terminate(worker, grace_seconds, reason, number):
             named = encode_worker(worker)
             terminate = pb.Terminate(
                 worker=named, grace_seconds=grace_seconds, reason=encode_text(reason), signal=number

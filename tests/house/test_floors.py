@@ -92,3 +92,11 @@ def test_loose_modules_and_floors_are_few(package: str) -> None:
 def test_a_circle_is_found_and_floors_are_counted() -> None:
     assert find_circle({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["b", "c"]
     assert count_floors({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == 3
+
+
+def test_the_core_has_few_files_and_floors_and_no_circle() -> None:
+    core = {name: imports for name, imports in read_graph("rendezvous").items() if name.startswith("rendezvous.core.")}
+    graph = {name: imports & core.keys() for name, imports in core.items()}
+    assert find_circle(graph) == []
+    assert len(graph) <= 14
+    assert count_floors(graph) <= 7

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -36,11 +37,14 @@ HOMES = {
 SIBLINGS = "hvdrun and worker_runtime are siblings above rendezvous, which stands on protos"
 WIRE = "the wire's messages are touched only where they are encoded, served or called"
 CORE = "the pure core imports nothing but itself"
+ABOVE = "all of rendezvous stands above its core"
+FLOORS = "each file of the core has its floor"
 WORKER_CORE = "the worker runtime's pure core imports nothing but itself"
 CLICK = "click is known to the command line alone"
 RICH = "rich is known to the console alone"
 FRAMEWORK = "launcher and rendezvous never import a framework"
 SSH = "paramiko is known to hvdrun.transport.ssh alone"
+ENGINE = "worker_runtime.engine.engine"
 VIOLATIONS = [
     (SIBLINGS, "hvdrun/hosts.py", "import worker_runtime.errors"),
     (SIBLINGS, "worker_runtime/errors.py", "import hvdrun.errors"),
@@ -49,7 +53,8 @@ VIOLATIONS = [
     (WIRE, "rendezvous/bootstrap.py", "import protos.rendezvous_pb2"),
     (CORE, "rendezvous/core/model.py", "import os"),
     (CORE, "rendezvous/core/model.py", "import time"),
-    (CORE, "rendezvous/core/model.py", "import rendezvous.errors"),
+    (ABOVE, "rendezvous/core/model.py", "import rendezvous.errors"),
+    (FLOORS, "rendezvous/core/facts.py", "import rendezvous.core.rules"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import time"),
     (WORKER_CORE, "worker_runtime/coordination/ordering/questions.py", "import worker_runtime.coordination.wire"),
     (CLICK, "hvdrun/hosts.py", "import click"),
@@ -57,6 +62,33 @@ VIOLATIONS = [
     (SSH, "hvdrun/launch.py", "import paramiko"),
     (FRAMEWORK, "hvdrun/jobspec.py", "import torch"),
     (FRAMEWORK, "rendezvous/bootstrap.py", "import numpy"),
+    (
+        "the rooms of worker_runtime stand on each other in one direction",
+        "worker_runtime/groups/works.py",
+        f"import {ENGINE}",
+    ),
+    *(
+        (f"within worker_runtime.{folder} imports go down", f"worker_runtime/{folder.replace('.', '/')}/{low}.py", high)
+        for folder, low, high in (
+            ("api", "process_set", "import worker_runtime.api.calls"),
+            ("checkpoints", "folder", "import worker_runtime.checkpoints.all_ranks"),
+            ("collectives", "dtypes", "import worker_runtime.collectives.allreduce"),
+            ("coordination", "operation", "import worker_runtime.coordination.driver"),
+            ("coordination.ordering", "ledger", "import worker_runtime.coordination.ordering.ordering"),
+            ("coordination.sequencer", "member", "import worker_runtime.coordination.sequencer.generation"),
+            ("elastic", "states", "import worker_runtime.elastic.loop"),
+            ("engine", "losses", f"import {ENGINE}"),
+            ("groups", "torch_groups", "import worker_runtime.groups.backends.composite"),
+            ("groups.backends", "nccl", "import worker_runtime.groups.backends.composite"),
+            ("membership", "formation", "import worker_runtime.membership.recovery"),
+            ("mxnet", "arrays", "import worker_runtime.mxnet.trainer"),
+            ("preparation", "shares", "import worker_runtime.preparation.steps"),
+            ("reduction", "settings", "import worker_runtime.reduction.reducer"),
+            ("startup", "program", "import worker_runtime.startup.forkserver"),
+            ("tasks", "failure", "import worker_runtime.tasks.loop"),
+            ("torch", "compression", "import worker_runtime.torch.optimizer"),
+        )
+    ),
 ]
 
 
@@ -98,6 +130,15 @@ def test_import_linter_reports_each_import_across_the_layers(copy: Path) -> None
 def test_every_contract_has_a_violation_that_proves_it() -> None:
     names = re.findall(r'^name = "(.*)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
     assert {contract for contract, _, _ in VIOLATIONS} == set(names) - {"hvdrun"}
+
+
+def test_a_new_module_of_a_room_needs_a_place_in_its_contract() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    rooms = [contract for contract in contracts if "containers" in contract]
+    assert len(rooms) >= 12
+    assert [contract["name"] for contract in rooms if not contract.get("exhaustive")] == []
 
 
 def test_outside_packages_are_imported_only_at_home() -> None:

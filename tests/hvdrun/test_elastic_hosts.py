@@ -20,9 +20,7 @@ from hvdrun.jobspec import JobSpec, RemoteSide
 from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Dismiss
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Event, HostsChanged, Lost
+from rendezvous.core.messages import Dismiss, Event, HostsChanged, IllegalEventError, Lost
 from rendezvous.core.model import Host
 from rendezvous.orders import Begin, Release
 from tests.hvdrun.played_agent import HOW_IT_ENDED, Machine, PlayedAgent, ignore, refuse

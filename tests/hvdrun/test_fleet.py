@@ -10,7 +10,7 @@ import pytest
 from hvdrun import fleet as fleet_module
 from hvdrun.errors import HostLostEarlyError, HostLostError, HostsFailedError
 from hvdrun.fleet import Fleet
-from rendezvous.core.effects import Launch, Terminate
+from rendezvous.core.messages import Launch, Terminate
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.errors import WireError
 from rendezvous.orders import Begin, Hello, Hold, Output, OutputStream, Release, Telling, Wait

@@ -103,3 +103,18 @@ def test_no_program_of_ours_imports_the_user_s_packages(words: str, tmp_path: Pa
     run = run_python("-m", *words.split(), cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert "not ours" not in run.stderr
     assert "Error" not in run.stderr
+
+
+def test_a_stop_notice_that_comes_while_hvdrun_starts_ends_the_job_with_75() -> None:
+    program = """if True:
+        import os, signal, sys
+        from hvdrun import search_path
+
+        search_path.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
+        from hvdrun.__main__ import main
+
+        sys.exit(main())
+    """
+    result = run_python("-c", program, "-np", "1", "--no-prefork", "sh", "-c", "echo started")
+    assert (result.returncode, result.stdout) == (75, "")
+    assert result.stderr.startswith("hvdrun: the job has ended, as its stop notice asked (exit code 75): ")

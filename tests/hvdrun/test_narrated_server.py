@@ -6,8 +6,7 @@ import pytest
 
 from hvdrun.narrated_server import NarratedServer
 from rendezvous.authority import Authority
-from rendezvous.core.errors import IllegalEventError
-from rendezvous.core.events import Event, HostsChanged, Ticked
+from rendezvous.core.messages import Event, HostsChanged, IllegalEventError, Ticked
 from rendezvous.core.model import Host, Policy
 
 CHANGED = HostsChanged((Host("a", 1),))

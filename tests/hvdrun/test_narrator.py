@@ -19,18 +19,26 @@ from hvdrun.jobspec import JobSpec
 from hvdrun.narrator import Narrator
 from hvdrun.rank_book import RankBook
 from rendezvous.core import membership
-from rendezvous.core.effects import Dismiss, Launch, Terminate
-from rendezvous.core.events import Event, Exited, HostsChanged, Lost
+from rendezvous.core.messages import Dismiss, Event, Exited, HostsChanged, Launch, Level, Log, Lost
 from rendezvous.core.model import Assignment, Generation, Host, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome, blame_host, blame_worker, fail_again, lose_state, succeed
-from rendezvous.core.state import Standing, State
+from rendezvous.core.outcome import (
+    Cause,
+    Outcome,
+    blame_host,
+    blame_worker,
+    describe_loss,
+    fail_again,
+    lose_state,
+    succeed,
+)
+from rendezvous.core.state import State
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.transcript import play
 
 ONE, TWO = Worker(Slot("a", 0), 1), Worker(Slot("b", 0), 1)
 ELASTIC = JobSpec(("true",), 2, (Host("a", 1), Host("b", 1)), Path("/"), Elasticity(1))
 STATIC = replace(ELASTIC, elasticity=None)
-GIVEN_UP = Terminate(TWO, 0.0, "rank 1 (b:0) did not join the others again within 60 s", is_loss=True)
+GIVEN_UP = Log("rank 1 (b:0) did not join the others again within 60 s", Level.WARNING)
 
 
 class Paper:
@@ -110,49 +118,38 @@ def test_the_reason_for_a_new_generation_is_reported_once_where_nobody_was_lost(
 ) -> None:
     state = membership.begin(parse_policy(["min=1", "max=2", "failures=any"]))
     for command in ("tick 0", "hosts a:2", "join a:0", "join a:1", *story):
-        event = parse_event(shlex.split(command))
-        narrator.note_event(event, state)  # as the server does
-        state, _ = membership.step(state, event)
-        narrator.note_state(state)
+        state = tell(narrator, state, parse_event(shlex.split(command)))
     assert paper.notices == notices
 
 
-def stand(worker: Worker, standing: Standing) -> State:
-    """The job in which this worker stands so."""
-    return STATE.with_records([replace(STATE.workers[worker.slot], standing=standing)])
+def tell(narrator: Narrator, state: State, event: Event) -> State:
+    """What becomes of the state by this event, of which the narrator hears as from the server."""
+    narrator.note_event(event, state)
+    state, effects = membership.step(state, event)
+    for effect in effects:
+        match effect:
+            case Log():
+                narrator.log(effect)
+            case Dismiss():
+                narrator.note_dismissal(effect)
+            case _:
+                pass
+    narrator.note_state(state)
+    return state
 
 
-NOT_FOUND = "the command 'train' was not found"
-NEWCOMER = "the worker b:0, which was started beside the others,"
+def lose(worker: Worker, rank: int, returncode: int) -> Log:
+    return Log(describe_loss(worker, rank, returncode, None), Level.WARNING)
 
 
-@pytest.mark.parametrize(
-    ("events", "notices"),
-    [
-        ([(Exited(TWO, -9), STATE)], ["rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."]),
-        ([(Exited(ONE, -9, "it was stopped"), STATE)], ["rank 0 (a:0) was lost: it was stopped."]),
-        (
-            [(Exited(worker, 127, NOT_FOUND, cannot_start=True), STATE) for worker in (ONE, TWO, TWO)],
-            [f"rank 0 (a:0) was lost: {NOT_FOUND}."],
-        ),
-        ([(Exited(TWO, 0), stand(TWO, Standing.MEMBER))], []),
-        ([(Exited(ONE, -15), replace(STATE, outcome=succeed()))], []),
-        ([(Exited(Worker(TWO.slot, 2), 1), STATE)], []),
-        ([(Exited(TWO, -15), stand(TWO, Standing.LEAVING))], []),
-        ([(Lost("c", "nobody knows it"), STATE)], []),
-        (
-            [(Exited(TWO, 0), state) for state in (replace(STATE, generation=None), STATE, stand(TWO, Standing.ENDED))],
-            [f"{NEWCOMER} ended well before it had joined them: it is not started again."],
-        ),
-    ],
-    ids=["fails", "reason", "cannot start", "well", "at the end", "unknown", "is ended", "unknown host", "newcomer"],
-)
-def test_each_loss_is_reported_once(
-    paper: Paper, narrator: Narrator, events: list[tuple[Event, State]], notices: list[str]
-) -> None:
-    for event, state in events:
-        narrator.note_event(event, state)
-    assert paper.notices == notices
+def lose_host(reason: str) -> Dismiss:
+    return Dismiss("b", f"host b was lost: {reason}", Level.WARNING)
+
+
+def test_a_sentence_is_shown_as_its_level_says(paper: Paper, narrator: Narrator) -> None:
+    for level in Level:
+        narrator.log(Log(f"this is {level}", level))
+    assert (paper.notices, paper.details) == (["this is info.", "this is warning."], ["this is debug."])
 
 
 def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator) -> None:
@@ -164,14 +161,13 @@ def test_a_worker_that_is_started_again_is_told(paper: Paper, narrator: Narrator
 
 
 def test_a_lost_host_is_told_once_and_before_what_follows(paper: Paper, narrator: Narrator) -> None:
-    narrator.note_event(Lost("b", "gone"), STATE)
-    narrator.note_dismissal(Dismiss("b", "it was lost"))
-    narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)"))
+    narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
+    narrator.note_dismissal(Dismiss("a", "host a was lost: its agent was silent for 5 s (--lease)", Level.WARNING))
     narrator.note_dismissal(Dismiss("former", "it is no longer listed"))
     assert paper.notices == []
     narrator.note_launch(Launch(Worker(TWO.slot, 2), Assignment(1, 2, 0, 1, 1, 2), "placed"))
     assert paper.notices == [
-        "the host b was lost: gone.",
+        "host b was lost: gone.",
         "host a was lost: its agent was silent for 5 s (--lease).",
         "the worker in the slot b:0 is started again.",
     ]
@@ -192,7 +188,7 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
     begun = ["policy min=1 max=4 failures=any", "tick 1", "hosts a:3 b:1"]
     for command in ('exit a:0 127 "not found"', "tick 2", 'exit a:1 127 "not found"', "lost b gone", "tick 3"):
         if command.startswith("lost"):
-            narrator.note_event(Lost("b", "gone"), play(*begun))
+            narrator.note_dismissal(Dismiss("b", "host b was lost: gone", Level.WARNING))
         begun.append(command)
         narrator.note_state(play(*begun))
     cooldown = "10 s (--blacklist-cooldown-range)"
@@ -200,20 +196,9 @@ def test_a_slot_or_a_host_that_is_left_alone_is_told_once_each_time(paper: Paper
     assert paper.notices == [
         f"the slot a:0 is left alone for 600 s (--slot-cooldown): {why}, close a slot.",
         f"the host a is left alone for {cooldown}: half of its slots or more are closed: {why}, close one.",
-        "the host b was lost: gone.",
+        "host b was lost: gone.",
         f"the host b is left alone for {cooldown}: it was lost.",
     ]
-
-
-def test_an_only_worker_that_cannot_be_relieved_is_told(paper: Paper) -> None:
-    story = ("policy min=1 max=1 failures=any", "hosts a:1", "join a:0")
-    alone = make_narrator(paper, replace(ELASTIC, size=1, elasticity=Elasticity(1, 1, script="./hosts")))
-    alone.note_event(HostsChanged((Host("b", 1), Host("a", 1))), play(*story))
-    alone.note_event(HostsChanged((Host("b", 1),)), play("policy min=1 max=2 failures=any", *story[1:]))
-    assert paper.notices == []
-    alone.note_event(HostsChanged((Host("b", 1),)), play(*story))
-    why = "with --max-np 1 no other can take its state over"
-    assert paper.notices == [f"the worker on the host a stays there until it ends: {why}."]
 
 
 def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(paper: Paper) -> None:
@@ -221,26 +206,18 @@ def test_of_many_losses_of_one_kind_the_first_are_told_and_the_others_counted(pa
     narrator = make_narrator(paper, clock=lambda: now[0])
     state = play("policy min=1 max=9 failures=any", "tick 1", f"hosts a:1 {' '.join(f'h{n}:1' for n in range(8))}")
     for host in range(8):
-        state = lose(narrator, state, Lost(f"h{host}", f"h{host} is not known"))
-    lost = [f"the host h{host} was lost: h{host} is not known." for host in range(5)]
+        state = tell(narrator, state, Lost(f"h{host}", f"h{host} is not known"))
+    lost = [f"host h{host} was lost: h{host} is not known." for host in range(5)]
     left = [f"the host h{host} is left alone for 10 s (--blacklist-cooldown-range): it was lost." for host in range(5)]
     assert paper.notices == [line for pair in zip(lost, left, strict=True) for line in pair]
-    assert paper.details == [f"the host h{host} was lost: h{host} is not known." for host in range(5, 8)]
+    assert paper.details == [f"host h{host} was lost: h{host} is not known." for host in range(5, 8)]
     now[0] += 60
     narrator.note_state(state)
-    sum_up = "this has happened 3 times more, the last time: the host h7 was lost: h7 is not known."
+    sum_up = "this has happened 3 times more, the last time: host h7 was lost: h7 is not known."
     assert paper.notices[10:] == [sum_up]
     now[0] += 60
-    lose(narrator, state, Lost("a", "a is not known"))
-    assert paper.notices[11] == "the host a was lost: a is not known."
-
-
-def lose(narrator: Narrator, state: State, event: Lost) -> State:
-    """What becomes of the state when a host is lost, and the user is told."""
-    narrator.note_event(event, state)
-    state, _ = membership.step(state, event)
-    narrator.note_state(state)
-    return state
+    tell(narrator, state, Lost("a", "a is not known"))
+    assert paper.notices[11] == "host a was lost: a is not known."
 
 
 def test_hosts_that_the_reset_limit_leaves_as_they_are_are_told_once(paper: Paper, narrator: Narrator) -> None:
@@ -265,7 +242,7 @@ def test_a_start_that_must_wait_for_slots_says_so(paper: Paper) -> None:
     assert paper.notices[1:] == ["the script names new hosts: b (2 slots)."]
 
 
-FIRST = blame_worker(Exited(ONE, 3), 0)
+FIRST = blame_worker(ONE, 0, 3)
 STATE_LOST = lose_state(f"{FIRST.reason}; nobody is left", FIRST)
 HOST_LOST = blame_host("b", "its agent ended")
 LOST_FIRST = "Lost before: rank 1 (b:0) was lost: killed by SIGKILL (signal 9)."
@@ -276,27 +253,22 @@ TOO_FEW = Outcome(75, Cause.TOO_FEW_WORKERS, "only 1 of at least 2 workers were 
 @pytest.mark.parametrize(
     ("losses", "outcome", "notes"),
     [
-        ([Lost("b", "gone.")], TOO_FEW, ("Lost before: the host b was lost: gone.", MAY_GO_ON)),
-        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.reason}.", MAY_GO_ON)),
-        ([Exited(TWO, -9), Exited(ONE, 3)], STATE_LOST, (LOST_FIRST,)),
+        ([lose_host("gone.")], TOO_FEW, ("Lost before: host b was lost: gone.", MAY_GO_ON)),
+        ([GIVEN_UP], TOO_FEW, (f"Lost before: {GIVEN_UP.sentence}.", MAY_GO_ON)),
+        ([lose(TWO, 1, -9), lose(ONE, 0, 3)], STATE_LOST, (LOST_FIRST,)),
         ([], fail_again("the shapes differ; the same has happened 3 times in a row", None), ()),
-        ([Exited(TWO, -9), Lost("b", "its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
-        ([Exited(TWO, -9), Dismiss("b", HOST_LOST.reason)], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
+        ([lose(TWO, 1, -9), lose_host("its agent ended")], HOST_LOST, (LOST_FIRST, MAY_GO_ON)),
     ],
-    ids=["too few", "given up", "state lost", "fails again", "host lost", "host dismissed"],
+    ids=["too few", "given up", "state lost", "fails again", "host lost"],
 )
 def test_the_page_of_a_job_that_cannot_go_on_names_what_was_lost_once(
-    paper: Paper, narrator: Narrator, losses: list[Event | Dismiss | Terminate], outcome: Outcome, notes: tuple[str]
+    paper: Paper, narrator: Narrator, losses: list[Log | Dismiss], outcome: Outcome, notes: tuple[str]
 ) -> None:
     for loss in losses:
-        match loss:
-            case Dismiss():
-                narrator.note_dismissal(loss)
-            case Terminate():
-                narrator.note_given_up(loss)
-                assert paper.notices == [f"{loss.reason}."]
-            case _:
-                narrator.note_event(loss, STATE)
+        if isinstance(loss, Log):
+            narrator.log(loss)
+        else:
+            narrator.note_dismissal(loss)
     narrator.note_state(replace(STATE, outcome=outcome))
     narrator.explain(outcome, 2)
     last_lines = () if outcome.worker is None else (f"last words of {outcome.worker}",)
@@ -309,7 +281,7 @@ def test_the_page_of_a_worker_says_how_long_the_job_ran_until_it_was_decided(pap
     narrator = make_narrator(paper, clock=times.__next__)
     narrator.start()
     narrator.decide()
-    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
     (page,) = paper.pages
     assert (page.rank, page.host, page.returncode, page.seconds) == (1, "b", 3, 2.5)
     assert page.last_lines == ("last words of b:0",)
@@ -319,7 +291,7 @@ def test_the_page_of_a_worker_says_which_others_ended_well(paper: Paper, narrato
     narrator.note_state(STATE)
     narrator.note_event(Exited(TWO, -9), STATE)
     narrator.note_event(Exited(ONE, 0), STATE)
-    narrator.explain(blame_worker(Exited(TWO, -9), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, -9), 2)
     note = "Rank 0 ended with 0; but the job had not gone on without this one, and ends with its failure."
     assert paper.pages[0].notes == (note,)
 
@@ -330,11 +302,12 @@ def test_the_page_names_ended_ranks_of_whoever_had_joined(paper: Paper, narrator
         narrator.note_state(STATE)
         narrator.note_end_ordered(Worker(TWO.slot, 2))
     narrator.note_end_ordered(ONE)
-    narrator.explain(blame_worker(Exited(TWO, 3), 1), 2)
+    narrator.explain(blame_worker(TWO, 1, 3), 2)
     assert paper.pages[0].ended_ranks == (0,)
 
 
-NOT_STARTED = blame_worker(Exited(TWO, 127, NOT_FOUND, cannot_start=True), 1)
+NOT_FOUND = "the command 'train' was not found"
+NOT_STARTED = blame_worker(TWO, 1, 127, NOT_FOUND, cannot_start=True)
 
 
 @pytest.mark.parametrize(
@@ -350,7 +323,6 @@ NOT_STARTED = blame_worker(Exited(TWO, 127, NOT_FOUND, cannot_start=True), 1)
 def test_of_a_static_job_only_the_end_is_told(paper: Paper, outcome: Outcome, hosts: int, notices: list[str]) -> None:
     narrator = make_narrator(paper, STATIC)
     narrator.note_event(Exited(TWO, 3), make_state(STATIC))
-    narrator.note_given_up(GIVEN_UP)
     for number in (1, 2):
         narrator.note_state(make_state(STATIC, number))
     narrator.explain(outcome, hosts)

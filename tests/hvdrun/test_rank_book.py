@@ -1,7 +1,7 @@
 """Which rank a worker has: launched with one, moved by generations, and the last one when it is in none."""
 
 from hvdrun.rank_book import RankBook
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 
 A, B, C = (Worker(Slot(host, 0), 1) for host in "abc")

@@ -14,7 +14,7 @@ from hvdrun.fleet import Fleet
 from hvdrun.jobspec import JobSpec
 from hvdrun.static_hosts import StaticHosts
 from rendezvous.authority import Authority
-from rendezvous.core.events import Event, HostsChanged
+from rendezvous.core.messages import Event, HostsChanged
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.orders import Begin
 from tests.hvdrun.played_agent import Machine, PlayedAgent, ignore, refuse

@@ -17,8 +17,7 @@ import psutil
 from rendezvous.authority import Authority
 from rendezvous.bootstrap import Bootstrap
 from rendezvous.client import AgentClient, WorkerClient, name_socket
-from rendezvous.core.effects import Effect
-from rendezvous.core.events import HostsChanged
+from rendezvous.core.messages import Effect, HostsChanged
 from rendezvous.core.model import Endpoint, Host, Policy, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.notices import Notice, Published, SequencerFailed, SequencerOpened

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import aclosing
 
 from rendezvous.boards import Boards
-from rendezvous.core.effects import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
+from rendezvous.core.messages import Depart, Dismiss, Effect, Interrupt, OfferResize, Publish, Refuse
 from rendezvous.core.model import Assignment, Generation, Slot, Worker
 from rendezvous.core.reports import Decision, Verdict
 from rendezvous.notices import KEY_BYTES, Departed, Interrupted, Notice, Published, Refused, ResizeOffered

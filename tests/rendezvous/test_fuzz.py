@@ -12,8 +12,7 @@ import grpc
 import pytest
 
 import rendezvous.server
-from rendezvous.core.effects import Finish
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Finish
 from rendezvous.core.model import Endpoint, Host
 from rendezvous.credentials import SERVER_NAME
 from rendezvous.errors import CallRefusedError, UnreachableError

@@ -17,11 +17,23 @@ from rendezvous import wire
 from rendezvous.authority import Authority
 from rendezvous.boards import Boards
 from rendezvous.client import AgentClient
-from rendezvous.core.effects import Dismiss, Effect, Finish, Launch, Notify, Terminate
-from rendezvous.core.events import Declared, Exited, HostsChanged, Joined, Lost
+from rendezvous.core.lifecycle import WorkerState
+from rendezvous.core.messages import (
+    Declared,
+    Dismiss,
+    Effect,
+    Exited,
+    Finish,
+    HostsChanged,
+    Joined,
+    Launch,
+    Level,
+    Lost,
+    Notify,
+    Terminate,
+)
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
-from rendezvous.core.records import Standing
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
 from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
 from rendezvous.server import Server
@@ -111,7 +123,7 @@ async def test_one_call_joins_all_workers_of_a_host_and_none_of_another() -> Non
         first.others.append(foreign)
         with pytest.raises(grpc.aio.AioRpcError, match="does not speak for host 'b'"):
             await a.join(first)
-        assert stage.server.state.count(Standing.WAITING) == 2
+        assert stage.server.state.count(WorkerState.WAITING) == 2
         del first.others[:]
         first.others.append(second)
         await a.join(first)
@@ -366,7 +378,7 @@ async def test_an_agent_that_was_given_up_is_refused_and_the_next_one_of_its_hos
         async with aclosing(former.watch()) as notices:
             await anext(notices)
             stage.server.tell(Lost("b", "its agent was silent"))
-            dismissal = Dismiss("b", "host b was lost: its agent was silent")
+            dismissal = Dismiss("b", "host b was lost: its agent was silent", Level.WARNING)
             launches = [effect.worker for effect in stage.effects if isinstance(effect, Launch)]
             assert dismissal in stage.effects
             assert launches[-2:] == [Worker(B0.slot, 2), Worker(B1.slot, 2)]

@@ -89,7 +89,8 @@ def test_step_time_fails_when_a_replica_differs(hvdrun: Launcher) -> None:
 def test_collectives_take_part_in_a_job(hvdrun: Launcher) -> None:
     finished = hvdrun("--no-prefix", "-np", "2", "python", COLLECTIVES, *SHORT, limit_seconds=_LIMIT_SECONDS)
     assert (finished.returncode, finished.stderr) == (0, "")
-    cases = ["1 KB", "1 KB, rank 0 busy", "64 MB", "1,000 tensors of 64 B"]
+    cases = ["1 KB", "1 KB, rank 0 busy", "64 MB", "1,000 tensors of 64 B", "objects of 1 KB"]
+    cases.append("SyncBatchNorm, 64 x 32 x 32 x 32")
     assert re.findall("^### (.*), N=2$", finished.stdout, re.MULTILINE) == cases
 
 

@@ -84,6 +84,19 @@ def test_an_agent_whose_launcher_is_gone_ends_its_workers_and_may_start_again(hv
     assert ended.stderr.endswith("hvdrun: the launcher has gone: this agent has ended its workers.\n")
 
 
+def test_ctrl_c_ends_an_agent_and_its_workers_with_130_and_a_sentence(hvdrun: Launcher) -> None:
+    running = hvdrun.start("-np", "1", "--wait-for-agents", *PLACE, "sh", "-c", "echo up; exec sleep 600")
+    agent = start_agent(hvdrun, running.stderr.wait_for(LINE, 60)[1], "a")
+    running.stdout.wait_for(r"up$", 60)
+    agent.send(signal.SIGINT)
+    ended = agent.wait()
+    assert ended.returncode == 130
+    assert ended.stderr.endswith("hvdrun: a signal has asked this agent to end: it has ended its workers.\n")
+    finished = running.wait()
+    assert finished.returncode == 75
+    assert finished.stderr.endswith("hvdrun: host a was lost: the connection of its agent ended.\n")
+
+
 @pytest.mark.nightly
 def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -> None:
     hvdrun.write("train.py", TRAINS)
@@ -100,8 +113,6 @@ def test_an_elastic_job_loses_an_agent_and_takes_it_in_again(hvdrun: Launcher) -
     hvdrun.write("enough", "")
     finished = running.wait()
     assert finished.returncode == 0, finished.stderr
-    assert re.search(
-        r"^hvdrun: the host b was lost: the connection of its agent ended\.$", finished.stderr, re.MULTILINE
-    )
+    assert re.search(r"^hvdrun: host b was lost: the connection of its agent ended\.$", finished.stderr, re.MULTILINE)
     assert [agent.wait().returncode for agent in (stays, again, more)] == [0, 0, 0]
     assert goes.wait().returncode == -signal.SIGKILL

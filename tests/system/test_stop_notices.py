@@ -68,7 +68,7 @@ train(state)
 print("stops after", state.step, flush=True)
 sys.exit(75 if hvd.stopping() else 0)
 """
-GOES_ON = f"{WAIT_FOR}\nprint('up', flush=True)\nwait_for('nothing')\n"
+GOES_ON = f"{WAIT_FOR}\nprint('pid', os.getpid(), flush=True)\nwait_for('nothing')\n"
 STOPS = "hvdrun: the job has ended, as its stop notice asked (exit code 75): start it again to go on.\n"
 DRAINS = "hvdrun: host localhost got a stop notice: the job goes on without it.\n"
 
@@ -133,10 +133,17 @@ def test_a_drained_host_is_left_at_a_commit_and_nobody_is_lost(hvdrun: Launcher)
 
 def test_who_does_not_end_after_a_notice_is_ended(hvdrun: Launcher) -> None:
     running = hvdrun.start("-np", "2", "--grace", "1s", "python", hvdrun.write("stay.py", GOES_ON))
-    wait_until(lambda: running.stdout.text().count("up\n") == 2, "both workers to start")
+    find_pids(running, 2)
     running.send(signal.SIGUSR2)
     finished = running.wait()
     assert finished.returncode == 143
     assert re.search(
         r"^hvdrun: rank 0 \(localhost:0\) had not ended 1 s \(--grace\) after", finished.stderr, re.MULTILINE
     )
+
+
+def test_a_notice_that_ends_a_worker_before_init_ends_the_job_with_75(hvdrun: Launcher) -> None:
+    running = hvdrun.start("-np", "2", "python", hvdrun.write("stay.py", GOES_ON))
+    kill(find_pids(running, 2)[0], signal.SIGUSR2)
+    finished = running.wait()
+    assert (finished.returncode, finished.stderr) == (75, STOPS)

@@ -8,9 +8,9 @@ from typing import Any
 
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.driver import Driver
-from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.operation import Operation
+from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused
+from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import ShutDownError
@@ -24,6 +24,7 @@ class Echo(Operation[bytes]):
 
     def __init__(self, name: str, data: bytes = b"12345678") -> None:
         self.title = name
+        self.among = Members(0, (0, 1), 0)
         self.question = Question(0, name, SUM)
         self._data = data
 
@@ -94,7 +95,7 @@ class Sequencer:
 
 
 class Player:
-    """Performs what is answered, as an executor would; its methods are those that a driver or a handle calls."""
+    """Carries out what is answered, as an engine would."""
 
     rank = 0
 
@@ -103,8 +104,7 @@ class Player:
         self.ended: list[str] = []
         self.asked: list[Handle[bytes]] = []
         self.askers: set[int] = set()
-        self.driver = Driver(Link(connection), self, self.askers, patience_seconds)
-        self.perform_neutral = self.neutral.append
+        self.driver = Driver(Link(connection), self.list_members, self.carry_out, self.askers, patience_seconds)
 
     def submit(self, name: str, *, is_awaited: bool = False, at_once: bool = False) -> Handle[bytes]:
         """Ask without waiting."""
@@ -126,33 +126,25 @@ class Player:
             raise ShutDownError(handle.title, 0)
         return bytes(handle.payload)
 
-    def count_members(self, process_set: int) -> int:
-        """Of set 0 two, of set 1 three."""
-        return 2 + process_set
-
     def list_members(self, process_set: int) -> tuple[int, ...]:
-        """The first ranks."""
-        return tuple(range(self.count_members(process_set)))
+        """Of set 0 two, of set 1 three."""
+        return tuple(range(2 + process_set))
 
-    def perform(self, handle: Handle[bytes], terms: Release, payload: memoryview) -> None:
-        """Nothing communicates."""
-        handle.begin(terms, (), payload)
-
-    def refuse(self, handle: Handle[bytes], reason: str, *, is_deadlock: bool) -> None:
-        """Fail one operation."""
-        del is_deadlock
-        handle.fail(RuntimeError(reason))
-
-    def conclude(self, *_: object) -> bool:
-        """Each is to be performed by itself."""
-        return False
-
-    def give_up(self, reason: str) -> None:
-        """Fail all that waits."""
-        self.ended.append(reason)
-        for handle in self.asked:
-            if not handle.is_answered:
-                handle.fail(RuntimeError(reason))
+    def carry_out(self, answer: Answer) -> None:
+        """Nothing communicates; a refusal fails one operation, the end all that waits."""
+        match answer:
+            case Answered():
+                for handle, terms, payload in zip(answer.handles, answer.terms, answer.payloads, strict=True):
+                    handle.begin(terms, (), payload)
+            case Neutral(terms):
+                self.neutral.append(terms)
+            case Refused():
+                answer.handle.fail(RuntimeError(answer.reason))
+            case Ended(reason):
+                self.ended.append(reason)
+                for handle in self.asked:
+                    if not handle.is_answered:
+                        handle.fail(RuntimeError(reason))
 
 
 @contextmanager

@@ -10,11 +10,13 @@ from typing import Any, Self, cast
 
 from rendezvous.core.reports import Done
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Sequencer
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.coordination.wire import Frame, decode_head, decode_questions, encode_releases
-from worker_runtime.engine.elastic_engine import ElasticEngine
-from worker_runtime.groups.group import Group
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.losses import Retry
+from worker_runtime.engine.succession import Succession
 from worker_runtime.groups.torch_groups import TorchGroup, TorchGroups
 from worker_runtime.rendezvous import Decision, Endpoint, Membership, Verdict
 
@@ -86,7 +88,7 @@ class _PlayedGroup(Group):
 
 
 def connect(group: _PlayedGroup, *_: object) -> Link:
-    """As `link.connect`."""
+    """As `group.connect`."""
     return group.link
 
 
@@ -158,10 +160,10 @@ class PlayedGeneration:
         self.link.close()
 
 
-def make_executor(generation: PlayedGeneration, note: Callable[[str], None] = lambda _: None) -> ElasticEngine:
-    """An executor in that generation, and who is told of its troubles."""
-    group, link = generation.group, generation.link
-    return ElasticEngine(group, link, lambda _, reason: note(reason), group.generation, lease_seconds=5.0)
+def make_succession(generation: PlayedGeneration, note: Callable[[str], None] = lambda _: None) -> Succession:
+    """Of an engine in that generation, and who is told of its troubles."""
+    policy = Retry(lambda _, reason: note(reason))
+    return Succession(Engine(generation.group, generation.link, policy, 5.0, generation.group.generation), policy)
 
 
 def retry(*survivors: int, done: tuple[Done, ...] = ()) -> Verdict:

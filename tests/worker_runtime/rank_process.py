@@ -42,8 +42,9 @@ class PipeExchange:
 
     def await_store(self, generation: int) -> Endpoint:
         """Read rank 0's line."""
-        ready, _, _ = select.select([self._readable], [], [], LIMIT_SECONDS)
-        assert ready, "rank 0 opened no store"
+        poller = select.poll()  # a process of many interrupted worlds has more than 1,024 files
+        poller.register(self._readable, select.POLLIN)
+        assert poller.poll(LIMIT_SECONDS * 1000), "rank 0 opened no store"
         line = b""
         while not line.endswith(b"\n"):
             line += os.read(self._readable, 1)

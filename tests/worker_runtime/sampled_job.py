@@ -16,6 +16,11 @@ class Seat:
     lineage: tuple[int, ...]
     committed: tuple[int, tuple[int, ...]]
 
+    @property
+    def steps(self) -> "Seat":
+        """As the engine's."""
+        return self
+
     @classmethod
     def take(cls, rank: int, size: int) -> "Seat":
         """Of a worker that has just entered a job."""

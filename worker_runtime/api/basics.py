@@ -17,6 +17,8 @@ class HorovodBasics:
     local_rank = staticmethod(job.local_rank)
     cross_rank = staticmethod(job.cross_rank)
     is_homogeneous = staticmethod(job.is_homogeneous)
+    start_timeline = staticmethod(job.start_timeline)
+    stop_timeline = staticmethod(job.stop_timeline)
     mpi_threads_supported = staticmethod(capabilities.mpi_threads_supported)
     mpi_enabled = staticmethod(capabilities.mpi_enabled)
     mpi_built = staticmethod(capabilities.mpi_built)

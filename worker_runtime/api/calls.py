@@ -11,8 +11,7 @@ import torch
 
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Adasum, Allreduce, Combination
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import HorovodInternalError

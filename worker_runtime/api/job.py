@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from typing import NoReturn
 
 from worker_runtime.api.process_set import ProcessSet, add_process_set, read_ranks
 from worker_runtime.errors import MpiWorldError
@@ -117,3 +118,31 @@ def _read_process_sets(process_sets: Iterable[ProcessSet] | str | None) -> list[
         if not isinstance(process_set, ProcessSet):
             raise ValueError(f"init(): process_sets[{index}] is {process_set!r}; give ProcessSet objects")  # noqa: TRY004 - Horovod's error
     return sets
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> NoReturn:  # noqa: FBT001, FBT002 - Horovod's signature
+    """Refuse: a timeline is not served yet.
+
+    Args:
+        file_path: where Horovod writes it.
+        mark_cycles: whether Horovod marks the cycles of its background thread, of which there are none here.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+        NotImplementedError: always otherwise.
+    """
+    del mark_cycles
+    RUNTIME.assignment  # noqa: B018 - raises unless initialised
+    raise NotImplementedError(
+        f"start_timeline({file_path!r}): timelines are not served yet; leave the call out, and use torch.profiler to "
+        "see what takes time"
+    )
+
+
+def stop_timeline() -> None:
+    """Do nothing, as Horovod does when no timeline is being written.
+
+    Raises:
+        ValueError: Horovod has not been initialized.
+    """
+    RUNTIME.assignment  # noqa: B018 - raises unless initialised

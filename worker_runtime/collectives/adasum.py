@@ -17,12 +17,10 @@ from functools import lru_cache
 
 import torch
 
-from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
+from worker_runtime.collectives.buffers import Fusion, distribute, gather, plan_fusions, view_bytes
 from worker_runtime.collectives.combination import Combination, scale_
 from worker_runtime.collectives.dtypes import HALVES, check_reducible, name_dtype
-from worker_runtime.collectives.layout import view_bytes
-from worker_runtime.collectives.lots import Lot, distribute, gather, plan_lots
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -69,21 +67,21 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
                 check_reducible(dtype, Reduction.ADASUM)
         except ValueError as error:
             raise ValueError(f"{self.title}: {error}") from None
-        self._lots = plan_lots(self._dtypes, shapes)
+        self._lots = plan_fusions(self._dtypes, shapes)
         self.among = among
         self.question = Question(among.number, name, _make_signature(self._dtypes, shapes, device), how.factors)
         self._tensors = tuple(tensors)
         self._how = how
         self._into = into
         self._buffers: list[torch.Tensor] | None = None
-        self._choose_lane(device, tensors[0])
+        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms
         self._buffers = self._prepare()
         shares = [
-            _Share(lot, buffer, self.among.size, self.among.position)
-            for lot, buffer in zip(self._lots, self._buffers, strict=True)
+            _Share(fusion, buffer, self.among.size, self.among.position)
+            for fusion, buffer in zip(self._lots, self._buffers, strict=True)
             if buffer.numel()
         ]
         for work in [share.transpose(group) for share in shares]:
@@ -97,9 +95,9 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms, payload
         results = list(self._tensors)
-        for lot, buffer in zip(self._lots, self._buffers or self._prepare(), strict=True):
+        for fusion, buffer in zip(self._lots, self._buffers or self._prepare(), strict=True):
             scale_(buffer, self._how.postscale)
-            for index, result in distribute(lot, buffer, self._tensors, self._into):
+            for index, result in distribute(fusion, buffer, self._tensors, self._into):
                 results[index] = result
         return results
 
@@ -107,7 +105,7 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
         return [*self._tensors, *(self._buffers or ()), *(self._into or ())]
 
     def _prepare(self) -> list[torch.Tensor]:
-        buffers = [gather(lot, self._tensors) for lot in self._lots]
+        buffers = [gather(fusion, self._tensors) for fusion in self._lots]
         for buffer in buffers:
             scale_(buffer, self._how.prescale)
         return buffers
@@ -130,16 +128,16 @@ class Adasum(TensorOperation[list[torch.Tensor]]):
 
 
 class _Share:
-    """One rank's segment of the vectors of all ranks, of one lot.
+    """One rank's segment of the vectors of all ranks, of one fusion.
 
     Args:
-        lot: which tensors.
+        fusion: which tensors.
         buffer: this rank's vector, and in the end the result.
         size, position: of and in the set.
     """
 
-    def __init__(self, lot: Lot, buffer: torch.Tensor, size: int, position: int) -> None:
-        self._lot = lot
+    def __init__(self, fusion: Fusion, buffer: torch.Tensor, size: int, position: int) -> None:
+        self._fusion = fusion
         self._buffer = buffer.view(-1)
         self._position = position
         self._bounds = [buffer.numel() * member // size for member in range(size + 1)]
@@ -171,7 +169,7 @@ class _Share:
 
     def count_products(self, pairs: Sequence[Pair]) -> int:
         """How many numbers `multiply` makes."""
-        return 3 * len(pairs) * len(self._lot.counts)
+        return 3 * len(pairs) * len(self._fusion.counts)
 
     def add(self, pairs: Sequence[Pair], products: Sequence[float]) -> None:
         """Combine each pair, given what `multiply` made on all ranks together."""
@@ -195,7 +193,7 @@ class _Share:
     def _cut(self) -> Iterator[Pair]:
         """Where each tensor begins and ends within the segment; empty where none of it lies here."""
         offset, width = -self._begin, self._end - self._begin
-        for count in self._lot.counts:
+        for count in self._fusion.counts:
             yield min(max(offset, 0), width), min(max(offset + count, 0), width)
             offset += count
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from worker_runtime.collectives.checks import make_title
+from worker_runtime.collectives.tensor_operation import make_title
 from worker_runtime.coordination.operation import Members, Operation, ResultT_co
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work

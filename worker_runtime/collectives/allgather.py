@@ -7,19 +7,18 @@ from typing import NamedTuple
 
 import torch
 
-from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import (
+from worker_runtime.collectives.buffers import (
     copy,
     count_bytes,
     count_row_bytes,
+    fuse_small,
     pack,
     unpack,
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.lots import sort_parcels
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -81,7 +80,7 @@ class Allgather(TensorOperation[list[Gathered]]):
         self._tensors = tuple(tensors)
         self._outputs: list[torch.Tensor] = []
         self._packed: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
-        self._choose_lane(device, tensors[0])
+        self._choose_stream(device, tensors[0])
 
     @property
     def payload(self) -> bytes | memoryview:
@@ -101,9 +100,9 @@ class Allgather(TensorOperation[list[Gathered]]):
             if member == self.among.position:
                 for target, tensor in zip(targets, self._tensors, strict=True):
                     target.copy_(tensor.detach())
-            for indices in sort_parcels([count * each for count, each in zip(rows, row_bytes, strict=True)]):
-                parcel = self._make_parcel(member, [targets[index] for index in indices])
-                works.append(group.broadcast(parcel, member))
+            for indices in fuse_small([count * each for count, each in zip(rows, row_bytes, strict=True)]):
+                fused = self._make_fused(member, [targets[index] for index in indices])
+                works.append(group.broadcast(fused, member))
         return works
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[Gathered]:
@@ -111,14 +110,14 @@ class Allgather(TensorOperation[list[Gathered]]):
             return [Gathered(copy(tensor), (tensor.shape[0],)) for tensor in self._tensors]
         if payload:
             self._read(terms, payload)
-        for parcel, targets in self._packed:
-            unpack(parcel, targets)
+        for fused, targets in self._packed:
+            unpack(fused, targets)
         return [
             Gathered(output, rows) for output, rows in zip(self._outputs, zip(*terms.extents, strict=True), strict=True)
         ]
 
     def _list_used(self) -> Iterable[torch.Tensor]:
-        return [*self._tensors, *self._outputs, *(parcel for parcel, _ in self._packed)]
+        return [*self._tensors, *self._outputs, *(fused for fused, _ in self._packed)]
 
     def _make_outputs(self, terms: Release) -> list[tuple[torch.Tensor, ...]]:
         """Make room for the results; of each tensor, where the rows of each member belong."""
@@ -142,16 +141,16 @@ class Allgather(TensorOperation[list[Gathered]]):
                 view_memory(view_bytes(target))[:] = payload[offset:end]
             offset = end
 
-    def _make_parcel(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
+    def _make_fused(self, member: int, targets: list[torch.Tensor]) -> torch.Tensor:
         """The bytes that a member sends: the memory of its only target, or those of several, to be unpacked later."""
         if len(targets) == 1:
             return view_bytes(targets[0])
         if member == self.among.position:
             return pack(targets)
         total = sum(target.numel() * target.element_size() for target in targets)
-        parcel = torch.empty(total, dtype=torch.uint8, device=targets[0].device)
-        self._packed.append((parcel, targets))
-        return parcel
+        fused = torch.empty(total, dtype=torch.uint8, device=targets[0].device)
+        self._packed.append((fused, targets))
+        return fused
 
 
 def find_own_rows(gathered: Gathered, among: Members) -> tuple[int, int]:

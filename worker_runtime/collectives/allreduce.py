@@ -10,18 +10,25 @@ from typing import Self
 import torch
 import torch.distributed as dist
 
-from worker_runtime.collectives.checks import check_targets, check_tensors, make_title
-from worker_runtime.collectives.combination import Combination, conclude_, scale_
-from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype, view_travelling
-from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
-from worker_runtime.collectives.layout import is_plain, view_memory
-from worker_runtime.collectives.lots import Lot, distribute, find_place, gather, gather_in_place, plan_lots
-from worker_runtime.collectives.tensor_operation import TensorOperation
-from worker_runtime.coordination.operation import Bundler, Members
+from worker_runtime.collectives.buffers import (
+    Fusion,
+    distribute,
+    find_place,
+    gather,
+    gather_in_place,
+    is_plain,
+    plan_fusions,
+    view_memory,
+    view_travelling,
+)
+from worker_runtime.collectives.combination import Combination, conclude_, make_keys, may_have_nan, read_keys, scale_
+from worker_runtime.collectives.dtypes import check_reducible, choose_travel, name_dtype
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_targets, check_tensors, make_title
+from worker_runtime.coordination.operation import Batcher, Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 
-BUNDLED_BYTES = 16 * 1024  # the largest tensor: a copy of a larger one would cost more than torch's calls
+BATCHED_BYTES = 16 * 1024  # the largest tensor: a copy of a larger one would cost more than torch's calls
 _TORCH_OPERATIONS = {
     Reduction.AVERAGE: dist.ReduceOp.SUM,
     Reduction.SUM: dist.ReduceOp.SUM,
@@ -81,13 +88,13 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self._how = how
         self._size = among.size
         self.into = into
-        self.bundler = self._plan.bundler if into is None else self._plan.bundler_in_place
+        self.batcher = self._plan.batcher if into is None else self._plan.batcher_in_place
         self._buffers: list[torch.Tensor] | None = None
-        self._keys: dict[int, torch.Tensor] = {}  # of the lots whose values travel as such
+        self._keys: dict[int, torch.Tensor] = {}  # of the fusions whose values travel as such
         if self._plan.asks_for_nan:
             self.extents = (int(may_have_nan(tensors, how.prescale)),)
         if device != "cpu":
-            self._choose_lane(device, tensors[0])
+            self._choose_stream(device, tensors[0])
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again, unless its inputs are being overwritten; see `Operation`."""
@@ -107,13 +114,13 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         """The values as they are to be reduced; a view of the input where that can be."""
         if not self._plan.signature.payload_dtype:
             return b""
-        (lot,) = self._plan.lots
+        (fusion,) = self._plan.fusions
         prescale = self._how.prescale
-        if lot.single is not None and prescale == 1.0:
-            tensor = self.tensors[lot.single]
-            if tensor.dtype == lot.dtype and is_plain(tensor):
+        if fusion.single is not None and prescale == 1.0:
+            tensor = self.tensors[fusion.single]
+            if tensor.dtype == fusion.dtype and is_plain(tensor):
                 return view_memory(view_travelling(tensor))
-        buffer = gather(lot, self.tensors)
+        buffer = gather(fusion, self.tensors)
         scale_(buffer, prescale)
         return view_memory(view_travelling(buffer))
 
@@ -137,9 +144,9 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         for index, keys in self._keys.items():
             read_keys(keys, buffers[index])
         results = list(self.tensors)
-        for lot, buffer in zip(self._plan.lots, buffers, strict=True):
+        for fusion, buffer in zip(self._plan.fusions, buffers, strict=True):
             conclude_(buffer, self._how, self._size)
-            for index, result in distribute(lot, buffer, self.tensors, self.into):
+            for index, result in distribute(fusion, buffer, self.tensors, self.into):
                 results[index] = result
         return results
 
@@ -147,24 +154,24 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         return [*self.tensors, *(self._buffers or ()), *(self.into or ())]
 
     def _prepare(self) -> list[torch.Tensor]:
-        """The buffers to be reduced, one for each lot."""
-        buffers = [gather_in_place(lot, self.tensors, self.into) for lot in self._plan.lots]
+        """The buffers to be reduced, one for each fusion."""
+        buffers = [gather_in_place(fusion, self.tensors, self.into) for fusion in self._plan.fusions]
         for buffer in buffers:
             scale_(buffer, self._how.prescale)
         return buffers
 
     def _read(self, payload: memoryview) -> torch.Tensor:
-        """The buffer of the only lot, as it came back."""
-        (lot,) = self._plan.lots
-        buffer = find_place(lot, self.into)
+        """The buffer of the only fusion, as it came back."""
+        (fusion,) = self._plan.fusions
+        buffer = find_place(fusion, self.into)
         if buffer is None:
-            buffer = torch.empty(lot.shape, dtype=lot.dtype, device="cpu")
+            buffer = torch.empty(fusion.shape, dtype=fusion.dtype, device="cpu")
         view_memory(view_travelling(buffer))[:] = payload
         return buffer
 
 
 @dataclass(frozen=True, slots=True)
-class AllreduceBundler(Bundler):
+class AllreduceBatcher(Batcher):
     """Packs and unpacks small allreduces together, as if they were one call's.
 
     Their data travel inside the question; each has one tensor.
@@ -182,26 +189,26 @@ class AllreduceBundler(Bundler):
 
     def pack(self, operations: Sequence["Allreduce"]) -> list[memoryview]:
         """The payload of each, in memory that they share."""
-        lot = self._plan(operations)
-        buffer = gather(lot, [operation.tensors[0] for operation in operations])
+        fusion = self._plan(operations)
+        buffer = gather(fusion, [operation.tensors[0] for operation in operations])
         scale_(buffer, self.how.prescale)
         memory = view_memory(view_travelling(buffer))
-        ends = list(accumulate(count * self.dtype.itemsize for count in lot.counts))
+        ends = list(accumulate(count * self.dtype.itemsize for count in fusion.counts))
         return [memory[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def unpack(self, operations: Sequence["Allreduce"], payload: memoryview) -> list[list[torch.Tensor]]:
         """The results, each in memory of its own: a large message is not kept by one of its small parts."""
-        lot = self._plan(operations)
+        fusion = self._plan(operations)
         buffer = torch.frombuffer(bytearray(payload), dtype=self.dtype)
         conclude_(buffer, self.how, self.size)
         into = [operation.into[0] for operation in operations if operation.into] if self.is_in_place else None
         tensors = [operation.tensors[0] for operation in operations]
-        return [[result] for _, result in distribute(lot, buffer, tensors, into)]
+        return [[result] for _, result in distribute(fusion, buffer, tensors, into)]
 
-    def _plan(self, operations: Sequence["Allreduce"]) -> Lot:
-        """The operations' tensors as one lot."""
+    def _plan(self, operations: Sequence["Allreduce"]) -> Fusion:
+        """The operations' tensors as one fusion."""
         counts = tuple([operation.tensors[0].numel() for operation in operations])
-        return Lot(self.dtype, (sum(counts),), tuple(range(len(counts))), counts)
+        return Fusion(self.dtype, (sum(counts),), tuple(range(len(counts))), counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +219,9 @@ class _Plan:
     """
 
     signature: Signature
-    lots: tuple[Lot, ...]
-    bundler: AllreduceBundler | None
-    bundler_in_place: AllreduceBundler | None
+    fusions: tuple[Fusion, ...]
+    batcher: AllreduceBatcher | None
+    batcher_in_place: AllreduceBatcher | None
     asks_for_nan: bool
 
 
@@ -245,16 +252,16 @@ def _plan(
         device=device,
         payload_dtype=payload_dtype,
     )
-    bundlers: tuple[AllreduceBundler | None, AllreduceBundler | None] = None, None
-    if payload_dtype and len(shapes) == 1 and count_bytes <= BUNDLED_BYTES:
-        bundlers = make_bundlers(travelling[0], how, size)
+    batchers: tuple[AllreduceBatcher | None, AllreduceBatcher | None] = None, None
+    if payload_dtype and len(shapes) == 1 and count_bytes <= BATCHED_BYTES:
+        batchers = make_batchers(travelling[0], how, size)
     is_extreme = reduction in (Reduction.MIN, Reduction.MAX)
     has_floats = any(dtype.is_floating_point for dtype in travelling)
     asks_for_nan = is_extreme and has_floats and device == "cpu" and size > 1 and not payload_dtype
-    return _Plan(signature, plan_lots(travelling, shapes), *bundlers, asks_for_nan)
+    return _Plan(signature, plan_fusions(travelling, shapes), *batchers, asks_for_nan)
 
 
 @lru_cache(maxsize=1024)
-def make_bundlers(dtype: torch.dtype, how: Combination, size: int) -> tuple[AllreduceBundler, AllreduceBundler]:
+def make_batchers(dtype: torch.dtype, how: Combination, size: int) -> tuple[AllreduceBatcher, AllreduceBatcher]:
     """For results in new tensors, and in place; the same two for all tensors that are alike in this."""
-    return AllreduceBundler(dtype, how, size, is_in_place=False), AllreduceBundler(dtype, how, size, is_in_place=True)
+    return AllreduceBatcher(dtype, how, size, is_in_place=False), AllreduceBatcher(dtype, how, size, is_in_place=True)

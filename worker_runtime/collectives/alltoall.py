@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
+from worker_runtime.collectives.buffers import copy, count_row_bytes, make_rows, view_bytes
 from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import copy, count_row_bytes, make_rows, view_bytes
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -55,7 +54,7 @@ class Alltoall(TensorOperation[Exchanged]):
         self._splits_device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
         self._source: torch.Tensor | None = None
         self._output: torch.Tensor | None = None
-        self._choose_lane(device, tensor)
+        self._choose_stream(device, tensor)
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         received = self._find_received(terms)

@@ -6,20 +6,25 @@ from typing import Self
 
 import torch
 
-from worker_runtime.collectives.checks import check_targets, check_tensors, make_title, read_root
-from worker_runtime.collectives.dtypes import name_dtype
-from worker_runtime.collectives.layout import (
+from worker_runtime.collectives.buffers import (
     copy,
     count_bytes,
     count_row_bytes,
+    fuse_small,
     is_plain,
     pack,
     unpack,
     view_bytes,
     view_memory,
 )
-from worker_runtime.collectives.lots import sort_parcels
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.dtypes import name_dtype
+from worker_runtime.collectives.tensor_operation import (
+    TensorOperation,
+    check_targets,
+    check_tensors,
+    make_title,
+    read_root,
+)
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Release, Signature, fits_payload
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -72,9 +77,9 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         self._root = among.ranks.index(root)
         self._is_root = root == among.rank
         self._into = into
-        self._parcels: list[torch.Tensor] = []
+        self._fused: list[torch.Tensor] = []
         self._received: list[torch.Tensor] = []
-        self._choose_lane(device, tensors[0])
+        self._choose_stream(device, tensors[0])
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again: the root's data are not changed by it; see `Operation`."""
@@ -102,15 +107,15 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         sources: Sequence[torch.Tensor] = self._tensors
         if not self._is_root:
             sources = self._received = self._make_places()
-        self._parcels = []
+        self._fused = []
         for indices in self._sort():
             parts = [sources[index] for index in indices]
             if self._is_root or len(parts) == 1:
-                self._parcels.append(pack(parts))
+                self._fused.append(pack(parts))
             else:
                 total_bytes = sum(map(count_bytes, parts))
-                self._parcels.append(torch.empty(total_bytes, dtype=torch.uint8, device=parts[0].device))
-        return [group.broadcast(parcel, self._root) for parcel in self._parcels]
+                self._fused.append(torch.empty(total_bytes, dtype=torch.uint8, device=parts[0].device))
+        return [group.broadcast(fused, self._root) for fused in self._fused]
 
     def _conclude(self, terms: Release, payload: memoryview) -> list[torch.Tensor]:
         del terms
@@ -128,10 +133,10 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
         return list(self._into)
 
     def _list_used(self) -> Iterable[torch.Tensor]:
-        return [*self._tensors, *self._parcels, *self._received, *(self._into or ())]
+        return [*self._tensors, *self._fused, *self._received, *(self._into or ())]
 
     def _sort(self) -> list[tuple[int, ...]]:
-        return sort_parcels([count_bytes(tensor) for tensor in self._tensors])
+        return fuse_small([count_bytes(tensor) for tensor in self._tensors])
 
     def _make_places(self) -> list[torch.Tensor]:
         """Plain tensors for what comes: the results' own memory where that is plain."""
@@ -142,9 +147,9 @@ class Broadcast(TensorOperation[list[torch.Tensor]]):
 
     def _unpack(self) -> list[torch.Tensor]:
         """What the works have brought; most of it is in its place already."""
-        for parcel, indices in zip(self._parcels, self._sort(), strict=True):
+        for fused, indices in zip(self._fused, self._sort(), strict=True):
             if len(indices) > 1:
-                unpack(parcel, [self._received[index] for index in indices])
+                unpack(fused, [self._received[index] for index in indices])
         return self._received
 
     def _read(self, payload: memoryview) -> list[torch.Tensor]:

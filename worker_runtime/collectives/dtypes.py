@@ -145,13 +145,6 @@ def choose_sum(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALVES else dtype
 
 
-def view_travelling(buffer: torch.Tensor) -> torch.Tensor:
-    """The same memory as numbers that every backend can reduce: complex ones as pairs, truth values as 0 and 1."""
-    if buffer.is_complex():
-        return torch.view_as_real(buffer)
-    return buffer.view(torch.uint8) if buffer.dtype == torch.bool else buffer
-
-
 def make_neutral_value(dtype: torch.dtype, reduction: Reduction) -> float | int | bool:
     """What changes no other value when it is reduced with it."""
     match reduction:

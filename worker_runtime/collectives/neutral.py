@@ -7,9 +7,9 @@ import torch
 from worker_runtime.collectives.adasum import Adasum
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.allreduce import Allreduce
-from worker_runtime.collectives.checks import make_title
 from worker_runtime.collectives.combination import Combination
 from worker_runtime.collectives.dtypes import choose_travel, find_dtype, make_neutral_value
+from worker_runtime.collectives.tensor_operation import make_title
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work

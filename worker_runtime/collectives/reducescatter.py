@@ -5,11 +5,10 @@ from functools import lru_cache
 
 import torch
 
-from worker_runtime.collectives.checks import check_rows, check_tensors, make_title
+from worker_runtime.collectives.buffers import copy, count_bytes, make_rows, view_bytes
 from worker_runtime.collectives.combination import Combination, conclude_, scale_
 from worker_runtime.collectives.dtypes import check_reducible, choose_sum, name_dtype
-from worker_runtime.collectives.layout import copy, count_bytes, make_rows, view_bytes
-from worker_runtime.collectives.tensor_operation import TensorOperation
+from worker_runtime.collectives.tensor_operation import TensorOperation, check_rows, check_tensors, make_title
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -52,7 +51,7 @@ class Reducescatter(TensorOperation[list[torch.Tensor]]):
         self._parts = [divide_rows(tensor.shape[0], among.size) for tensor in tensors]
         self._sent: torch.Tensor | None = None
         self._received: torch.Tensor | None = None
-        self._choose_lane(device, tensors[0])
+        self._choose_stream(device, tensors[0])
 
     def _communicate(self, group: TorchGroup, terms: Release) -> Sequence[Work]:
         del terms

@@ -6,8 +6,8 @@ from typing import Self
 import torch
 
 from worker_runtime.collectives.allgather import Allgather
-from worker_runtime.collectives.checks import make_title
 from worker_runtime.collectives.dtypes import check_sparse
+from worker_runtime.collectives.tensor_operation import make_title
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work

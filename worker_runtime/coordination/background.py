@@ -8,32 +8,26 @@ import os
 import select
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 _LINGER_SECONDS = 0.0005
 _LINGERS = 10  # at most: a burst that goes on is sent in parts
 _JOIN_SECONDS = 5.0
 
 
-class Drivable(Protocol):
-    """What is driven."""
-
-    @property
-    def asked(self) -> int:
-        """How many questions were asked until now."""
-
-    def drive_in_background(self, poller: select.poll) -> None:
-        """Drive until nothing is pending, or the bell rings, which `poller` knows."""
-
-
 class Background:
-    """The thread and its bell; begins at once, and ends with `close`.
+    """The thread and its bell; begins immediately, and ends with `close`.
+
+    Args:
+        drive: until nothing is pending, or the bell rings, which the poller knows.
+        count_asked: how many questions were asked until now.
 
     is_rung: it will look, so that there is no need to ring.
     """
 
-    def __init__(self, driver: Drivable) -> None:
-        self._driver = driver
+    def __init__(self, drive: Callable[[select.poll], None], count_asked: Callable[[], int]) -> None:
+        self._drive = drive
+        self._count_asked = count_asked
         self._bell = os.eventfd(0, os.EFD_CLOEXEC)
         self.is_rung = False
         self._is_closed = False
@@ -74,14 +68,14 @@ class Background:
             os.eventfd_read(self._bell)
             if not self._is_closed:
                 self._linger()
-                self._driver.drive_in_background(poller)
+                self._drive(poller)
 
     def _linger(self) -> None:
         """Let a burst come to its end."""
         asked = -1
         for _ in range(_LINGERS):
-            if asked == self._driver.asked:
+            if asked == self._count_asked():
                 break
-            asked = self._driver.asked
+            asked = self._count_asked()
             time.sleep(_LINGER_SECONDS)
         self.is_rung = False

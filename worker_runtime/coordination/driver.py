@@ -11,15 +11,13 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from queue import Empty, SimpleQueue
-from typing import Protocol
 
-from worker_runtime.coordination import bundles
 from worker_runtime.coordination.background import Background
-from worker_runtime.coordination.handle import Handle
 from worker_runtime.coordination.link import Link
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.messages import Answer, Ended, Neutral, Refused, StopNoticed, split
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,
@@ -39,40 +37,13 @@ _END_SECONDS = 5.0  # for who drives to notice that the conversation is over
 _LOG = logging.getLogger("hvd")
 
 
-class Performer(Protocol):
-    """Who carries out what the sequencer answers."""
-
-    def count_members(self, process_set: int) -> int:
-        """How many members a set has."""
-
-    def list_members(self, process_set: int) -> tuple[int, ...]:
-        """Its ranks."""
-
-    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
-        """Run a released operation; never raises."""
-
-    def perform_neutral(self, terms: Release) -> None:
-        """Take part in an operation for which this rank, having joined, did not ask; never raises."""
-
-    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: bundles.Unpack) -> bool:
-        """Finish operations that were released together; False where each has to be run by itself; never raises."""
-
-    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
-        """The operation will not run."""
-
-    def note_stopping(self, index: int) -> None:
-        """A stop notice has come for the job, before the release of this index."""
-
-    def give_up(self, reason: str) -> None:
-        """Nothing will be answered any more."""
-
-
 class Driver:
     """The conversation of one generation. `ask` may be called from any thread.
 
     Args:
         link: to the sequencer.
-        performer: of what it answers.
+        list_members: tells a set's ranks.
+        carry_out: what the sequencer answers, in whatever thread hears it.
         askers: the program's threads that have ever asked, by their identifiers.
         patience_seconds: of a thread that waits, until it says that this rank can do nothing else.
     """
@@ -80,12 +51,14 @@ class Driver:
     def __init__(
         self,
         link: Link,
-        performer: Performer,
+        list_members: Callable[[int], tuple[int, ...]],
+        carry_out: Callable[[Answer], None],
         askers: Collection[int] = (),
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
         self._link = link
-        self._performer = performer
+        self._list_members = list_members
+        self._carry_out = carry_out
         self._askers = askers
         self._patience_seconds = patience_seconds
         self._pending: dict[int, Handle[object]] = {}
@@ -119,8 +92,8 @@ class Driver:
         """What was asked and is not answered."""
         return list(self._pending.values())
 
-    def await_answer(self, handle: Handle[object]) -> None:
-        """Wait until an operation is released or refused, driving meanwhile."""
+    def await_answer(self, handle: Handle[object]) -> bool:
+        """Wait until an operation is released or refused, driving meanwhile; False where it will be neither."""
         began, is_told = time.monotonic(), False
         try:
             while not handle.is_answered and not self._is_closed:
@@ -137,6 +110,7 @@ class Driver:
             if is_told:
                 self._tell_blocked(handle, is_blocked=False)
             raise
+        return handle.is_answered
 
     def tell_departed(self, rank: int) -> None:
         """A member's process has ended well: what needs it will not run. For any thread."""
@@ -221,12 +195,18 @@ class Driver:
             self._background.abandon()
         self._pending.clear()
 
-    def drive_in_background(self, poller: select.poll) -> None:
+    def _drive_in_background(self, poller: select.poll) -> None:
         """Drive for those who do not wait, until nothing is pending. For the thread in the background.
 
         Args:
             poller: of the bell; it wakes up as well when more was asked.
         """
+        try:
+            self._drive_on(poller)
+        except Exception as error:  # noqa: BLE001 - as in `_hear`
+            self._end_with(error)
+
+    def _drive_on(self, poller: select.poll) -> None:
         descriptor = self._link.fileno()
         poller.register(descriptor, select.POLLIN)
         try:
@@ -245,11 +225,6 @@ class Driver:
                     return
         finally:
             poller.unregister(descriptor)
-
-    @property
-    def asked(self) -> int:
-        """How many questions were asked until now."""
-        return self._link.asked
 
     def _drive_turn(self, wait_seconds: float | None) -> None:
         """Send, and hear once; the caller holds `_driving`, which is released."""
@@ -293,7 +268,7 @@ class Driver:
         with self._sending:  # one thread, and none once somebody leaves
             if not self._is_closed:
                 if self._background is None:
-                    self._background = Background(self)
+                    self._background = Background(self._drive_in_background, lambda: self._link.asked)
                 self._background.ring()
 
     def _flush(self) -> None:
@@ -312,6 +287,8 @@ class Driver:
             try:
                 for kind, body in frames:
                     self._obey(kind, body)
+            except Exception as error:  # noqa: BLE001 - a fault of ours: it ends the job, and no thread in silence
+                self._end_with(error)
             except BaseException as error:
                 self._end(f"it was interrupted ({type(error).__name__}) while it carried out what was released")
                 self._link.shut_down()  # tells the others
@@ -322,38 +299,47 @@ class Driver:
             self._end_broken(error)
 
     def _obey(self, kind: int, body: memoryview) -> None:
-        performer = self._performer
+        carry_out = self._carry_out
         match kind:
             case Frame.RELEASES:
                 for released in decode_releases(body, self._count_members):
                     handles = [self._pending.pop(number) for number in released.numbers]
-                    bundles.answer(released, handles, performer.list_members, performer.perform, performer.conclude)
+                    for answer in split(released, handles, self._list_members):
+                        carry_out(answer)
             case Frame.NEUTRAL:
-                performer.perform_neutral(decode_neutral(body))
+                carry_out(Neutral(decode_neutral(body)))
             case Frame.REFUSAL | Frame.DEADLOCK:
                 number, reason = decode_numbered(body)
-                performer.refuse(self._pending.pop(number), reason, is_deadlock=kind == Frame.DEADLOCK)
+                carry_out(Refused(self._pending.pop(number), reason, is_deadlock=kind == Frame.DEADLOCK))
             case Frame.FAILURE:
                 self._end(str(body, "utf-8"))
             case Frame.STALL:
                 _LOG.warning(str(body, "utf-8"))
             case Frame.STOPPING:
-                performer.note_stopping(decode_index(body))
+                carry_out(StopNoticed(decode_index(body)))
             case _:
                 self._end(f"the sequencer has sent a frame of type {kind}, which this version does not know")
 
     def _count_members(self, number: int) -> int:
-        return self._performer.count_members(self._pending[number].operation.question.process_set)
+        return len(self._list_members(self._pending[number].operation.question.process_set))
 
     def _end_broken(self, error: OSError) -> None:
         how = error.strerror or error
         self._end(f"rank {self._link.rank} was cut off: its connection to the sequencer broke: {how}")
 
-    def _end(self, reason: str) -> None:
+    def _end_with(self, error: Exception) -> None:
+        """A fault of the runtime: all ranks hear the same sentence."""
+        reason = f"rank {self._link.rank} has failed: {error}"
+        with self._sending, contextlib.suppress(Exception):  # this may be what fails: the first error says why
+            self._link.tell(Frame.HALT, reason.encode(errors="backslashreplace"))
+            self._link.flush()
+        self._end(reason, error)
+
+    def _end(self, reason: str, fault: Exception | None = None) -> None:
         """Nothing will be answered any more."""
         if not self._is_closed:
             self._is_closed = True
-            self._performer.give_up(reason)
+            self._carry_out(Ended(reason, fault))
 
 
 def _may_another_thread_ask(askers: Collection[int]) -> bool:

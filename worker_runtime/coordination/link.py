@@ -1,8 +1,8 @@
 """The connection of one rank to the sequencer: questions out, answers in.
 
-Sending and receiving are independent of each other, and each is for one thread at a time; who that is the executor
+Sending and receiving are independent of each other, and each is for one thread at a time; which one that is the driver
 decides. Questions are gathered until `flush`, so that a burst of small operations costs one message, and is encoded at
-one go: see `outbox.py`.
+one go: see `messages.py`.
 """
 
 import contextlib
@@ -16,11 +16,10 @@ from datetime import timedelta
 from typing import Self
 
 from worker_runtime.coordination import wire
+from worker_runtime.coordination.messages import Outbox
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.outbox import Outbox
 from worker_runtime.coordination.wire import Frame
 from worker_runtime.errors import SequencerError
-from worker_runtime.groups.group import Group
 from worker_runtime.rendezvous import Endpoint
 
 _CHUNK_BYTES = 256 * 1024
@@ -55,25 +54,7 @@ class Link:
         Raises:
             SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
         """
-        deadline = time.monotonic() + limit.total_seconds()
-        patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
-        failure: SequencerError | None = None
-        while failure is None:
-            connection: socket.socket | None = None
-            try:
-                connection = _dial(endpoint, deadline)
-                _prove(connection, key, generation, rank, deadline)
-            except OSError as error:
-                if connection is not None:
-                    connection.close()
-                # Under a flood of strangers the oldest are turned away unheard: that may have hit this rank.
-                if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
-                    failure = SequencerError(endpoint, str(error) or type(error).__name__)
-                else:
-                    time.sleep(_RETRY_SECONDS)
-            else:
-                return cls(connection, rank)
-        raise failure  # without the context, whose frames would hold the caller's group
+        return cls(dial(endpoint, key, generation, rank, limit), rank)
 
     def hand_over(self, environment: Mapping[str, str]) -> None:
         """As rank 0: tell the sequencer what the program has set for it, before anybody waits."""
@@ -196,23 +177,41 @@ class Link:
         self._partial += data[offset:]
 
 
-def connect(group: Group, limit: timedelta) -> Link:
-    """Connect a member of a generation to the sequencer.
+def dial(endpoint: Endpoint, key: bytes, generation: int, role: int, limit: timedelta) -> socket.socket:
+    """Connect, and prove to each other that both know the generation's key.
+
+    Args:
+        endpoint: where the sequencer listens.
+        key: of the generation.
+        generation: its number.
+        role: the rank; with `wire.STORE_ROLE` added, of a connection to the store.
+        limit: how long to try.
 
     Raises:
-        SequencerError: it was not reached within the limit; the group is closed.
+        SequencerError: nobody listens there any more, or nobody who knows the key answered within the limit.
     """
-    try:
-        link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
-        if group.rank == 0:
-            link.hand_over(os.environ)
-    except BaseException:
-        group.torch_groups.close()
-        raise
-    return link
+    deadline = time.monotonic() + limit.total_seconds()
+    patience = min(deadline, time.monotonic() + PATIENCE_SECONDS)
+    failure: SequencerError | None = None
+    while failure is None:
+        connection: socket.socket | None = None
+        try:
+            connection = _connect(endpoint, deadline)
+            _prove(connection, key, generation, role, deadline)
+        except OSError as error:
+            if connection is not None:
+                connection.close()
+            # Under a flood of strangers the oldest are turned away unheard: that may have hit this rank.
+            if connection is None or not isinstance(error, _EndedError) or time.monotonic() > patience:
+                failure = SequencerError(endpoint, str(error) or type(error).__name__)
+            else:
+                time.sleep(_RETRY_SECONDS)
+        else:
+            return connection
+    raise failure  # without the context, whose frames would hold the caller's group
 
 
-def _dial(endpoint: Endpoint, deadline: float) -> socket.socket:
+def _connect(endpoint: Endpoint, deadline: float) -> socket.socket:
     while True:
         try:
             return socket.create_connection((endpoint.address, endpoint.port), max(0.1, deadline - time.monotonic()))
@@ -228,19 +227,20 @@ class _EndedError(OSError):
     """The sequencer has ended the connection before the proof."""
 
 
-def _prove(connection: socket.socket, key: bytes, generation: int, rank: int, deadline: float) -> None:
+def _prove(connection: socket.socket, key: bytes, generation: int, role: int, deadline: float) -> None:
     """Show that this rank knows the key, and see that the other side does."""
     connection.settimeout(max(0.1, deadline - time.monotonic()))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    challenge = _receive_exactly(connection, wire.NONCE_BYTES)
-    greeting, expected = wire.make_greeting(key, generation, rank, challenge, os.urandom(wire.NONCE_BYTES))
+    challenge = receive_exactly(connection, wire.NONCE_BYTES)
+    greeting, expected = wire.make_greeting(key, generation, role, challenge, os.urandom(wire.NONCE_BYTES))
     connection.sendall(greeting)
-    if not hmac.compare_digest(_receive_exactly(connection, wire.PROOF_BYTES), expected):
+    if not hmac.compare_digest(receive_exactly(connection, wire.PROOF_BYTES), expected):
         raise OSError("it does not know the key of this generation")
     connection.settimeout(None)
 
 
-def _receive_exactly(connection: socket.socket, count: int) -> bytes:
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    """So many bytes; raises OSError where the connection ends before."""
     data = b""
     while len(data) < count:
         chunk = connection.recv(count - len(data))

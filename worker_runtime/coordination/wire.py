@@ -91,6 +91,19 @@ class Frame(IntEnum):
     STOPPING = 23  # a stop notice has come for the job: before the release of this index, after those before it
 
 
+class StoreFrame(IntEnum):
+    """The types of frames on a connection to the generation's store; each but SET is answered by one ANSWER."""
+
+    SET = 32  # a key and its value
+    GET = 33  # a key; answered with its value once that is set
+    CHECK = 34  # keys; answered with something if all are set by now
+    COMPARE = 35  # the connections of one member of a process group; answered once those of all members are known
+    ANSWER = 36
+
+
+STORE_ROLE = 1 << 31  # added to the rank in the greeting of a connection to the store
+
+
 class ProtocolError(ValueError):
     """What came does not follow the protocol; says what was expected."""
 
@@ -125,9 +138,75 @@ def read_greeting(data: bytes) -> Greeting:
     return Greeting(*_GREETING.unpack(data))
 
 
-def encode_frame(kind: Frame, body: bytes = b"") -> bytes:
+def encode_frame(kind: Frame | StoreFrame, body: bytes = b"") -> bytes:
     """A whole frame."""
     return HEADER.pack(len(body), kind) + body
+
+
+def encode_entry(key: str, value: bytes) -> bytes:
+    """The body of a SET."""
+    name = key.encode()
+    return _NUMBER.pack(len(name)) + name + value
+
+
+def decode_entry(body: bytes) -> tuple[str, bytes]:
+    """The key and the value of a SET.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    if len(body) < _NUMBER.size or len(body) < (end := _NUMBER.size + _NUMBER.unpack_from(body)[0]):
+        raise ProtocolError("a SET needs a key")
+    return body[_NUMBER.size : end].decode(errors="replace"), body[end:]
+
+
+def encode_ends(group: str, rank: int, size: int, ends: Sequence[tuple[str, str, int | None]] | None) -> bytes:
+    """The body of a COMPARE.
+
+    Args:
+        group: a name for the process group, which its members use once.
+        rank: of this member in the group.
+        size: how many members it has.
+        ends: of each connection: this end's address and port, the other end's, and how many bytes the other end has
+            said where it has come to the group's listener (None: it has not); None: not known.
+    """
+    return json.dumps([group, rank, size, ends]).encode()
+
+
+def decode_ends(body: bytes) -> tuple[str, int, int, list[tuple[str, str, int | None]] | None]:
+    """The group, the member's rank in it, the group's size and the member's connections; see `encode_ends`.
+
+    Raises:
+        ProtocolError: the body holds something else.
+    """
+    try:
+        group, rank, size, ends = json.loads(body)
+        known = None if ends is None else [_make_end(*end) for end in ends]
+        if 0 <= int(rank) < int(size):
+            return str(group), int(rank), int(size), known
+    except (ValueError, TypeError):
+        pass
+    raise ProtocolError("a COMPARE needs a group, a rank, a size and connections")
+
+
+def _make_end(own: object, other: object, said: object) -> tuple[str, str, int | None]:
+    return str(own), str(other), said if isinstance(said, int) else None
+
+
+def encode_comparison(stranger: str, matched: Sequence[int]) -> bytes:
+    """The answer to a COMPARE.
+
+    Args:
+        stranger: a sentence on a connection that leads to no member, alike for all; "" where there is none.
+        matched: which of the connections that were sent lead to a member, by their places in the list.
+    """
+    return json.dumps([stranger, matched]).encode()
+
+
+def decode_comparison(body: bytes) -> tuple[str, list[int]]:
+    """See `encode_comparison`; the sequencer is known to be the job's."""
+    stranger, matched = json.loads(body)
+    return stranger, matched
 
 
 def decode_index(body: memoryview) -> int:

@@ -86,7 +86,7 @@ class ElasticSampler:
         have them dealt out anew, look for changes of the job (`commit()`, `check_host_updates()`) before.
         """
         is_begun = self._row > 0 and epoch != self.epoch
-        is_first = RUNTIME.executor.origin == self._find_members()[0]
+        is_first = RUNTIME.executor.steps.origin == self._find_members()[0]
         if is_begun and is_first and (left := self._count_left()):
             warnings.warn(_LEFT.format(left, self.epoch), stacklevel=2)
         self._begin = None  # it was of another pass
@@ -109,12 +109,12 @@ class ElasticSampler:
         rows = min(batch_size, self.num_samples - self._row)
         if rows < 1:
             return
-        present = executor.lineage
+        present = executor.steps.lineage
         if self._waiting and self._waiting[-1][1] == present:
             self._waiting[-1] = self._waiting[-1][0] + rows, present
         else:
             self._waiting.append((rows, present))
-        steps, participants = executor.committed
+        steps, participants = executor.steps.committed
         if steps != self._steps:
             self._is_stepping |= self._row > 0  # else the step may have been of anything that came before
             self._settle(steps, participants)
@@ -129,9 +129,9 @@ class ElasticSampler:
         """
         ledger = self._write_known()
         executor = RUNTIME.executor
-        self._steps, self._members = executor.committed[0], self._find_members()
+        self._steps, self._members = executor.steps.committed[0], self._find_members()
         self.num_replicas = len(self._members)
-        self.rank = self._members.index(executor.origin)
+        self.rank = self._members.index(executor.steps.origin)
         indices = list(range(len(self.dataset)))
         if self.shuffle:
             random.Random(self.seed + self.epoch).shuffle(indices)  # noqa: S311 - an order, no secret
@@ -166,7 +166,7 @@ class ElasticSampler:
 
         A batch that waits for its step to be committed is not among them: its gradient is not in the model yet.
         """
-        steps, participants = RUNTIME.executor.committed
+        steps, participants = RUNTIME.executor.steps.committed
         if self._waiting and steps != self._steps:
             self._settle(steps, participants)
         ledger = self._write_known()
@@ -217,7 +217,7 @@ class ElasticSampler:
 
     def _find_members(self) -> tuple[int, ...]:
         """Among whom to deal: those who have committed the last step; who is alone need not wait for one."""
-        lineage, (_, members) = RUNTIME.executor.lineage, RUNTIME.executor.committed
+        lineage, (_, members) = RUNTIME.executor.steps.lineage, RUNTIME.executor.steps.committed
         return lineage if len(lineage) == 1 else members
 
     def _count_left(self) -> int:

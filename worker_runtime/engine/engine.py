@@ -1,10 +1,10 @@
-"""Where every collective passes: asked for here, run in the one order of the generation, awaited through a handle.
+"""Where every collective passes: submitted here, run in the one order of the generation, awaited through a handle.
 
 A rank asks the sequencer for what it has ready, in whatever order, and runs what is released in the order of the
-releases; nothing else touches the group. Alone in its set, a rank runs its operations at once and asks nobody.
+releases; nothing else touches the group. Alone in its set, a rank runs its operations immediately and asks nobody.
 
-What belongs to one generation stands in `attempt.py`. This executor has one attempt, and fails with it; in a job that
-outlives its workers `ElasticEngine` goes on in another.
+What belongs to one generation stands in `generation.py`. What happens at the loss of a rank is the loss policy's: the
+engine fails, or waits until `Succession` has brought it into the next generation.
 
 Long because all that an operation goes through is to be read in one place.
 """
@@ -12,47 +12,56 @@ Long because all that an operation goes through is to be read in one place.
 import math
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
 from worker_runtime.collectives.agreements import Commit, Failed, Join
-from worker_runtime.coordination.handle import Handle, are_running
-from worker_runtime.coordination.link import Link, connect
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.group import Group, connect
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.messages import Answer, Answered, Ended, Neutral, Refused, StopNoticed
+from worker_runtime.coordination.operation import Handle, Members, Operation, State, are_running
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Release
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.names import Names
-from worker_runtime.engine.process_sets import ProcessSets
+from worker_runtime.engine.in_flight import InFlight
+from worker_runtime.engine.losses import Fail, LossPolicy, Retry
+from worker_runtime.engine.process_sets import Names, ProcessSets
+from worker_runtime.engine.steps import Steps
 from worker_runtime.errors import (
     DeadlockError,
     DuplicateNameError,
     ForkedError,
     HorovodInternalError,
+    IllegalTransitionError,
     NotInitializedError,
     OperationFailedError,
     OperationRefusedError,
     ShutDownError,
+    StepRevokedError,
     UnsendableError,
 )
-from worker_runtime.groups.group import Group
-from worker_runtime.groups.works import await_works, describe_cause
+from worker_runtime.groups.torch_groups import Work
+from worker_runtime.groups.works import FailedWork, await_works, describe_cause
 from worker_runtime.rendezvous import limit_silence
 
 ResultT = TypeVar("ResultT")
 
-_CAUSE_SECONDS = 0.3  # how long who has failed waits to hear from the sequencer that a rank was lost
+# Makes the error of an operation, by its title, that will not run in any generation.
+MakeError = Callable[[str], Exception]
+
+_CAUSE_SECONDS = 0.3  # how long a rank on which something failed waits to hear from the sequencer that a rank was lost
 _LEASE_SECONDS = 30.0  # of a host, where no launcher of ours has said another
 _AFTER_LEASE_SECONDS = 1.0  # a host that nobody reaches is for the rendezvous to find, which knows more of it
-_LOOK_SECONDS = 0.5  # between two looks whether all hosts are reached; each costs less than a millisecond
+_LOOK_SECONDS = 0.5  # between two looks of a waiting thread: at the hosts, or for the next generation
 _INTERRUPT_SECONDS = 0.3  # how long what was interrupted is waited for: now and then gloo forgets one
+_ENDING_SECONDS = 10.0  # for the recovery to suspend, which may have to wait for a GPU
 
 
 class Calls(threading.local):
@@ -77,8 +86,9 @@ class Engine:
     Args:
         group: of the generation; None in a world of one.
         link: to the sequencer; None in a world of one.
-        find_cause: asked after a failure whether a better reason is known than gloo's.
+        loss: what is done about the loss of a rank.
         lease_seconds: how long a host may be silent before it is lost.
+        number: of the generation, also in a world of one.
 
     rank, size: of this worker, and of the job.
     generation: in which it runs them.
@@ -86,85 +96,89 @@ class Engine:
     handle_table: the numbers under which programs know their asynchronous operations.
     askers: the program's threads that have ever asked, by their identifiers.
     calls: what the present thread has asked for.
-    origin: this worker's rank when this executor was made.
-    lineage: the present members, in the order of their ranks, by the ranks that they had when this executor was made.
-    committed: how many steps all ranks have committed, and the lineage of those who took part in the last one; also of
-        the last rank that is left, which waits for nobody.
-    has_stepped: so they have at least one.
-    is_stopping: a stop notice for the job had come when the last of these steps was released; the same on all ranks.
-    is_elastic: gradients are kept until their step is committed.
-    last_goodbye: what is said when the process ends.
-    silence_seconds: how long a member's host may acknowledge nothing of what was sent to it, which no member that only
-        is busy does, until it counts as cut off from this one.
-    """
+    steps: how far the ranks have trained together.
+    is_elastic: operations are run again after a loss, and gradients are kept until their step is committed.
 
-    is_elastic = False
-    last_goodbye = Frame.END
+    For `Succession`, which changes them under the lock of `in_flight`:
+
+    current: the generation, which may not be connected yet.
+    in_flight: the operations that somebody still waits for.
+    ending: is held while a generation is ended: the program may close while the recovery suspends.
+    is_suspended: what is submitted waits for the next generation.
+    is_closed: `close` was called.
+    moved: of the last change of the generation: the new rank of each rank that is left, by its former one.
+    retry: the loss policy, where operations are run again.
+    """
 
     def __init__(
         self,
         group: Group | None = None,
         link: Link | None = None,
-        find_cause: Callable[[], str | None] = lambda: None,
+        loss: LossPolicy = Fail(),  # noqa: B008 - it never changes
         lease_seconds: float = _LEASE_SECONDS,
+        number: int = 0,
     ) -> None:
-        self.silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
+        self._silence_seconds = limit_silence(lease_seconds) + _AFTER_LEASE_SECONDS
         self.key = group.key if group else b""
         self.handle_table = HandleTable(self.wait)
-        self._find_cause = find_cause
-        self._lock = threading.RLock()  # a signal's handler may call shutdown(), and nothing else
-        self._in_flight: dict[tuple[int, str], Handle[Any]] = {}  # by set and name, until they are waited for
+        self._loss = loss
+        self.retry = loss if isinstance(loss, Retry) else None
+        self.is_elastic = self.retry is not None
+        self.ending = threading.RLock()
         self._names = Names()
         self.askers: set[int] = set()
         self.calls = Calls(self.askers)
-        self._commits: Counter[int] = Counter()  # rounds that were completed, by set
-        self._closed = False
-        self._is_forked = False
-        self._look_at = 0.0  # when whoever waits for gloo looks again whether all hosts are reached
-        self._attempt = Generation(self, self._lock)
+        self.moved: Mapping[int, int] = {}
+        self.is_suspended = self.is_closed = self._is_forked = False
+        self._make_error: MakeError | None = None  # set when nothing will run any more
+        self._look_at = 0.0  # when the thread that waits for gloo looks again whether all hosts are reached
+        self.current = Generation(group.generation, group.rank, group.size) if group else Generation(number)
+        self.rank, self.size, self.generation = self.current.rank, self.current.size, self.current.number
+        self.steps = Steps(self.rank, self.size)
+        self.in_flight = InFlight(self.steps, self.retry)
         if group is not None and link is not None:
-            self._attempt = Generation(self, self._lock, group.generation, group.rank, group.size)
-            self._attempt.connect(group, link)
-        self.rank, self.size, self.generation = self._attempt.rank, self._attempt.size, self._attempt.number
-        self.origin, self.lineage = self.rank, tuple(range(self.size))
-        self.committed = 0, self.lineage
-        self.has_stepped = self.is_stopping = False
+            self.connect_current(group, link)
 
     @classmethod
     def connect(
         cls,
         group: Group | None,
         limit: timedelta,
-        find_cause: Callable[[], str | None] = lambda: None,
+        loss: LossPolicy = Fail(),  # noqa: B008 - as above
         lease_seconds: float = _LEASE_SECONDS,
     ) -> Self:
-        """The executor of a group that has been formed; it owns the group.
+        """The engine of a group that has been formed; it owns the group.
 
         Args:
             group: of the generation; None in a world of one.
             limit: how long to try to reach the sequencer.
-            find_cause: see the class.
+            loss: see the class.
             lease_seconds: see the class.
 
         Raises:
             SequencerError: the sequencer was not reached; the group is closed.
         """
-        return cls(group, connect(group, limit) if group else None, find_cause, lease_seconds)
+        return cls(group, connect(group, limit) if group else None, loss, lease_seconds)
+
+    def connect_current(self, group: Group, link: Link) -> None:
+        """The members of the present generation are connected: its operations can run."""
+        generation = self.current
+        generation.connect(group, link, partial(self._carry_out, generation), self.askers, self._silence_seconds)
 
     @property
     def process_sets(self) -> ProcessSets:
         """The process sets that all ranks know."""
-        return self._attempt.sets
+        return self.current.sets
 
     @property
     def has_failed(self) -> bool:
         """Nothing is answered any more: a member has ended, or its connection."""
-        return self._attempt.failure is not None
+        return self.current.failure is not None
 
     def begin_again(self) -> None:
         """The elastic function begins again in this generation, on all ranks, and may add its process sets anew."""
-        with self._lock:
-            self._attempt.sets.supersede()
+        with self.in_flight.lock:
+            self.current.sets.supersede()
 
     def find_members(self, process_set: int, title: str) -> Members:
         """The set as this rank sees it; see `ProcessSets.find`.
@@ -174,7 +188,7 @@ class Engine:
             HorovodInternalError: `shutdown()` was called, or the set has lost a member.
         """
         self._check_open()
-        return self._attempt.sets.find(process_set, title)
+        return self.current.sets.find(process_set, title)
 
     def make_name(self, kind: str, name: str | None, process_set: int = GLOBAL_SET) -> str:
         """The name under which an operation travels: "allreduce.loss"; see `Names`."""
@@ -190,9 +204,9 @@ class Engine:
         """
         reason = f"{type(error).__name__}: {error}"
         with suppress(HorovodInternalError, ValueError):  # else nobody waits: no such set, no member, or all is over
-            failed = Failed(self._attempt.sets.find(process_set, name), name, reason, is_of_step=is_of_step)
-            with self._lock:
-                earlier = self._in_flight.get((process_set, name))
+            failed = Failed(self.current.sets.find(process_set, name), name, reason, is_of_step=is_of_step)
+            with self.in_flight.lock:
+                earlier = self.in_flight.handles.get((process_set, name))
                 if earlier is not None and isinstance(earlier.operation, Failed):
                     earlier.operation.followers.append(failed)
                     self.calls.asked += 1
@@ -224,29 +238,30 @@ class Engine:
         """
         question = operation.question
         key = question.process_set, question.name
-        while (earlier := self._in_flight.get(key)) is not None and earlier.is_abandoned:
+        while (earlier := self.in_flight.handles.get(key)) is not None and earlier.is_abandoned:
             with suppress(HorovodInternalError):
                 self.wait(earlier)
-        with self._lock:
+        with self.in_flight.lock:
             self._check_open()
             operation = self._admit(operation)
-            attempt, driver = self._attempt, self._attempt.driver
+            generation, driver = self.current, self.current.driver
             handle = Handle(operation)
-            earlier = self._in_flight.get(key)
+            earlier = self.in_flight.handles.get(key)
             if earlier is not None and not self._make_way(earlier):
                 raise DuplicateNameError(operation.title)
-            is_alone = driver is None or attempt.sets.count(question.process_set) == 1
-            if not self._may_ask(handle, key):
+            if self.is_suspended or generation.failure is not None:
+                self.in_flight.put(handle)  # until the next generation
                 driver = None
-            elif is_alone:
-                self._run_alone(handle)
+            elif driver is None or generation.sets.count(question.process_set) == 1:
+                self.run_alone(handle)
+                driver = None
             else:
-                self._in_flight[key] = handle
-        if driver is not None and not is_alone:
+                self.in_flight.put(handle)
+        if driver is not None:
             try:
                 driver.ask(handle, at_once=at_once, is_awaited=is_awaited)
             except UnsendableError:
-                self._forget(handle)
+                self.in_flight.forget(handle)
                 raise
         self.calls.asked += 1
         return handle
@@ -261,21 +276,46 @@ class Engine:
         Raises:
             HorovodInternalError: the ranks did not agree on it, it failed, or `shutdown()` came first.
         """
-        while not handle.is_finished:
-            self.await_answer(handle)  # which may come with the result
-            terms, works = handle.terms, handle.works
-            if not handle.is_failed and terms is not None:
-                error = await_works(works, self.listen)
-                if error is not None:
-                    self._report_failure(handle, terms, error)
-            if handle.failure is not None:
-                handle.works = ()
-                self._forget(handle)
-                raise handle.failure
-            if terms is not None and not handle.is_finished and self._settle(handle, terms):
-                handle.finish(handle.operation.finish(terms, handle.payload))
-            # else a rank was lost, and it is run again with the others
-        return handle.result
+        try:
+            while True:
+                if not handle.is_answered:
+                    self.await_answer(handle)
+                if handle.is_finished:  # earlier, or by the answer itself
+                    return handle.result
+                terms, works = handle.terms, handle.works
+                if works and terms is not None and not handle.is_failed:
+                    error = await_works(works, self.listen)
+                    if error is not None:
+                        self._report_failure(handle, terms, error)
+                if handle.failure is not None:
+                    handle.works = ()
+                    self.in_flight.forget(handle)
+                    raise handle.failure
+                if terms is not None and self.in_flight.settle(handle, terms, self.current):
+                    result = handle.operation.finish(terms, handle.payload)
+                    handle.finish(result)
+                    return result
+                # else a rank was lost, and the operation is run again with the others
+        except IllegalTransitionError as error:
+            driver = self.current.driver
+            if driver is not None:
+                driver.halt(f"rank {self.rank} has failed: {error}", 0.0)
+            raise
+
+    def await_answer(self, handle: Handle[Any]) -> None:
+        """Wait until an operation is released or refused: then it is under way, or has failed."""
+        while not handle.is_answered:
+            generation = self.current
+            if generation.driver is None or not generation.driver.await_answer(handle):
+                self._await_generation(generation, handle)
+
+    def _await_generation(self, generation: Generation, handle: Handle[Any]) -> None:
+        """One generation answers nothing more: wait for the next one, or fail."""
+        with self.in_flight.changed:
+            if not handle.is_answered and (self.is_closed or not self.is_elastic):
+                handle.fail(self._explain_end(handle.title))
+            elif not handle.is_answered and (self.is_suspended or self.current is generation):
+                self.in_flight.changed.wait(_LOOK_SECONDS)
 
     def note_step(self, process_set: int, index: int) -> None:
         """A step of a set is complete on this rank.
@@ -284,9 +324,7 @@ class Engine:
             process_set: its number.
             index: of the step's last release, the same on all ranks; what came before it was told before.
         """
-        if process_set == GLOBAL_SET:
-            self.has_stepped = True
-            self.is_stopping |= index >= self._attempt.stops_from
+        self.steps.note_step(process_set, is_stopping=index >= self.current.stops_from)
 
     def ask_for_notice(self) -> bool:
         """Whether a rank has heard of a stop notice for the job; all ranks ask at the same places.
@@ -295,22 +333,26 @@ class Engine:
             HorovodInternalError: a rank has gone.
         """
         everyone = self.find_members(GLOBAL_SET, "stopping")
-        knows = self.is_stopping or self._attempt.stops_from < math.inf
+        knows = self.steps.is_stopping or self.current.stops_from < math.inf
         known = torch.tensor([knows], dtype=torch.int32, device="cpu")
         (found,) = self.run(Allreduce([known], Combination(Reduction.MAX), everyone, self.make_name("stopping", None)))
         return bool(found.item())
 
     def commit(self, among: Members) -> None:
-        """Wait until all members have come to the end of their step.
+        """Wait until all members have come to the end of their step. Alone in the set, there is nobody to wait for.
 
         Raises:
             HorovodInternalError: a rank was lost.
         """
-        self.run(Commit(among, self._commits[among.number] + 1))
+        if among.size > 1:
+            self.run(Commit(among, self.steps.rounds[among.number] + 1))
+        else:
+            with self.in_flight.lock:
+                self.steps.note_commit(among.number, among.ranks)
 
     def progress(self) -> None:
         """Run what has been released meanwhile, without waiting."""
-        driver = self._attempt.driver
+        driver = self.current.driver
         if driver is not None:
             driver.progress()
 
@@ -318,103 +360,92 @@ class Engine:
         """Hear what the sequencer has to say, without waiting. For those who wait for gloo.
 
         Raises:
-            RuntimeError: the group has failed, and gloo still has not ended what it was interrupted in.
+            RuntimeError: the generation has failed, and gloo still has not ended what it was interrupted in. Where that
+                will be run again, it is given up soon.
         """
-        attempt = self._attempt
-        if attempt.driver is not None:
-            attempt.driver.listen()
+        generation = self.current
+        if generation.driver is not None:
+            generation.driver.listen()
         now = time.monotonic()
-        if attempt.failure is None and now > self._look_at:
+        if generation.failure is None and now > self._look_at:
             self._look_at = now + _LOOK_SECONDS
-            self._look_for_silence(attempt)
-        if attempt.failure is not None and now > attempt.failed_at + _INTERRUPT_SECONDS:
-            raise RuntimeError(attempt.failure)
+            self._look_for_silence(generation)
+        if generation.failure is not None and (self.is_suspended or now > generation.failed_at + _INTERRUPT_SECONDS):
+            raise RuntimeError(generation.failure)
 
-    def _look_for_silence(self, attempt: Generation) -> None:
-        address = attempt.runner.find_silent(self.silence_seconds)
+    def _look_for_silence(self, generation: Generation) -> None:
+        address = generation.find_silent(self._silence_seconds)
         if address:
-            attempt.give_up(
+            self._give_up(
+                generation,
                 f"rank {self.rank} does not reach {address} any more, which has acknowledged nothing for "
-                f"{self.silence_seconds:.3g} s"
+                f"{self._silence_seconds:.3g} s",
             )
 
-    def await_answer(self, handle: Handle[Any]) -> None:
-        """Wait until an operation is released or refused: then it is under way, or has failed."""
-        driver = self._attempt.driver
-        if driver is not None and not handle.is_answered:
-            driver.await_answer(handle)
-        if not handle.is_answered:
-            handle.fail(self._explain_end(handle.title))
+    def renew(self, operation: Operation[ResultT]) -> Operation[ResultT]:
+        """The operation for the present generation; raises HorovodInternalError where it cannot be made."""
+        if operation.is_of_step:
+            raise StepRevokedError
+        among = self.current.sets.find(operation.among.number, operation.title)
+        try:
+            return operation.renew(among, self.moved)
+        except (NotImplementedError, KeyError, ValueError):
+            cause = "it was made for ranks of which some are lost"
+            raise OperationFailedError(operation.title, self.rank, cause) from None
 
-    def conclude(self, handles: Sequence[Handle[Any]], terms: Sequence[Release], results: Sequence[object]) -> None:
-        """Operations were released and finished together; the caller holds the lock. For the generation."""
-        for handle, term, result in zip(handles, terms, results, strict=True):
-            handle.complete(term, result)
-            self._note_end(handle, term)
+    def fail_all(self, make_error: MakeError) -> None:
+        """Nothing will run any more: what is pending fails, and so does whatever is submitted later."""
+        with self.in_flight.changed:
+            self._make_error = make_error
+            self.in_flight.fail_pending(make_error)
+            self.in_flight.changed.notify_all()
 
-    def _settle(self, handle: Handle[Any], terms: Release) -> bool:
-        """Its works have ended well; whether its result will be used: False where it was interrupted before."""
-        with self._lock:
-            if handle.terms is not terms:
-                return False
-            handle.succeed()
-            self._note_end(handle, terms)
-        return True
-
-    def _note_end(self, handle: Handle[Any], terms: Release) -> None:
-        """It has ended well. The caller holds the lock."""
-        del terms
-        self._forget(handle)
-
-    def is_in_flight(self, handle: Handle[Any]) -> bool:
-        """Whether nobody has had its result yet."""
-        question = handle.operation.question
-        return self._in_flight.get((question.process_set, question.name)) is handle
-
-    def _forget(self, handle: Handle[Any]) -> None:
-        """The operation has ended: its name is free."""
-        if self.is_in_flight(handle):
-            question = handle.operation.question
-            del self._in_flight[question.process_set, question.name]
-
-    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
-        """Turn gloo's error into ours, and tell the peers by closing the connections: a failure does not spread."""
-        del terms
-        attempt = self._attempt
-        attempt.runner.interrupt()
-        attempt.runner.keep(handle.works)
-        if attempt.driver is not None:
-            attempt.driver.await_end(_CAUSE_SECONDS)  # who lost the rank that gloo has missed names it
-        cause = attempt.failure or self._find_cause() or describe_cause(error)
-        if attempt.failure is None:
-            if attempt.driver is not None:
-                # who has no connection to this rank, or one that gloo forgets, hears of it too
-                attempt.driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
-            attempt.give_up(cause)
-        handle.fail(OperationFailedError(handle.title, self.rank, cause))
+    def run_alone(self, handle: Handle[Any]) -> None:
+        """Run an operation in whose set this rank is the only member. The caller holds the lock."""
+        operation = handle.operation
+        question = operation.question
+        sets = self.current.sets
+        ranks = sets.list_ranks(question.process_set)
+        number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
+        terms = Release(-1, question, ranks, extents=(tuple(operation.extents),), value=number)
+        self.current.change_sets(terms)
+        if question.signature.kind is Kind.JOIN:
+            self._names.count_join()
+        handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
 
     def close(self, *, end: str = "") -> None:
         """End the group; what is still pending fails here and there.
 
         end: how the process ends, of which the others hear then: "ended (exit code 3)"; "" where it does not.
         """
-        with self._lock:
-            self._closed = True
-        attempt = self._attempt
-        if attempt.driver is not None and not attempt.is_closed:
-            aborted = f"it {end or 'called shutdown()'} while operations were under way"
-            attempt.is_closed = True
-            attempt.driver.leave(
-                lambda: Farewell(aborted if are_running([*self._in_flight.values()]) else "", end),
-                self.last_goodbye if end else Frame.LEAVE,
-            )
-        handles, self._in_flight = list(self._in_flight.values()), {}
+        # A signal's handler may come here in a thread for whose lock the recovery waits: then both end the generation.
+        is_alone = self.ending.acquire(timeout=_ENDING_SECONDS)
+        try:
+            self._close(end)
+        finally:
+            if is_alone:
+                self.ending.release()
+        with self.in_flight.changed:
+            self.in_flight.changed.notify_all()
+
+    def _close(self, end: str) -> None:
+        with self.in_flight.lock:
+            self.is_closed = True
+        generation = self.current
+        aborted = f"it {end or 'called shutdown()'} while operations were under way"
+        # In a job that outlives its workers one that ends with an error is lost, as one that is killed: see `Frame`.
+        last_goodbye = Frame.EXIT if self.is_elastic else Frame.END
+        generation.leave(
+            lambda: Farewell(aborted if are_running(self.in_flight) else "", end),
+            last_goodbye if end else Frame.LEAVE,
+        )
+        handles = self.in_flight.take_all()
         if are_running(handles):
-            attempt.runner.interrupt()
+            generation.interrupt()
         for handle in handles:
             if not handle.is_done():
                 handle.fail(ShutDownError(handle.title, self.rank))
-        if attempt.runner.close([handle.works for handle in handles]):
+        if generation.close([handle.works for handle in handles]):
             for handle in handles:
                 self._let_go(handle)
 
@@ -427,18 +458,80 @@ class Engine:
 
     def abandon(self) -> None:
         """In a forked child: forget the group, whose threads and connections belong to the parent."""
-        self._closed = self._is_forked = True
-        self._lock = threading.RLock()  # another thread of the parent may have held it
-        attempt = self._attempt
-        for handle in self._in_flight.values():
-            attempt.runner.keep(handle.works)
+        self.is_closed = self._is_forked = True
+        self.in_flight.renew_lock()
+        for handle in self.in_flight:
+            self.current.keep(handle.works)
             handle.fail(ForkedError(self.rank))
-        if attempt.driver is not None:
-            attempt.driver.abandon()
-        attempt.runner.abandon()
+        self.current.abandon()
 
-    def note_release(self, terms: Release) -> None:
-        """Something is run. For the attempt."""
+    # What the sequencer answers, in the thread that hears it.
+
+    def _carry_out(self, generation: Generation, answer: Answer) -> None:
+        match answer:
+            case Answered():
+                generation.seen = answer.terms[-1].index
+                if answer.unpack is None or not self._finish_together(generation, answer, answer.unpack):
+                    for handle, terms, payload in zip(answer.handles, answer.terms, answer.payloads, strict=True):
+                        self._start(generation, handle, terms, payload)
+            case Neutral(terms):
+                self._take_part(generation, terms)
+            case Refused():
+                with self.in_flight.lock:
+                    if not generation.is_over:
+                        self._refuse(generation, answer)
+            case StopNoticed():
+                generation.stops_from = answer.index
+            case Ended(reason, fault):
+                self._give_up(generation, reason, fault)
+
+    def _start(self, generation: Generation, handle: Handle[Any], terms: Release, payload: memoryview) -> None:
+        """Run a released operation."""
+        signature = terms.question.signature
+        works: Sequence[Work] = ()
+        self._note_release(terms)
+        try:
+            has_travelled = signature.payload_dtype and (payload or signature.kind is not Kind.ALLGATHER)
+            if not has_travelled and signature.kind is not Kind.COMMIT:
+                begun = generation.start(handle.operation, terms)
+                if isinstance(begun, RuntimeError):
+                    generation.interrupt()
+                    begun = (FailedWork(begun),)
+                works = begun
+            with self.in_flight.lock:
+                if not generation.is_over:
+                    handle.begin(terms, works, payload)
+        except BaseException:  # of a signal's handler, before the handle had what was begun
+            generation.is_unsure = True
+            raise
+
+    def _finish_together(
+        self, generation: Generation, answer: Answered, unpack: Callable[[], Sequence[object] | None]
+    ) -> bool:
+        """Finish operations that were released together; False where each is to be run by itself."""
+        with self.in_flight.lock:  # in one: results that were written in place, and then do not count, would be lost
+            if generation.is_over:
+                return True
+            results = unpack()
+            if results is None:
+                return False
+            for handle, terms, result in zip(answer.handles, answer.terms, results, strict=True):
+                handle.complete(terms, result)
+                self.in_flight.note_end(handle, terms, generation)
+        return True
+
+    def _take_part(self, generation: Generation, terms: Release) -> None:
+        """Take part in an operation for which this rank, having joined, did not ask."""
+        generation.seen = terms.index
+        self._note_release(terms)
+        joining = [handle.operation for handle in self.in_flight if isinstance(handle.operation, Join)]
+        error = generation.take_part(terms, joining[0].device if joining else None)
+        if error is not None:
+            name, cause = terms.question.name, describe_cause(error)
+            self._give_up(generation, f"a joined rank could not take part in {name}: {cause}")
+
+    def _note_release(self, terms: Release) -> None:
+        """Something is run: what is counted may have to be counted on, or anew."""
         kind = terms.question.signature.kind
         if kind is Kind.JOIN:
             self._names.count_join()
@@ -446,66 +539,92 @@ class Engine:
         elif kind is Kind.REMOVE_SET:
             self._names.forget(terms.extents[0][0])
         elif kind is Kind.COMMIT:
-            self._commits[terms.question.process_set] += 1
+            self.steps.rounds[terms.question.process_set] += 1
 
-    def find_join_device(self) -> torch.device | None:
-        """Where a rank that has joined makes neutral elements for operations on CUDA. For the attempt."""
-        joining = [handle.operation for handle in self._in_flight.values() if isinstance(handle.operation, Join)]
-        return joining[0].device if joining else None
-
-    def refuse(self, handle: Handle[Any], reason: str, *, is_deadlock: bool) -> None:
-        """The operation will not run, and its name is free. For the attempt."""
-        self._forget(handle)
+    def _refuse(self, generation: Generation, answer: Refused) -> None:
+        """The operation will not run, and its name is free. The caller holds the lock."""
+        handle, driver = answer.handle, generation.driver
+        self.in_flight.forget(handle)
         operation = handle.operation
-        driver = self._attempt.driver
-        if isinstance(operation, Failed) and operation.followers and not is_deadlock and driver is not None:
+        if isinstance(operation, Failed) and operation.followers and not answer.is_deadlock and driver is not None:
             follower, *followers = operation.followers
             follower.followers = followers
-            following = self._in_flight[follower.question.process_set, follower.question.name] = Handle(follower)
+            following: Handle[Any] = Handle(follower)
+            self.in_flight.put(following)
             driver.ask(following, at_once=True, is_awaited=False)
-        handle.fail(DeadlockError(reason) if is_deadlock else OperationRefusedError(reason))
+        handle.fail(DeadlockError(answer.reason) if answer.is_deadlock else OperationRefusedError(answer.reason))
 
-    def end_attempt(self, attempt: Generation, reason: str) -> None:
-        """Nothing will be answered any more: what is pending fails. For the attempt."""
-        del attempt
-        with self._lock:
-            handles = list(self._in_flight.values())
-        for handle in handles:
-            if not handle.is_answered:
-                handle.fail(OperationFailedError(handle.title, self.rank, reason))
+    def _give_up(self, generation: Generation, reason: str, fault: Exception | None = None) -> None:
+        """Nothing will be answered any more in this generation: what runs is interrupted."""
+        with self.in_flight.lock:
+            generation.note_failure(reason)
+        if self.retry is None:
+            self.in_flight.fail_pending(lambda title: OperationFailedError(title, self.rank, reason))
+        elif fault is None:
+            self.retry.tell_trouble(generation.number, reason)
+        else:
+            self.fail_all(lambda _: fault)
+        generation.interrupt()
+
+    # What becomes of an operation.
+
+    def _report_failure(self, handle: Handle[Any], terms: Release, error: RuntimeError) -> None:
+        """The communication of an operation has failed: it fails, or waits for what becomes of the generation."""
+        generation = self.current
+        if self.retry is None:
+            handle.fail(OperationFailedError(handle.title, self.rank, self._spread_failure(generation, handle, error)))
+            return
+        cause = describe_cause(error)
+        self.retry.tell_trouble(generation.number, f"{handle.title} failed on rank {self.rank}: {cause}")
+        with self.in_flight.changed:
+            while handle.state is State.RELEASED and handle.terms is terms and not self.is_closed:
+                self.in_flight.changed.wait(_LOOK_SECONDS)
+            if self.is_closed:
+                handle.fail(self._explain_end(handle.title))
+
+    def _spread_failure(self, generation: Generation, handle: Handle[Any], error: RuntimeError) -> str:
+        """Tell the peers by closing the connections, since a failure does not spread by itself; the cause."""
+        generation.interrupt()
+        generation.keep(handle.works)
+        driver = generation.driver
+        if driver is not None:
+            driver.await_end(_CAUSE_SECONDS)  # the sequencer names the rank that was lost, if it is that
+        find_cause = self._loss.find_cause if isinstance(self._loss, Fail) else lambda: None
+        cause = generation.failure or find_cause() or describe_cause(error)
+        if generation.failure is None:
+            if driver is not None:
+                # a peer without a connection to this rank, or with one that gloo forgets, hears of it too
+                driver.quit(lambda: Farewell(f"{handle.title} failed there: {cause}"))
+            self._give_up(generation, cause)
+        return cause
 
     def _admit(self, operation: Operation[ResultT]) -> Operation[ResultT]:
         """The operation as it can run now; raises where it cannot. The caller holds the lock."""
-        if self._attempt.failure is not None:
-            raise OperationFailedError(operation.title, self.rank, self._attempt.failure)
-        return operation
+        if self._make_error is not None:
+            raise self._make_error(operation.title)
+        if not self.is_elastic:
+            if self.current.failure is not None:
+                raise OperationFailedError(operation.title, self.rank, self.current.failure)
+            return operation
+        former, among = operation.among, self.current.sets.find(operation.among.number, operation.title)
+        # What was made before the generation changed comes after; only a step must know even where nobody was lost.
+        is_present = former.generation == among.generation if operation.is_of_step else former.ranks == among.ranks
+        return operation if is_present else self.renew(operation)
 
     def _make_way(self, earlier: Handle[Any]) -> bool:
-        """Whether an operation of the same name may be asked for; who waits for this one may do so later."""
-        return earlier.is_done()
+        """Whether an operation of the same name may be asked for; the one that waits for this one may do so later.
 
-    def _may_ask(self, handle: Handle[Any], key: tuple[int, str]) -> bool:
-        """Whether somebody listens; if not, the operation waits. The caller holds the lock."""
-        del handle, key
-        return True
-
-    def _run_alone(self, handle: Handle[Any]) -> None:
-        operation = handle.operation
-        question = operation.question
-        sets = self._attempt.sets
-        ranks = sets.list_ranks(question.process_set)
-        number = sets.find_free() if question.signature.kind is Kind.ADD_SET else 0
-        terms = Release(-1, question, ranks, extents=(tuple(operation.extents),), value=number)
-        self._attempt.runner.change_sets(terms)
-        if question.signature.kind is Kind.JOIN:
-            self._names.count_join()
-        handle.begin(terms, (), memoryview(operation.payload if question.signature.payload_dtype else b""))
+        What was interrupted is run again, and so is in the way still.
+        """
+        if not earlier.is_done() or earlier.terms is None or not self.is_elastic or earlier.is_failed:
+            return earlier.is_done()
+        return self.in_flight.succeed(earlier, earlier.terms, self.current)
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self.is_closed:
             raise ForkedError(self.rank) if self._is_forked else NotInitializedError
 
     def _explain_end(self, title: str) -> HorovodInternalError:
-        if self._attempt.failure is not None:
-            return OperationFailedError(title, self.rank, self._attempt.failure)
+        if self.current.failure is not None:
+            return OperationFailedError(title, self.rank, self.current.failure)
         return ShutDownError(title, self.rank)

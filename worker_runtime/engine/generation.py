@@ -1,59 +1,39 @@
-"""One generation as an executor goes through it: its process sets, its torch groups, its word with the sequencer.
+"""One generation as this rank goes through it: its process sets, its torch groups, its connection to the sequencer.
 
-A job that outlives its workers makes a new attempt after each loss, and what is pending moves from one to the next. So
-whatever belongs to one generation alone stands here, and an attempt that is over can do nothing any more to what has
-moved on: it looks, under the executor's lock, whether it is still the present one.
+In a job that outlives its workers the engine goes from one generation to the next, and so does what is pending. What
+belongs to one generation alone stands here.
 """
 
 import math
-import threading
 import time
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 
-from worker_runtime.coordination.bundles import Unpack
+from worker_runtime.collectives.neutral import make_neutral
 from worker_runtime.coordination.driver import Driver
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.messages import Answer
+from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release
+from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.process_sets import ProcessSets
-from worker_runtime.engine.runner import Runner
-from worker_runtime.groups.group import Group
-from worker_runtime.groups.torch_groups import Work
-from worker_runtime.groups.works import FailedWork, describe_cause
+from worker_runtime.groups.torch_groups import TorchGroups, Work
+from worker_runtime.groups.works import await_works, end_before
 
-
-class Owner(Protocol):
-    """What an attempt needs of its executor."""
-
-    askers: set[int]
-    silence_seconds: float
-
-    def note_release(self, terms: Release) -> None:
-        """Something is run: what the executor counts may have to be counted on, or anew."""
-
-    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], results: Sequence[object]) -> None:
-        """Operations were released and finished together."""
-
-    def find_join_device(self) -> torch.device | None:
-        """Where a rank that has joined makes neutral elements for operations on CUDA."""
-
-    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
-        """The operation will not run."""
-
-    def end_attempt(self, attempt: "Generation", reason: str) -> None:
-        """Nothing will be answered any more in this attempt."""
+# An interrupted operation raises within milliseconds; now and then gloo forgets one, and then waiting on is useless.
+INTERRUPT_LIMIT_SECONDS = 0.2
+_OF_THE_JOB = frozenset({Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET})
 
 
 class Generation:
-    """One generation; for any thread. Its members may not be connected yet: see `connect`.
+    """For any thread; `start` and `take_part` are called by the one that drives, one release after the other.
+
+    Its members may not be connected yet: see `connect`.
 
     Args:
-        owner: whose operations run in it.
-        lock: the owner's.
-        number: of the generation; 0 in a world of one.
+        number: 0 in a world of one.
         rank: of this worker.
         size: of the generation.
 
@@ -62,113 +42,156 @@ class Generation:
     driver: None where there is nobody to talk to, or not yet.
     seen: the highest index of a release that was heard of; -1 for none.
     failure: why nothing is answered any more; None while something is.
-    stops_from: the index of the first release that comes after a stop notice for the job; infinite while there is none.
-    is_closed: goodbye was said to the sequencer.
     failed_at: when that was noticed (`time.monotonic()`).
+    stops_from: the index of the first release that comes after a stop notice for the job; infinite while there is none.
+    is_over: what is still released is not run any more.
+    is_unsure: something was begun of which nothing is known.
     """
 
-    def __init__(self, owner: Owner, lock: threading.RLock, number: int = 0, rank: int = 0, size: int = 1) -> None:
+    def __init__(self, number: int = 0, rank: int = 0, size: int = 1) -> None:
         self.number = number
         self.rank = rank
         self.size = size
         self.sets = ProcessSets(rank, size, number)
-        self.runner = Runner(rank, None, self.sets)
         self.driver: Driver | None = None
         self.seen = -1
         self.failure: str | None = None
         self.failed_at = 0.0
         self.stops_from = math.inf
-        self._owner = owner
-        self._lock = lock
-        self.is_closed = False
-        self._is_over = False
+        self.is_over = False
+        self.is_unsure = False
+        self._groups: TorchGroups | None = None
+        self._has_left = False
+        self._neutral: list[Sequence[Work]] = []
+        self._loose: list[Sequence[Work]] = []  # of operations that have failed
 
-    def connect(self, group: Group, link: Link) -> None:
-        """The members are connected; from now on operations can run, in a world of one they always can.
+    def connect(
+        self,
+        group: Group,
+        link: Link,
+        carry_out: Callable[[Answer], None],
+        askers: Collection[int],
+        silence_seconds: float,
+    ) -> None:
+        """The members are connected: from now on operations can run. In a world of one they always can.
 
         Args:
             group: of the generation, which this owns from now on.
             link: to its sequencer; the same.
+            carry_out: what the sequencer answers.
+            askers: see `Driver`.
+            silence_seconds: how long the sequencer's host may acknowledge nothing.
         """
-        self.runner = Runner(self.rank, group.torch_groups, self.sets)
-        link.limit_silence(self._owner.silence_seconds)
-        self.driver = Driver(link, self, self._owner.askers)
+        self._groups = group.torch_groups
+        link.limit_silence(silence_seconds)
+        self.driver = Driver(link, self.sets.list_ranks, carry_out, askers)
 
-    def end(self) -> None:
-        """What is still released is not run any more. The caller holds the owner's lock."""
-        self._is_over = True
-
-    def close(self, running: Sequence[Sequence[Work]]) -> bool:
-        """Say goodbye, where that was not done, and end the groups; see `Runner.close`."""
-        if self.driver is not None and not self.is_closed:
-            self.is_closed = True
-            self.driver.leave()
-        return self.runner.close(running)
-
-    def count_members(self, process_set: int) -> int:
-        """How many members a set has. For the driver."""
-        return self.sets.count(process_set)
-
-    def list_members(self, process_set: int) -> tuple[int, ...]:
-        """A set's ranks. For the driver."""
-        return self.sets.list_ranks(process_set)
-
-    def perform(self, handle: Handle[object], terms: Release, payload: memoryview) -> None:
-        """Run a released operation. For the driver."""
-        self.seen = terms.index
-        signature = terms.question.signature
-        works: Sequence[Work] = ()
-        self._owner.note_release(terms)
+    def start(self, operation: Operation[object], terms: Release) -> Sequence[Work] | RuntimeError:
+        """Begin to communicate; the error when that cannot be begun, without the frames that hold the group."""
+        groups = self._groups
+        question = terms.question
         try:
-            has_travelled = signature.payload_dtype and (payload or signature.kind is not Kind.ALLGATHER)
-            if not has_travelled and signature.kind is not Kind.COMMIT:
-                begun = self.runner.start(handle.operation, terms)
-                if isinstance(begun, RuntimeError):
-                    self.runner.interrupt()
-                    begun = (FailedWork(begun),)
-                works = begun
-            with self._lock:
-                if not self._is_over:
-                    handle.begin(terms, works, payload)
-        except BaseException:  # of a signal's handler, before the handle had what was begun
-            self.runner.is_unsure = True
+            self.change_sets(terms)
+            if groups is None or question.signature.kind in _OF_THE_JOB:
+                return ()
+            version = self.sets.version(question.process_set)
+            return operation.start(groups.find(version, terms.members, question.signature.device), terms)
+        except RuntimeError as error:
+            self.is_unsure = True
+            return error.with_traceback(None)
+        except BaseException:  # an exception of a signal's handler
+            self.is_unsure = True
             raise
 
-    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], unpack: Unpack) -> bool:
-        """Finish operations that were released together. For the driver."""
-        self.seen = terms[-1].index
-        with self._lock:  # in one: results that were written in place, and then do not count, would be lost
-            if self._is_over:
-                return True
-            results = unpack()
-            if results is None:
-                return False
-            self._owner.conclude(handles, terms, results)
+    def take_part(self, terms: Release, device: torch.device | None = None) -> RuntimeError | None:
+        """Start an operation for which this rank, having joined, did not ask; what was wrong.
+
+        Args:
+            terms: of the release.
+            device: for operations on CUDA: the thread that drives may have another current one than the program.
+        """
+        if terms.question.signature.payload_dtype:
+            return None  # nobody communicates: the others would not come to connect a group
+        self._neutral = [works for works in self._neutral if not all(work.is_completed() for work in works)]
+        neutral = make_neutral(terms, self.rank, device if terms.question.signature.device != "cpu" else None)
+        try:
+            works = self.start(neutral, terms)
+            if isinstance(works, RuntimeError):
+                return works
+            self._neutral.append(works)
+        except BaseException:  # of a signal's handler, before anybody had what was begun
+            self.is_unsure = True
+            raise
+        return None
+
+    def change_sets(self, terms: Release) -> None:
+        """Every rank makes and removes process sets at the same place in the order."""
+        match terms.question.signature.kind:
+            case Kind.ADD_SET:
+                self.sets.add(terms.value, terms.extents[0], terms.index)
+            case Kind.REMOVE_SET:
+                (number,) = terms.extents[0]
+                if self._groups is not None:
+                    self._groups.end(self.sets.version(number))
+                self.sets.remove(number)
+
+    def note_failure(self, reason: str) -> None:
+        """Nothing will be answered any more. The first reason is the cause of all that follow."""
+        if self.failure is None:
+            self.failed_at = time.monotonic()
+            self.failure = reason
+
+    def keep(self, works: Sequence[Work]) -> None:
+        """Nobody waits for these any more, since one of them has failed; the others may be under way still."""
+        self._loose.append(works)
+
+    def interrupt(self) -> bool:
+        """Make what runs raise immediately, here and in the peers; whether that has succeeded: see `Interruptible`."""
+        groups = self._groups
+        return groups is None or groups.interrupt()
+
+    def find_silent(self, limit_seconds: float) -> str:
+        """The address of a peer whose host has acknowledged nothing for so long; "" for none."""
+        groups = self._groups
+        return "" if groups is None else groups.find_silent(limit_seconds)
+
+    def leave(self, find_farewell: Callable[[], Farewell] = Farewell, kind: Frame = Frame.LEAVE) -> None:
+        """Say goodbye to the sequencer, unless that was done; see `Driver.leave`."""
+        if self.driver is not None and not self._has_left:
+            self._has_left = True
+            self.driver.leave(find_farewell, kind)
+
+    def close(self, running: Iterable[Sequence[Work]] = ()) -> bool:
+        """Leave, and end the groups; False where something that runs does not end, and they had to be abandoned.
+
+        Args:
+            running: what was started and has not been waited for.
+        """
+        self.leave()
+        groups, self._groups = self._groups, None
+        if groups is None:
+            return True
+        deadline_seconds = time.monotonic() + INTERRUPT_LIMIT_SECONDS
+        begun = (*running, *self._neutral, *self._loose)
+        if self.is_unsure or not _end_all(begun, deadline_seconds):
+            groups.abandon()  # to destroy them would be to wait for what gloo has forgotten
+            return False
+        for works in self._neutral:
+            await_works(works)  # their failures are nobody's
+        self._neutral.clear()
+        self._loose.clear()
+        groups.close()
         return True
 
-    def perform_neutral(self, terms: Release) -> None:
-        """Take part in an operation for which this rank, having joined, did not ask. For the driver."""
-        self.seen = terms.index
-        self._owner.note_release(terms)
-        error = self.runner.take_part(terms, self._owner.find_join_device())
-        if error is not None:
-            self.give_up(f"a joined rank could not take part in {terms.question.name}: {describe_cause(error)}")
+    def abandon(self) -> None:
+        """In a forked child: threads and connections belong to the parent."""
+        if self.driver is not None:
+            self.driver.abandon()
+        groups, self._groups = self._groups, None
+        if groups is not None:
+            groups.abandon()
 
-    def refuse(self, handle: Handle[object], reason: str, *, is_deadlock: bool) -> None:
-        """The operation will not run. For the driver."""
-        with self._lock:
-            if not self._is_over:
-                self._owner.refuse(handle, reason, is_deadlock=is_deadlock)
 
-    def note_stopping(self, index: int) -> None:
-        """A stop notice has come for the job. For the driver."""
-        self.stops_from = index
-
-    def give_up(self, reason: str) -> None:
-        """Nothing will be answered any more: what runs is interrupted. For the driver."""
-        with self._lock:  # whoever submits sees the failure, or is seen by the owner
-            if self.failure is None:
-                self.failed_at = time.monotonic()
-                self.failure = reason  # the cause of all that follow: the connections are closed
-        self._owner.end_attempt(self, reason)
-        self.runner.interrupt()
+def _end_all(begun: Iterable[Sequence[Work]], deadline_seconds: float) -> bool:
+    """Give each its chance, also after one has not ended."""
+    return all([end_before(works, deadline_seconds) for works in begun])  # noqa: C419 - see above

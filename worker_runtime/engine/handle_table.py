@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Handle
 
 
 class HandleTable:

@@ -15,8 +15,8 @@ import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 import torch
 
 from worker_runtime.collectives import Allgather
-from worker_runtime.collectives.checks import make_title, read_root
-from worker_runtime.collectives.layout import view_memory
+from worker_runtime.collectives.buffers import view_memory
+from worker_runtime.collectives.tensor_operation import make_title, read_root
 from worker_runtime.coordination.operation import Members
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine

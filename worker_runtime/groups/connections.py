@@ -12,13 +12,14 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 # Of `struct tcp_info`: segments that are not acknowledged, and the milliseconds since the last acknowledgement.
 _UNACKNOWLEDGED = struct.Struct("@24xI28xI")
+_RECEIVED = struct.Struct("@128xQ")  # of the same: the bytes that have come
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -49,11 +50,26 @@ def list_sockets() -> Mapping[str, int]:
     return found
 
 
-def shut_down_to(port: int, earlier: Mapping[str, int]) -> None:
-    """End the TCP connections to this port of any host that were opened since `earlier` was listed."""
-    for name, number in list_sockets().items():
-        if name not in earlier and _find_peer_port(name, number) == port:
-            _shut_down(name, number)
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A TCP connection of this process.
+
+    name: the kernel's name for its socket.
+    own, other: address and port of this end, and of the other one.
+    said: how many bytes the other end has sent where it has come to the listener that was asked for; else None.
+    """
+
+    name: str
+    own: str
+    other: str
+    said: int | None
+
+
+def list_connections(earlier: Mapping[str, int], listener_port: int) -> list[Connection]:
+    """The TCP connections opened since `earlier` was listed: those of a group, and any other thread's."""
+    new = {name: number for name, number in list_sockets().items() if name not in earlier}
+    found = (_find_connection(name, number, listener_port) for name, number in new.items())
+    return [connection for connection in found if connection is not None]
 
 
 @dataclass(slots=True)
@@ -62,21 +78,10 @@ class Connections:
 
     _names: frozenset[str]
 
-    @property
-    def are_known(self) -> bool:
-        """Whether those of all peers were found."""
-        return bool(self._names)
-
     @classmethod
-    def appeared_since(cls, earlier: Mapping[str, int], expected: int, store_port: int) -> Self:
-        """The TCP connections opened since `earlier` was listed, but for those of the store, which come at any time.
-
-        A group has one connection to each peer. If the number is another one, some other thread has opened
-        connections meanwhile, and none is taken: ending a stranger's connection would be worse than waiting.
-        """
-        new = {name: number for name, number in list_sockets().items() if name not in earlier}
-        connected = frozenset(name for name, number in new.items() if _is_connection(name, number, store_port))
-        return cls(connected if len(connected) == expected else frozenset())
+    def of(cls, connections: Iterable[Connection]) -> Self:
+        """Those."""
+        return cls(frozenset(connection.name for connection in connections))
 
     def shut_down(self) -> bool:
         """End those that still exist; safe to repeat."""
@@ -112,29 +117,31 @@ def duplicate(name: str, number: int) -> socket.socket | None:
     return None
 
 
-def _is_connection(name: str, number: int, store_port: int) -> bool:
-    copy = duplicate(name, number)
-    if copy is None:
-        return False
-    with copy:
-        if copy.family not in _INTERNET or copy.type != socket.SOCK_STREAM:
-            return False
-        try:
-            ends = copy.getsockname(), copy.getpeername()
-        except OSError:  # listening: shutting it down would end gloo's thread, and with it the process
-            return False
-        return all(end[1] != store_port for end in ends)
-
-
-def _find_peer_port(name: str, number: int) -> int | None:
+def _find_connection(name: str, number: int, listener_port: int) -> Connection | None:
+    """None for any other socket, such as one that listens."""
     copy = duplicate(name, number)
     if copy is None:
         return None
     with copy:
-        try:
-            return int(copy.getpeername()[1]) if copy.family in _INTERNET else None
-        except OSError:  # not connected
+        if copy.family not in _INTERNET or copy.type != socket.SOCK_STREAM:
             return None
+        try:
+            own, other = copy.getsockname(), copy.getpeername()
+            said = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+        except OSError:
+            return None
+    return Connection(name, _describe(own), _describe(other), _read_said(said) if own[1] == listener_port else None)
+
+
+def _read_said(information: bytes) -> int:
+    """As many bytes as possible where the kernel does not tell."""
+    return int(_RECEIVED.unpack(information)[0]) if len(information) == _RECEIVED.size else _RECEIVED.size
+
+
+def _describe(end: tuple[Any, ...]) -> str:
+    """Address and port of one end of a connection; alike at both ends, whether they see IPv4 or IPv6 addresses."""
+    address, port = str(end[0]).removeprefix("::ffff:").partition("%")[0], end[1]
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _find_silent(name: str, number: int, limit_seconds: float) -> str:

@@ -51,9 +51,6 @@ class TorchGroup(Protocol):
     ) -> Work:
         """Give each rank some rows, and get some from each."""
 
-    def barrier(self) -> Work:
-        """Complete when all ranks have called it."""
-
     def shutdown(self) -> None:
         """Stop its threads."""
 
@@ -103,11 +100,6 @@ class TorchGroups:
                 prefix = f"set/{version}/{device}"
                 found = self._make(prefix, ranks.index(self._rank), len(ranks), device, limit)
                 self._groups[version, device] = found
-                if version != ALL_RANKS and device == "cpu":
-                    # Who needs nothing of the others, a broadcast's root, could be gone before all of them have
-                    # connected, which gloo takes for a failure. Of the set of all ranks, see `group.form`; a group
-                    # for CUDA may be NCCL's, which connects later, and whose barrier wants to be told a GPU.
-                    found[0].barrier().wait(limit)
         return found[0]
 
     def end(self, version: int) -> None:

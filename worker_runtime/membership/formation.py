@@ -8,41 +8,65 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from worker_runtime.coordination.link import Link, connect
+from worker_runtime.coordination.group import Group, connect, form
+from worker_runtime.coordination.link import Link
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.groups.cancellation import Cancellation
-from worker_runtime.groups.group import Group, StoreExchange, form
 from worker_runtime.rendezvous import Interrupted, Membership, RendezvousError, Report, ResizeOffered
+
+if TYPE_CHECKING:
+    from worker_runtime.rendezvous import WorkerClient
 
 # The members are alive and come here one right after the other, whatever their programs do meanwhile.
 CONNECT_LIMIT = timedelta(seconds=30)
 
 
-class JoiningClient(StoreExchange, Protocol):
-    """What a formation needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """This worker has noticed that the generation cannot go on."""
 
-    def join(self, after: int, report: Report | None = None) -> Membership:
-        """Wait for a generation newer than `after` that has this worker."""
+    generation: int
+    reason: str
 
 
-class Follower(Protocol):
-    """Who hears how far a formation has come; in its thread."""
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The next generation was published."""
 
-    def note_joined(self, formation: "Formation", membership: Membership) -> None:
-        """The generation was published; now its members connect."""
+    formation: "Formation"
+    membership: Membership
 
-    def note_connected(self, formation: "Formation") -> None:
-        """All are connected: `take()` gives what was formed."""
 
-    def note_failed(self, formation: "Formation", error: Exception, *, is_final: bool) -> None:
-        """It has failed; finally where the rendezvous refuses this worker, or is not reached."""
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """Its members are connected."""
+
+    formation: "Formation"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """It came to nothing; nor will another, if that is final."""
+
+    formation: "Formation"
+    error: Exception
+    is_final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """This worker leaves the job."""
+
+
+FormationNews: TypeAlias = Joined | Connected | Failed
+News: TypeAlias = Trouble | Interrupted | ResizeOffered | FormationNews | Closed
 
 
 class Formation:
-    """Begins with `start()`; tells its follower of each step until it was abandoned.
+    """Begins with `start()`; tells of each step, in its thread, until it was abandoned.
 
     Args:
         client: of the rendezvous; others may use it meanwhile.
@@ -50,17 +74,17 @@ class Formation:
         choice: through which backends tensors travel.
         after: the last generation that this worker was a member of.
         report: what it tells of itself.
-        follower: hears of it.
+        tell: is told of each step.
     """
 
     def __init__(  # noqa: PLR0917 - each is needed once, in one place
         self,
-        client: JoiningClient,
+        client: "WorkerClient",
         address: str,
         choice: Choice,
         after: int,
         report: Report,
-        follower: Follower,
+        tell: Callable[[FormationNews], None],
     ) -> None:
         self.report = report
         self.membership: Membership | None = None
@@ -69,7 +93,7 @@ class Formation:
         self._address = address
         self._choice = choice
         self._after = after
-        self._follower = follower
+        self._follow = tell
         self._lock = threading.Lock()
         self._is_abandoned = False
         self._cancellation = Cancellation()
@@ -107,7 +131,7 @@ class Formation:
         try:
             membership = client.join(self._after, self.report)
             self.membership = membership
-            self._tell(lambda: self._follower.note_joined(self, membership))
+            self._tell(Joined(self, membership))
             group = form(
                 membership,
                 client,
@@ -120,25 +144,25 @@ class Formation:
         except (RendezvousError, InitializationError) as error:
             # Its traceback's frames hold the group, and with it the store and its connections.
             failure, is_final = error.with_traceback(None), self.membership is None
-            self._tell(lambda: self._follower.note_failed(self, failure, is_final=is_final))
+            self._tell(Failed(self, failure, is_final))
         except BaseException as error:  # a fault of ours: nobody may wait for this thread
             fault = InitializationError(f"this worker cannot connect ({error!r})")
-            self._tell(lambda: self._follower.note_failed(self, fault, is_final=True))
+            self._tell(Failed(self, fault, is_final=True))
             raise
         else:
             if group is not None and link is not None:
                 with self._lock:
                     self._formed = group, link
             self.is_connected = True
-            if not self._tell(lambda: self._follower.note_connected(self)):
+            if not self._tell(Connected(self)):
                 self._close_formed()
 
-    def _tell(self, tell: Callable[[], None]) -> bool:
-        """Tell the follower, if it still wants to know; whether it did."""
+    def _tell(self, news: FormationNews) -> bool:
+        """Tell of a step, unless this was abandoned; whether it did."""
         with self._lock:
             if self._is_abandoned:
                 return False
-        tell()
+        self._follow(news)
         return True
 
     def _close_formed(self) -> None:
@@ -147,44 +171,3 @@ class Formation:
             link.close()
         if group is not None:
             group.torch_groups.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """This worker has noticed that the generation cannot go on."""
-
-    generation: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The next generation was published."""
-
-    formation: Formation
-    membership: Membership
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """Its members are connected."""
-
-    formation: Formation
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """It came to nothing; nor will another, if that is final."""
-
-    formation: Formation
-    error: Exception
-    is_final: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """This worker leaves the job."""
-
-
-FormationNews: TypeAlias = Joined | Connected | Failed
-News: TypeAlias = Trouble | Interrupted | ResizeOffered | FormationNews | Closed

@@ -1,7 +1,7 @@
 """How the members of a world that another launcher made find each other, and then form a group as any other members.
 
 torch's own store (MASTER_ADDR, MASTER_PORT) or, where all are on one host without one, files that rank 0 removes as
-soon as the group stands. Either only says where the group's store is and what the generation's key is, so that a second
+soon as the group stands. Either only says where the sequencer is and what the generation's key is, so that a second
 `init()` meets in the same way. The files are their user's alone; torch's store and what is in it, the key included, is
 open to whoever can reach it.
 
@@ -21,18 +21,19 @@ from typing import Protocol
 
 from torch.distributed.rendezvous import rendezvous
 
+from worker_runtime.coordination.group import form
 from worker_runtime.coordination.sequencer_process import SequencerProcess
 from worker_runtime.coordination.wire import KEY_BYTES
 from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import MeetingError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
-from worker_runtime.groups.group import form
 from worker_runtime.membership.worlds import Master, OneHost, World
-from worker_runtime.rendezvous import Assignment, Endpoint, Membership, Slot, rank
+from worker_runtime.rendezvous import Assignment, Endpoint, Membership, SequencerStartError, Slot, rank
 
 LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.02
+_NONE = "none: "  # before a sentence, where there is no sequencer
 
 
 class Place(Protocol):
@@ -148,18 +149,24 @@ class Meeting:
         return key
 
     def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Announce rank 0's store; see `group.StoreExchange`."""
+        """Announce the store; see `group.StoreExchange`."""
         self._place.say(f"{generation}/store", f"{endpoint.port} {endpoint.address}")
 
     def await_store(self, generation: int) -> Endpoint:
-        """Wait for rank 0's store; see `group.StoreExchange`."""
-        port, _, address = self._place.hear(f"{generation}/store").partition(" ")
+        """Wait for rank 0 to announce the store; see `group.StoreExchange`."""
+        told = self._place.hear(f"{generation}/store")
+        if told.startswith(_NONE):
+            raise SequencerStartError(told.removeprefix(_NONE))
+        port, _, address = told.partition(" ")
         return Endpoint(address, int(port))
 
     def await_sequencer(self, generation: int) -> Endpoint:
         """On rank 0: wait until its sequencer listens; see `group.StoreExchange`."""
-        del generation  # it serves the last one whose key was shared
-        return self._sequencer.await_endpoint(self._limit)
+        try:
+            return self._sequencer.await_endpoint(self._limit)
+        except SequencerStartError as error:
+            self._place.say(f"{generation}/store", f"{_NONE}{error.reason}")  # else the others would wait
+            raise
 
     def end(self) -> None:
         """The group stands: what led to it is not needed any more."""

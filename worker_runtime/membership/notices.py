@@ -16,12 +16,15 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from worker_runtime.membership.agent_watch import find_listener
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, name_stop_file
 from worker_runtime.startup.exit_code import ExitCode
 from worker_runtime.startup.parent_process import read_start
+
+if TYPE_CHECKING:
+    from worker_runtime.rendezvous import WorkerClient
 
 
 class StopNotice:
@@ -56,16 +59,6 @@ def _pass_on(agent: int, started: bytes, *_: object) -> None:
             os.kill(agent, signal.SIGUSR2)
 
 
-class Telling(Protocol):
-    """A client of the rendezvous (`rendezvous.client.WorkerClient`)."""
-
-    def fail(self, returncode: int) -> None:
-        """Say that this process will end with this code."""
-
-    def close(self) -> None:
-        """End the connection to the agent."""
-
-
 class FailureNotice:
     """Of one process.
 
@@ -76,7 +69,7 @@ class FailureNotice:
     returncode: with which the program has failed; None where it has not, or that is not known.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], Telling], follows_another: Callable[[], bool]) -> None:
+    def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"], follows_another: Callable[[], bool]) -> None:
         self.returncode: int | None = None
         self._connect = connect
         self._follows_another = follows_another

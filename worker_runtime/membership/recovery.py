@@ -1,7 +1,7 @@
 """What a worker does between the loss of a member and the next generation, whatever its program is doing meanwhile.
 
 A thread in the background hears that the generation was interrupted, or of trouble that this worker has noticed by
-itself. It suspends the executor, tells the rendezvous what is pending, and waits for the next generation and its
+itself. It suspends the engine, tells the rendezvous what is pending, and waits for the next generation and its
 verdict, the same for all:
 
 - RETRY: what is pending runs again with the ranks that are left, and the program notices nothing.
@@ -24,9 +24,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from worker_runtime.engine.elastic_engine import ElasticEngine
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.losses import Retry
+from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError, StuckError
 from worker_runtime.groups.backends.choice import Choice
 from worker_runtime.membership.formation import (
@@ -37,7 +39,6 @@ from worker_runtime.membership.formation import (
     Formation,
     FormationNews,
     Joined,
-    JoiningClient,
     News,
     Trouble,
 )
@@ -55,6 +56,9 @@ from worker_runtime.rendezvous import (
     Wish,
 )
 
+if TYPE_CHECKING:
+    from worker_runtime.rendezvous import WorkerClient
+
 # What it says at the level DEBUG, and when, tells how long each part of a recovery takes (benchmarks/recovery.py).
 _LOG = logging.getLogger("hvd.recovery")
 
@@ -62,25 +66,12 @@ _JOIN_SECONDS = 5.0  # for a thread of ours to end
 _LOOK_SECONDS = 0.5  # between two looks of who waits for a generation; it is woken, so this is a second chance
 
 
-class FollowingClient(JoiningClient, Protocol):
-    """What recovery needs of the rendezvous (`rendezvous.client.WorkerClient`); for any thread."""
-
-    def follow(self) -> Iterator[Interrupted | ResizeOffered | Departed]:
-        """What concerns the newest generation, until `close()`."""
-
-    def declare(self, *, is_blank: bool = False) -> None:
-        """This worker has state to begin again with; or will have, when others have given it theirs."""
-
-    def close(self) -> None:
-        """End the connection to the agent, and whoever waits for it."""
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A generation as the program enters it."""
 
     assignment: Assignment
-    executor: ElasticEngine
+    engine: Engine
     verdict: Verdict
 
 
@@ -99,7 +90,7 @@ class Recovery:
     def __init__(  # noqa: PLR0917 - as Formation's
         self,
         bootstrap: Bootstrap,
-        connect: Callable[[Bootstrap], FollowingClient],
+        connect: Callable[[Bootstrap], "WorkerClient"],
         choice: Choice,
         after: int,
         note_assignment: Callable[[Assignment], None],
@@ -113,7 +104,7 @@ class Recovery:
         self._generation = after  # the newest that this worker knows to be a member of
         self._left = after  # the newest that it does not go on with
         self._interrupted = Interrupted(0, "")  # the newest that was
-        self._executor: ElasticEngine | None = None  # while its operations may be resumed
+        self._succession: Succession | None = None  # while its operations may be resumed
         self._formation: Formation | None = None  # that is under way, or waits to be taken
         self._formations: list[Formation] = []  # whose threads have not ended, as far as is known
         self._departed: list[Departed] = []  # members that have ended well
@@ -156,16 +147,16 @@ class Recovery:
                 if self._formation is not None:
                     return self._take()
                 # There is none under way, or one in which what was pending has gone on: the program has left that.
-                executor, self._executor = self._executor, None
+                succession, self._succession = self._succession, None
                 self._left = self._generation  # so that nobody else begins a formation
             report = Report()
-            if executor is not None:
+            if succession is not None:
                 try:
-                    executor.suspend(trouble or f"rank {executor.rank} begins its function again")
+                    succession.suspend(trouble or f"rank {succession.engine.rank} begins its function again")
                 except StuckError as error:
                     _end_process(str(error))
-                report = executor.report()
-                executor.close()
+                report = succession.report()
+                succession.engine.close()
             with self._changed:
                 self._begin(replace(report, wish=wish, trouble=trouble, pending=()))
 
@@ -193,12 +184,12 @@ class Recovery:
             self._client.declare()
 
     def close(self) -> None:
-        """End the threads; the executor is its owner's."""
+        """End the threads; the engine is its owner's."""
         self._news.put(Closed())
         self._client.close()
         with self._changed:
             formation, self._formation = self._formation, None
-            self._executor = None
+            self._succession = None
         if formation is not None:
             formation.abandon()
         for thread in self._threads:
@@ -213,48 +204,39 @@ class Recovery:
         """In a forked child, which has neither the threads nor the connections: touch nothing, for ever."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
-    # For the executor and the formations, in their threads.
+    # For the engine, in its threads.
 
     def note_trouble(self, generation: int, reason: str) -> None:
         """A generation cannot go on."""
         self._news.put(Trouble(generation, reason))
 
-    def note_joined(self, formation: Formation, membership: Membership) -> None:
-        """See `Follower`."""
-        self._news.put(Joined(formation, membership))
-
-    def note_connected(self, formation: Formation) -> None:
-        """See `Follower`."""
-        self._news.put(Connected(formation))
-
-    def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
-        """See `Follower`."""
-        self._news.put(Failed(formation, error, is_final))
-
     def _listen(self) -> None:
         """Hear what the rendezvous has to say, until the client is closed.
 
-        How others have ended is told to the executor from here: the other thread may be waiting for them in it.
+        How others have ended is told to the engine from here: the other thread may be waiting for them in it.
         """
         try:
             for notice in self._client.follow():
                 match notice:
                     case Departed():
                         self._note_departed(notice)
-                    case Interrupted(generation, reason) if (executor := self._executor) is not None:
+                    case Interrupted(generation, reason) if (succession := self._succession) is not None:
                         self._news.put(notice)
-                        executor.note_interrupted(generation, reason)
+                        succession.note_interrupted(generation, reason)
                     case Interrupted() | ResizeOffered():
                         self._news.put(notice)
         except RendezvousError as error:
             _LOG.warning("this worker hears nothing more of the job: %s", error)  # what is lost shows in operations
+        except BaseException as error:  # a fault of ours: nobody may wait for what this thread would have heard
+            self._give_up(InitializationError(f"this worker hears nothing more of the job ({error!r})"))
+            raise
 
     def _note_departed(self, notice: Departed) -> None:
         with self._changed:
             self._departed = [each for each in self._departed if each.generation >= self._generation] + [notice]
-            executor = self._executor
-        if executor is not None:
-            executor.note_departed(notice.generation, notice.rank)
+            succession = self._succession
+        if succession is not None:
+            succession.note_departed(notice.generation, notice.rank)
 
     def _control(self) -> None:
         try:
@@ -298,27 +280,27 @@ class Recovery:
 
     def _start_over(self, reason: str, trouble: str) -> None:
         """The present generation cannot go on: ask for another."""
-        executor = self._executor
+        succession = self._succession
         self._left = self._generation
         _LOG.debug("interrupted: %s", reason)
-        if executor is not None:
-            executor.suspend(reason)
+        if succession is not None:
+            succession.suspend(reason)
         with self._changed:
-            if self._executor is not executor:
+            if self._succession is not succession:
                 return  # the program has just come for another by itself
             former, self._formation = self._formation, None
-            report = Report(Wish.FORM) if executor is None else executor.report()
+            report = Report(Wish.FORM) if succession is None else succession.report()
             self._begin(replace(report, trouble=trouble))
         if former is not None:
             former.abandon()
-        if executor is not None:
-            executor.disconnect()
+        if succession is not None:
+            succession.disconnect()
 
     def _begin(self, report: Report) -> None:
         """Begin another formation; the caller holds the lock. What is true of any report is added to this one."""
         report = replace(report, has_state=bool(self._states), is_blank=self._is_blank, commits=self._commits)
         self._is_ready = False
-        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, follower=self)
+        self._formation = Formation(self._client, self._address, self._choice, self._generation, report, self._news.put)
         self._formations = [each for each in self._formations if each.is_under_way] + [self._formation]
         self._formation.start()
 
@@ -326,21 +308,21 @@ class Recovery:
         """A generation was published: do what its verdict says."""
         self._generation = membership.generation
         _LOG.debug("published: generation %d, %s", membership.generation, membership.verdict.decision)
-        executor, verdict, numbers = self._executor, membership.verdict, membership.assignment
-        if executor is not None:
+        succession, verdict, numbers = self._succession, membership.verdict, membership.assignment
+        if succession is not None:
             if verdict.decision is Decision.RETRY:
-                executor.adopt(membership.generation, numbers.rank, numbers.size, verdict)
+                succession.adopt(membership.generation, numbers.rank, numbers.size, verdict)
             else:
-                executor.fail_all(_explain(verdict))
+                succession.engine.fail_all(_explain(verdict))
                 with self._changed:
-                    self._executor = None  # the program comes for the generation
+                    self._succession = None  # the program comes for the generation
         self._leave(self._interrupted.generation, self._interrupted.reason)
 
     def _go_on(self, formation: Formation) -> None:
         """The members of the newest generation are connected: go on, or let the program."""
         _LOG.debug("connected: generation %d", self._generation)
-        executor = self._executor
-        if executor is None:
+        succession = self._succession
+        if succession is None:
             with self._changed:
                 self._is_ready = formation is self._formation
                 self._changed.notify_all()
@@ -348,7 +330,7 @@ class Recovery:
         if formation.membership is not None:  # before anything is done with them that the program waits for
             self._note_assignment(formation.membership.assignment)
         try:
-            executor.resume(*formation.take())
+            succession.resume(*formation.take())
         except HorovodInternalError as error:
             self._leave(self._generation, str(error), trouble=str(error))
             return
@@ -363,13 +345,12 @@ class Recovery:
         if formation is None or formation.membership is None:
             raise AssertionError("there is a formation with a membership")
         numbers = formation.membership.assignment
-        executor = ElasticEngine(
-            *formation.take(), self.note_trouble, self._generation, lease_seconds=self._lease_seconds
-        )
-        self._executor = executor
+        retry = Retry(self.note_trouble)
+        engine = Engine(*formation.take(), retry, self._lease_seconds, self._generation)
+        self._succession = succession = Succession(engine, retry)
         for notice in self._departed:
-            executor.note_departed(notice.generation, notice.rank)
-        return Entry(numbers, executor, formation.membership.verdict)
+            succession.note_departed(notice.generation, notice.rank)
+        return Entry(numbers, engine, formation.membership.verdict)
 
     def _give_up(self, error: Exception) -> None:
         """There will be no further generation for this worker."""
@@ -377,8 +358,10 @@ class Recovery:
             self._end = error
             self._formation = None
             self._changed.notify_all()
-        if self._executor is not None:
-            self._executor.fail_all(lambda title: HorovodInternalError(f"{title} cannot run any more: {error}"))
+        if self._succession is not None:
+            self._succession.engine.fail_all(
+                lambda title: HorovodInternalError(f"{title} cannot run any more: {error}")
+            )
 
 
 def _end_process(sentence: str) -> None:

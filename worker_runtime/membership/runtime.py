@@ -12,19 +12,20 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING
 
+from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
 from worker_runtime.groups.backends.choice import Choice, choose
 from worker_runtime.groups.backends.features import Features
-from worker_runtime.groups.group import form
 from worker_runtime.membership.agent_watch import AgentWatch
 from worker_runtime.membership.meeting import Meeting, join_world, meet
 from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
-from worker_runtime.membership.notices import FailureNotice, StopNotice, Telling
+from worker_runtime.membership.notices import FailureNotice, StopNotice
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
-from worker_runtime.membership.recovery import FollowingClient, Recovery
+from worker_runtime.membership.recovery import Recovery
 from worker_runtime.membership.worlds import World, find_world
 from worker_runtime.rendezvous import (
     Assignment,
@@ -42,16 +43,12 @@ from worker_runtime.startup.exit_code import describe_end
 from worker_runtime.startup.multiprocessing_folder import place_below
 from worker_runtime.startup.tracebacks import shorten_tracebacks
 
+if TYPE_CHECKING:
+    from worker_runtime.rendezvous import WorkerClient
+
 ALONE = Assignment(rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
 WORLD_LIMIT = timedelta(minutes=5)  # for the members of another launcher's world to meet; torch's default is as long
 DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a peer has ended well
-
-
-class Client(FollowingClient, Telling, Protocol):
-    """What the runtime needs of the rendezvous (`rendezvous.client.WorkerClient`)."""
-
-    def find_departed(self, generation: int, limit_seconds: float) -> int | None:
-        """The rank of a member that has ended well, if one is heard of in time."""
 
 
 @dataclass(slots=True)
@@ -67,7 +64,7 @@ class Runtime:
         connect: makes the client of the rendezvous.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], Client]) -> None:
+    def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"]) -> None:
         self.notifications = NotificationManager()
         self.stop_notice = StopNotice()
         self._connect = connect
@@ -150,7 +147,7 @@ class Runtime:
                 entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world = _World(entry.assignment, entry.executor)
+            self._world = _World(entry.assignment, entry.engine)
             return entry.verdict
 
     def join_late(self) -> bool:
@@ -215,12 +212,12 @@ class Runtime:
             HorovodInternalError: a rank has gone, or Horovod has not been initialized.
         """
         engine = self.executor
-        if not engine.is_stopping:
+        if not engine.steps.is_stopping:
             if engine.size == 1:
-                engine.is_stopping = self.stop_notice.has_come()
-            elif not engine.has_stepped:
-                engine.is_stopping = engine.ask_for_notice()
-        return engine.is_stopping
+                engine.steps.is_stopping = self.stop_notice.has_come()
+            elif not engine.steps.has_stepped:
+                engine.steps.is_stopping = engine.ask_for_notice()
+        return engine.steps.is_stopping
 
     def _require(self) -> _World:
         world = self._world
@@ -238,7 +235,7 @@ class Runtime:
         except BaseException:
             self._close_recovery()
             raise
-        return entry.assignment, entry.executor
+        return entry.assignment, entry.engine
 
     def _join(self, bootstrap: Bootstrap, choice: Choice) -> tuple[Assignment, Engine]:
         """Become a member of a new generation.
@@ -251,7 +248,7 @@ class Runtime:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client, bootstrap.address, limit, choice=choice)
-        executor = Engine.connect(group, limit, lambda: self._name_departed(bootstrap), bootstrap.lease_seconds)
+        executor = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
         return membership.assignment, executor
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:

@@ -10,7 +10,7 @@ from worker_runtime.api.calls import Call, begin_call
 from worker_runtime.api.object_calls import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
-from worker_runtime.collectives.checks import read_root
+from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import raises_mxnet_errors

@@ -1,4 +1,9 @@
-"""What `hvd.prepare` does in every framework: the order of its steps, each rank's share of the data, and its device."""
+"""What `hvd.prepare` does in every framework: the order of its steps, each rank's share of the data, and its device.
+
+In come a framework's own steps and what the program gave. Out comes that, prepared.
+
+Threads: the caller's.
+"""
 
 from worker_runtime.preparation.shares import RankOrder, count_share, deal, share_stream
 from worker_runtime.preparation.steps import (

@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Operation
+from worker_runtime.coordination.operation import Handle, Operation
 from worker_runtime.coordination.ordering.questions import Question, Release
 from worker_runtime.errors import ChangedGradientError
 from worker_runtime.reduction.seat import Seat

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import (
     DeadlockError,

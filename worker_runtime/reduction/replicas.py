@@ -11,7 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.errors import ReplicasDifferError, WrongArgumentError
 from worker_runtime.reduction.roster import NamedParameters
 from worker_runtime.reduction.seat import Seat

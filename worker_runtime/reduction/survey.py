@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from worker_runtime.collectives import Allreduce, Combination, Reduction
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.reduction.bucket import Entry
 from worker_runtime.reduction.seat import Seat
 

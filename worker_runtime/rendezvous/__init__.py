@@ -1,4 +1,9 @@
-"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one."""
+"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one.
+
+In comes what the agent has told this worker (`Bootstrap`). Out come clients of the rendezvous, and its plain values.
+
+Threads: gRPC's own, while a client is open.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,14 +13,13 @@ from typing import TYPE_CHECKING
 from worker_runtime.rendezvous.isolation import own_packages
 
 if TYPE_CHECKING:
-    from rendezvous.client import WorkerClient
+    from rendezvous.client import WorkerClient as WorkerClient
     from rendezvous.client.tasks import TaskClient
 
 with own_packages():
     from rendezvous.backend import Backend, encode_answer, read_backend
     from rendezvous.bootstrap import BACKEND, CHECKPOINT, Bootstrap, name_stop_file
-    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence
-    from rendezvous.core.ranking import rank
+    from rendezvous.core.model import Assignment, Endpoint, Membership, Slot, limit_silence, rank
     from rendezvous.core.reports import CompletedOperation, Decision, PendingOperation, Report, Verdict, Wish
     from rendezvous.errors import RendezvousError, SequencerStartError
     from rendezvous.forking import DESCRIPTORS, LENGTH, Forked, ForkRequest, Message, Ready, decode, encode

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from worker_runtime.collectives.checks import check_place
+from worker_runtime.collectives.tensor_operation import check_place
 from worker_runtime.errors import WrongArgumentError
 
 

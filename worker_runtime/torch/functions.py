@@ -12,7 +12,7 @@ from worker_runtime.api.calls import await_all, begin_call
 from worker_runtime.api.object_calls import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
-from worker_runtime.collectives.checks import read_root
+from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME

@@ -7,7 +7,7 @@ run at the same time under one name end each other's workers.
 import os
 from pathlib import Path
 
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Assignment, Slot, Worker
 from rendezvous.credentials import Credential
 from rendezvous.orders import Begin

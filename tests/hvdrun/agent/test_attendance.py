@@ -15,8 +15,7 @@ from hvdrun.agent.attendance import attend, choose_ends
 from hvdrun.agent.lease import Lease, LeaseExpiredError
 from hvdrun.agent.watch import Watch
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Effect, Finish
-from rendezvous.core.events import Exited, HostsChanged
+from rendezvous.core.messages import Effect, Exited, Finish, HostsChanged
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.errors import CallRefusedError
 from rendezvous.server import Server

@@ -19,7 +19,7 @@ from hvdrun.agent.guard import Guard
 from hvdrun.agent.sequencing import Streams
 from hvdrun.agent.spawn import Spawned
 from hvdrun.errors import BackendNotAskedError, BackendRefusedError, CommandNotFoundError
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import ORIGIN, make_begin, make_launches
 from tests.hvdrun.agent.sleepers import count_descriptors

@@ -15,7 +15,7 @@ import pytest
 from hvdrun.agent.fork_spawner import ForkSpawner
 from hvdrun.agent.spawn import Spawned, WorkerEnvironment
 from hvdrun.errors import CommandNotFoundError
-from rendezvous.core.effects import Launch
+from rendezvous.core.messages import Launch
 from rendezvous.core.model import Endpoint
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_begin, make_launches

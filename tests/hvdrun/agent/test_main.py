@@ -19,7 +19,7 @@ from hvdrun.agent.agent import Orders
 from hvdrun.network.probe import probe
 from rendezvous import wire
 from rendezvous.authority import Authority
-from rendezvous.core.effects import Terminate
+from rendezvous.core.messages import Terminate
 from rendezvous.core.model import Endpoint
 from rendezvous.errors import WireError
 from rendezvous.orders import (
@@ -44,11 +44,20 @@ HELLO = Hello(__version__, socket.gethostname(), ".".join(map(str, sys.version_i
 
 
 AS_JOINED = """
-import asyncio, functools
+import asyncio, functools, signal
 from hvdrun.agent import agent
 
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
 agent.serve = functools.partial(agent.serve, is_joined=True)
 asyncio.run(agent.serve_pipes(0, 1))
+"""
+NOTICED_EARLY = """
+import os, signal, sys
+from hvdrun import search_path
+
+search_path.prefer_own_packages = lambda: os.kill(os.getpid(), signal.SIGUSR2)
+from hvdrun.agent.__main__ import main
+sys.exit(main())
 """
 
 
@@ -67,9 +76,9 @@ def start_agent(tmp_path: Path, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
-def run_agent(data: bytes, tmp_path: Path) -> tuple[int, list[Telling], str]:
+def run_agent(data: bytes, tmp_path: Path, *words: str) -> tuple[int, list[Telling], str]:
     """A real agent that finds these bytes on its standard input, and then its end: how it ends and what it says."""
-    with start_agent(tmp_path) as agent:
+    with start_agent(tmp_path, *words) as agent:
         told, errors = agent.communicate(data, LIMIT_SECONDS)
     return agent.returncode, read_tellings(told), errors.decode()
 
@@ -107,8 +116,9 @@ def test_an_agent_whose_launcher_has_gone_or_orders_what_cannot_be_goes(data: by
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_agent_that_is_released_before_its_job_begins_ends_well(tmp_path: Path) -> None:
-    assert run_agent(wire.encode_order(Release()), tmp_path) == (0, [HELLO], "")
+@pytest.mark.parametrize("words", [(), ("-c", NOTICED_EARLY)], ids=["", "got a stop notice first"])
+def test_an_agent_that_is_released_before_its_job_begins_ends_well(words: tuple[str, ...], tmp_path: Path) -> None:
+    assert run_agent(wire.encode_order(Release()), tmp_path, *words) == (0, [HELLO], "")
 
 
 @pytest.mark.parametrize("place", [os.devnull, __file__])
@@ -258,7 +268,7 @@ def test_of_an_agent_that_has_joined_sigterm_is_a_stop_notice_and_the_second_one
         conversation.send(LAUNCH)
         while not isinstance(conversation.receive(), Output):
             pass
-        for number in (signal.SIGUSR2, signal.SIGTERM):
+        for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP):
             agent.send_signal(number)
             for _ in range(3):  # one that is about to end may answer once
                 conversation.find(b"it goes on")

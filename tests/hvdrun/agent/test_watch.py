@@ -10,8 +10,7 @@ import pytest
 
 from hvdrun.agent import processes, sweeper
 from hvdrun.agent.watch import NOT_STARTED, STARTS_AT_ONCE
-from rendezvous.core.effects import Terminate
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Terminate
 from tests.hvdrun.agent.alone import alone
 from tests.hvdrun.agent.jobs import make_launches
 from tests.hvdrun.agent.sleepers import is_alive

@@ -14,8 +14,7 @@ from hvdrun.agent.input import InputFeed
 from hvdrun.agent.output import OutputForwarder
 from hvdrun.agent.spawn import ExecSpawner, Spawned, WorkerEnvironment
 from hvdrun.agent.watch import Watch
-from rendezvous.core.effects import Launch
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Launch
 from rendezvous.core.model import Endpoint
 from rendezvous.orders import Begin
 from tests.hvdrun.agent.jobs import JOB, ORIGIN, make_begin, make_launches

@@ -17,7 +17,7 @@ from hvdrun.console.start_line import StartLine, StartProgress, measure_start
 from hvdrun.console.status import StatusLine
 from hvdrun.console.writer import Writer
 from rendezvous.core import membership
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
+from rendezvous.core.messages import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
 from rendezvous.core.state import Phase, State
 from tests.house.sources import ROOT

@@ -56,7 +56,12 @@ async def test_an_agent_that_is_not_needed_may_be_started_again_unless_the_job_d
 
 @pytest.mark.parametrize(
     ("number", "exit_code"),
-    [(signal.SIGTERM, MAY_BE_STARTED_AGAIN), (signal.SIGUSR2, MAY_BE_STARTED_AGAIN), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGTERM, MAY_BE_STARTED_AGAIN),
+        (signal.SIGUSR2, MAY_BE_STARTED_AGAIN),
+        (signal.SIGHUP, 129),
+        (signal.SIGINT, 130),
+    ],
 )
 @pytest.mark.parametrize("has_joined", [False, True])
 @in_loop

@@ -4,10 +4,11 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 
+import hvdrun.console
 from hvdrun.jobspec import JobSpec
 from hvdrun.joining import reception
 from hvdrun.joining.request import Joining
@@ -43,16 +44,11 @@ async def wait(_: JobSpec, roster: Roster) -> Outcome:
     raise AssertionError(roster)
 
 
-def receive(
-    console: Any,  # noqa: ANN401 - a stand-in
-    folder: Path,
-    *words: str,
-    run: reception.RunJob = wait,
-) -> asyncio.Task[Outcome]:
+def receive(console: Console, folder: Path, *words: str) -> asyncio.Task[Outcome]:
     """Wait for agents; the token is in `folder`."""
     spec = read("-np", "1", "--wait-for-agents", "--bind", LOOPBACK, "--token-file", str(folder / "token"), *words)
     assert isinstance(spec.joining, Joining)
-    return asyncio.create_task(reception.receive(spec, spec.joining, console, run))
+    return asyncio.create_task(reception.receive(spec, spec.joining, cast(hvdrun.console.Console, console), wait))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import rendezvous.client.worker
 from rendezvous.boards import Boards
 from rendezvous.client import WorkerClient
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited
 from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Policy, Slot, Worker
 from rendezvous.core.reports import Decision, Done, PendingOperation, Report, Wish
 from rendezvous.errors import (

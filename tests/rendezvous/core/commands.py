@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from rendezvous.core.events import (
+from rendezvous.core.messages import (
     Begun,
     Declared,
     Event,

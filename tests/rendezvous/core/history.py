@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rendezvous.core.events import (
+from rendezvous.core.messages import (
     Begun,
     Declared,
     Event,
@@ -20,7 +20,7 @@ from rendezvous.core.events import (
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.reports import Report, Wish
-from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.futures import cooperate, end_well, starve
 from tests.rendezvous.core.witness import Witness
 from tests.rendezvous.core.world import World
@@ -31,7 +31,7 @@ Choose = Callable[[Sequence[T]], T]
 
 def choose_join(state: State, choose: "Choose[Worker]") -> Event:
     """Somebody who is expected asks for the next generation; with nobody left, anybody does."""
-    expected = [r.worker for r in state.standing(Standing.INTENDED, Standing.MEMBER)]
+    expected = [r.worker for r in state.list_workers(WorkerState.INTENDED, WorkerState.MEMBER)]
     return Joined(choose(expected or [r.worker for r in state.workers.values()]), state.number)
 
 
@@ -40,7 +40,7 @@ def choose_report(state: State, choose: "Choose[Host]") -> Event:
     if not state.hosts:
         return Ticked(state.now)
     host = choose([Host(name, len(slots)) for name, slots in state.hosts.items()]).name
-    return Reported(host, tuple(r.worker for r in state.on(host) if r.standing is not Standing.ENDED))
+    return Reported(host, tuple(r.worker for r in state.on(host) if r.state is not WorkerState.ENDED))
 
 
 def choose_store(state: State) -> Event:
@@ -93,7 +93,7 @@ class Chance:
     def _choose_trouble(self) -> Event:
         host = self.random.choice([*self.witness.state.hosts, "h0"])
         choices: list[Event] = [
-            Exited(self._anybody(), self.random.choice([1, 3, -9])),
+            Exited(self._anybody(), self.random.choice([1, 3, -9, -12])),
             Exited(self._anybody(), 127, "the command was not found", cannot_start=True),
             Exited(self._anybody(), -9, "it was stopped"),
             Lost(host, "its order channel closed"),
@@ -201,7 +201,7 @@ class ElasticChance:
         workers, hosts = list(world.alive), list(self.witness.state.hosts)
         what = chance.random()
         if what < 0.6 and workers:
-            world.end(chance.choice(workers), chance.choice([1, -9, -9]))
+            world.end(chance.choice(workers), chance.choice([1, -9, -9, -12]))
         elif what < 0.7 and workers:
             world.end(chance.choice(workers), 127, "the command was not found", cannot_start=True)
         elif what < 0.72 and workers:

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rendezvous.core.events import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
+from rendezvous.core.lifecycle import Phase, WorkerRecord, WorkerState
+from rendezvous.core.messages import Event, Exited, Joined, Lost, Noticed, Stopped, Ticked
 from rendezvous.core.model import Assignment, Slot
 from rendezvous.core.outcome import Cause, Outcome
 from rendezvous.core.reports import Done, PendingOperation, Report, Verdict, Wish
-from rendezvous.core.state import Phase, State
+from rendezvous.core.state import State
 
 GIVEN_UP = frozenset(
     {Cause.NOT_RECOVERED, Cause.RESETS_EXHAUSTED, Cause.STATE_LOST, Cause.TOO_FEW_WORKERS, Cause.WORKER_FAILED}
@@ -91,8 +92,9 @@ def is_done(operation: PendingOperation, seen: int, known: Report) -> bool:
     )
 
 
-def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
+def explains(outcome: Outcome, event: Event, before: State, after: State) -> bool:
     """The outcome that an event has brought about tells of that event."""
+    is_elastic = before.policy.is_elastic
     if is_elastic and outcome.cause in GIVEN_UP and outcome.exit_code == 75:
         return True
     if is_elastic and outcome.cause is Cause.STATE_LOST:
@@ -103,7 +105,7 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
         case Exited(_, 0):
             return (outcome.cause, outcome.exit_code) == (Cause.SUCCEEDED, 0)
         case Exited() | Lost() | Ticked() if is_elastic and outcome.cause is Cause.SUCCEEDED:
-            return outcome.exit_code == 0  # one who was not needed any more was the last one
+            return outcome.exit_code == 0 and is_success_without(before.alive(), after)
         case Exited(worker, returncode, error, cannot_start):
             code = returncode if returncode > 0 else 128 - returncode
             put_down = Cause.COMMAND_NOT_STARTED if cannot_start else Cause.WORKER_PUT_DOWN
@@ -121,28 +123,29 @@ def explains(outcome: Outcome, event: Event, *, is_elastic: bool) -> bool:
             return False
 
 
-def explains_notice(outcome: Outcome, event: Event, before: State) -> bool:
+def is_success_without(last: Sequence[WorkerRecord], after: State) -> bool:
+    """The job has succeeded although these have not: nobody needed them any more."""
+    members = [record for record in after.workers.values() if record.generation == after.number]
+    is_made_good = after.cause is None or not after.number  # before the first generation others took their places
+    is_over = is_made_good and not after.alive() and any(r.is_done and r.returncode == 0 for r in members)
+    return is_over and all(r.state is WorkerState.LEAVING or r.generation != after.number for r in last)
+
+
+def explains_notice(outcome: Outcome, event: Event, before: State, after: State) -> bool:
     """A stop notice, and no order, has brought this outcome about."""
-    match event:
-        case Ticked(now):
-            leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
-            is_overrun = outcome.exit_code == 143 and now - before.slept_seconds > min(leaves_by)
-            return is_overrun or (outcome.exit_code == 75 and (before.has_stopped or not before.alive()))
-        case Lost():
-            return outcome.exit_code == 75 and before.has_stopped
-        case Exited(worker, returncode):
-            ends = {r.returncode for r in before.workers.values() if r.worker != worker and r.is_done} | {returncode}
-            return outcome.exit_code == 75 and before.stops_at is not None and 75 in ends
-        case Noticed():
-            return outcome.exit_code == 75 and not before.alive()
-        case _:
-            return False
+    if outcome.exit_code == 143:
+        leaves_by = [*before.drained.values(), *([] if before.stops_at is None else [before.stops_at])]
+        return isinstance(event, Ticked) and event.now - before.slept_seconds > min(leaves_by)
+    if isinstance(event, Exited) and event.returncode == -12:
+        return before.workers[event.worker.slot].state is WorkerState.INTENDED
+    has_come = before.stops_at is not None or isinstance(event, Noticed)
+    return outcome.exit_code == 75 and has_come and not after.alive()
 
 
 def check_counts(state: State) -> None:
     """What a state counts along equals a recount."""
-    standings = Counter(record.standing for record in state.workers.values())
-    assert standings == Counter(state.counts)
+    worker_states = Counter(record.state for record in state.workers.values())
+    assert worker_states == Counter(state.counts)
     assert (state.waiting > 0) == (state.waiting_since is not None)
     assert state.deadline is None or state.phase in {Phase.DRAINING, Phase.REFORMING}
     assert state.phase is not Phase.DRAINING or state.deadline is not None

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, repeat
 from typing import assert_never
 
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
     Announce,
     Depart,
     Dismiss,
@@ -12,6 +12,8 @@ from rendezvous.core.effects import (
     Finish,
     Interrupt,
     Launch,
+    Level,
+    Log,
     Notify,
     OfferResize,
     Publish,
@@ -21,7 +23,7 @@ from rendezvous.core.effects import (
 from rendezvous.core.model import Assignment
 from rendezvous.core.outcome import SIGTERM, Outcome
 from rendezvous.core.reports import Decision, Done, Verdict
-from rendezvous.core.state import Standing, State, WorkerRecord
+from rendezvous.core.state import State, WorkerRecord, WorkerState
 from tests.rendezvous.core.judgement import number_members
 
 
@@ -45,10 +47,11 @@ def show_parts(effect: Effect, *, numbered: bool) -> tuple[str, str, str]:
         case Launch(worker, assignment, reason):
             numbers = f" {show_assignment(assignment)}" if numbered else ""
             return "launch", str(worker), f"{numbers}  ({reason})"
-        case Terminate(worker, grace_seconds, reason, is_loss, number):
+        case Terminate(worker, grace_seconds, reason, number):
             first = "" if number == SIGTERM else f" signal={number}"
-            lost = " as lost" if is_loss else ""
-            return "terminate", str(worker), f" grace={grace_seconds:g}{first}{lost}  ({reason})"
+            return "terminate", str(worker), f" grace={grace_seconds:g}{first}  ({reason})"
+        case Log(sentence, level):
+            return f"log {level}  ({sentence})", "", ""
         case _:
             return show_effect(effect), "", ""
 
@@ -73,8 +76,9 @@ def show_effect(
             return f"refuse {worker}  ({reason})"
         case Depart(generation, worker, rank):
             return f"depart {worker} rank={rank} generation={generation}"
-        case Dismiss(host, reason, is_drained):
-            return f"dismiss {host}{' drained' if is_drained else ''}  ({reason})"
+        case Dismiss(host, reason, level, is_drained):
+            how = " as lost" if level is Level.WARNING else " drained" if is_drained else ""
+            return f"dismiss {host}{how}  ({reason})"
         case Notify(host, reason):
             return f"notify {host or 'all'}  ({reason})"
         case Finish(outcome):
@@ -118,7 +122,7 @@ def show_state(state: State) -> Iterator[str]:
     facts = {
         "generation": state.number or None,
         "waiting": state.waiting or None,
-        "ready": state.count(Standing.READY) or None,
+        "ready": state.count(WorkerState.READY) or None,
         "since": state.waiting_since,
         "ended": state.ended or None,
         "failures": state.failures or None,
@@ -130,7 +134,7 @@ def show_state(state: State) -> Iterator[str]:
     yield " ".join([state.phase, *known])
     if state.outcome is not None:
         yield f"outcome {show_outcome(state.outcome)}"
-    for host, left_seconds in state.blame.find_closed(state.clock).items():
+    for host, left_seconds in state.blacklist.find_closed(state.clock).items():
         yield f"{host} is closed for {left_seconds:g} s more"
     for host in state.hosts:
         heard = state.last_heard[host]
@@ -139,6 +143,6 @@ def show_state(state: State) -> Iterator[str]:
 
 
 def show_record(record: WorkerRecord) -> str:
-    """A worker's standing, and how it ended."""
+    """A worker's state, and how it ended."""
     returncode = "" if record.returncode is None else f" {record.returncode}"
-    return f"{record.worker} {record.standing}{returncode}"
+    return f"{record.worker} {record.state}{returncode}"

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from rendezvous.core.composition import compose
-from rendezvous.core.leases import advance, is_lost
-from rendezvous.core.losses import interrupt
+from rendezvous.core.losses import is_lost
+from rendezvous.core.membership import advance
 from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision
+from rendezvous.core.scheduling import compose
 from tests.rendezvous.core.transcript import Teller, play
 
 PLACED = ("policy size=2 lease=30 start=20", "tick 100", "hosts a:1 b:1")
@@ -32,11 +32,6 @@ def test_a_host_is_lost_when_its_workers_went_without_a_word_or_it_is_silent_aft
 
 def test_a_host_that_was_never_heard_is_not_lost() -> None:
     assert not is_lost(advance(advance(advance(play(*PLACED), 115), 130), 145), "a")
-
-
-def test_before_the_first_generation_there_is_nothing_to_interrupt() -> None:
-    state = play(*TRIO[:2], "join a:0")
-    assert interrupt(state, "something broke") == (state, ())
 
 
 def test_a_worker_that_was_taken_in_is_blank_until_it_has_copied_the_state() -> None:

@@ -1,7 +1,6 @@
 """The core's errors are sentences, and short ones."""
 
-from rendezvous.core.errors import IllegalEventError, TooFewSlotsError
-from rendezvous.core.events import Reported
+from rendezvous.core.messages import IllegalEventError, Reported, TooFewSlotsError
 from rendezvous.core.model import Host, Slot, Worker
 
 

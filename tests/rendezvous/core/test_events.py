@@ -2,7 +2,7 @@
 
 import pytest
 
-from rendezvous.core.events import HostsChanged
+from rendezvous.core.messages import HostsChanged
 from rendezvous.core.model import Host
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rendezvous.core.losses import interrupt
 from rendezvous.core.outcome import Cause
+from rendezvous.core.rules import interrupt
 from tests.rendezvous.core.transcript import play
 
 THREE = ("policy min=1 max=3 failures=any lease=5", "tick 7", "hosts a:2 b:1", "join a:0", "join a:1", "join b:0")
@@ -11,7 +11,7 @@ THREE = ("policy min=1 max=3 failures=any lease=5", "tick 7", "hosts a:2 b:1", "
 
 def test_a_survivor_has_a_minute_or_twelve_leases_to_report() -> None:
     patient = play("policy min=1 max=3 failures=any lease=30", *THREE[1:])
-    assert interrupt(patient, "something broke")[0].deadline == 7 + 360
+    assert interrupt(patient.with_interruption("something broke"))[0].deadline == 7 + 360
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,25 @@
 """The transitions as a table: what each event leads to in each phase, and that an illegal one changes nothing."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 
 from rendezvous.core import membership
-from rendezvous.core.effects import Terminate
-from rendezvous.core.errors import CoreError, IllegalEventError, TooFewSlotsError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported
+from rendezvous.core.lifecycle import PHASES, WORKER_STATES, Phase, WorkerState, draw
+from rendezvous.core.messages import (
+    CoreError,
+    Event,
+    Exited,
+    HostsChanged,
+    IllegalEventError,
+    Joined,
+    Reported,
+    Terminate,
+    Ticked,
+    TooFewSlotsError,
+)
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.state import Phase
 from tests.rendezvous.core.commands import parse_event, parse_worker
 from tests.rendezvous.core.transcript import play
 from tests.rendezvous.counting import count_steps
@@ -170,6 +180,20 @@ def test_the_work_of_a_whole_job_hardly_grows_faster_than_its_size() -> None:
     assert large < 1.5 * (64 / 8) * small
 
 
+def test_a_tick_looks_at_hosts_and_not_at_workers() -> None:
+    def count_tick(hosts: int, slots: int) -> int:
+        names = [f"h{number}" for number in range(hosts)]
+        state = membership.begin(Policy.elastic(1, hosts * slots, hosts * slots))
+        workers = [Worker(Slot(name, index), 1) for name in names for index in range(slots)]
+        listed = (*(Host(name, slots) for name in names), Host("spare", slots))
+        events: list[Event] = [Ticked(0.0), HostsChanged(listed), *map(Joined, workers), Ticked(0.25)]
+        for event in events:
+            state, _ = membership.step(state, event)
+        return count_steps(lambda: membership.step(state, Ticked(0.5)))
+
+    assert count_tick(8, 64) == count_tick(8, 1)
+
+
 def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -> None:
     def refused(hosts: int) -> list[Event]:
         first, *others = (event for event in tell_whole_job(hosts) if isinstance(event, Exited))
@@ -178,3 +202,17 @@ def test_a_worker_that_ends_well_late_costs_no_more_than_one_that_ends_early() -
 
     small, large = (count_work(Policy.static(8 * hosts), refused(hosts)) for hosts in (8, 64))
     assert large < 1.5 * (64 / 8) * small
+
+
+def test_the_diagrams_in_the_docstring_are_those_of_the_tables() -> None:
+    for diagram in (draw(PHASES), draw(WORKER_STATES)):
+        assert f"\n\n{diagram}\n\n" in (membership.__doc__ or "")
+
+
+def test_a_rule_cannot_leave_the_table() -> None:
+    state = play("policy size=1", "tick 0", "hosts a:1", "join a:0")
+    with pytest.raises(ValueError, match="there is no way from running to finished"):
+        state.enter(Phase.FINISHED)
+    record = state.workers[Slot("a", 0)]
+    with pytest.raises(ValueError, match="there is no way from member to ready"):
+        state.with_records([replace(record, state=WorkerState.READY)])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.core.errors import TooFewSlotsError
+from rendezvous.core.messages import TooFewSlotsError
 from rendezvous.core.model import Host
-from rendezvous.core.placement import place
+from rendezvous.core.scheduling import place
 
 
 def show(hosts: list[Host], least: int, most: int) -> str:

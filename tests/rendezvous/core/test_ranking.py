@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rendezvous.core.model import Host, Slot
-from rendezvous.core.placement import place
-from rendezvous.core.ranking import rank
+from rendezvous.core.model import Host, Slot, rank
+from rendezvous.core.scheduling import place
 from tests.rendezvous.core.judgement import number_members
 from tests.rendezvous.core.lines import show_assignment
 

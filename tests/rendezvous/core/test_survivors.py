@@ -2,8 +2,7 @@
 
 from functools import partial
 
-from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Wish
-from rendezvous.core.survivors import Survivors
+from rendezvous.core.reports import CompletedOperation, PendingOperation, Report, Survivors, Wish
 from tests.rendezvous.counting import count_steps
 
 PAIR = (0, 1)
@@ -16,11 +15,11 @@ def test_who_was_sent_back_by_an_operation_is_no_user_of_it_but_has_done_it() ->
     survivors = Survivors(
         2, {0: Report(pending=(pending,)), 1: Report(Wish.RESIZE, has_state=True, completed=(before, done))}
     )
-    assert survivors.find_user(0, pending) is None
-    assert survivors.is_done_elsewhere(0, pending)
+    assert survivors.find_completer(0, pending) is None
+    assert survivors.is_completed_elsewhere(0, pending)
     earlier = PendingOperation(PAIR, "x", "x")
     survivors = Survivors(2, {0: Report(pending=(earlier,)), 1: Report(Wish.RESIZE, completed=(before, done))})
-    assert survivors.find_user(0, earlier) == 1
+    assert survivors.find_completer(0, earlier) == 1
 
 
 def ask_everything(size: int) -> None:
@@ -36,8 +35,8 @@ def ask_everything(size: int) -> None:
     }
     survivors = Survivors(size, reports)
     for rank, operation in survivors.list_pending():
-        survivors.find_ahead(rank, operation)
-        survivors.find_user(rank, operation)
+        survivors.find_out_of_window(rank, operation)
+        survivors.find_completer(rank, operation)
         survivors.find_least_round(operation.ranks)
         survivors.find_lost(operation.ranks)
 

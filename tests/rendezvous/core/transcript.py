@@ -36,10 +36,9 @@ from collections.abc import Collection, Iterator
 from itertools import takewhile
 
 from rendezvous.core import membership
-from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Reported, Ticked
+from rendezvous.core.messages import CoreError, Event, Reported, Ticked
 from rendezvous.core.model import Policy, Worker
-from rendezvous.core.state import Standing, State
+from rendezvous.core.state import State, WorkerState
 from tests.rendezvous.core import stories
 from tests.rendezvous.core.commands import parse_event, parse_policy
 from tests.rendezvous.core.lines import show_effects, show_state
@@ -123,7 +122,7 @@ class Teller:
 
 
 def _list_alive(state: State, host: str) -> tuple[Worker, ...]:
-    return tuple(record.worker for record in state.on(host) if record.standing is not Standing.ENDED)
+    return tuple(record.worker for record in state.on(host) if record.state is not WorkerState.ENDED)
 
 
 def find_size(state: State) -> int:

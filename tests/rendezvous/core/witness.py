@@ -6,25 +6,31 @@ from itertools import pairwise
 from typing import Self
 
 from rendezvous.core import membership
-from rendezvous.core.effects import (
+from rendezvous.core.messages import (
+    CoreError,
     Depart,
     Dismiss,
     Effect,
+    Event,
+    Exited,
     Finish,
+    HostsChanged,
     Interrupt,
+    Joined,
     Launch,
     Notify,
     OfferResize,
     Publish,
     Refuse,
+    Reported,
+    Stopped,
     Terminate,
+    Ticked,
 )
-from rendezvous.core.errors import CoreError
-from rendezvous.core.events import Event, Exited, HostsChanged, Joined, Reported, Stopped, Ticked
 from rendezvous.core.model import Host, Policy, Slot, Worker
-from rendezvous.core.outcome import Cause, Outcome
+from rendezvous.core.outcome import Cause
 from rendezvous.core.reports import Decision, Report, Wish
-from rendezvous.core.state import Phase, Standing, State
+from rendezvous.core.state import Phase, State, WorkerState
 from tests.rendezvous.core.judgement import check_counts, check_retry, explains, explains_notice, number_members
 
 
@@ -163,11 +169,11 @@ class Witness:
 
     def _has_ended(self, worker: Worker) -> bool:
         record = self._before.workers.get(worker.slot)
-        return record is not None and record.worker == worker and record.standing is Standing.ENDED
+        return record is not None and record.worker == worker and record.state is WorkerState.ENDED
 
     def _check_room(self) -> None:
         offered = {Slot(host.name, index) for host in self.state.offered for index in range(host.slots)}
-        alive = [r for r in self.state.alive() if r.standing is not Standing.LEAVING and r.worker.slot in offered]
+        alive = [r for r in self.state.alive() if r.state is not WorkerState.LEAVING and r.worker.slot in offered]
         assert len(alive) <= self.policy.max_size, "more workers than the job may have"
 
     def _check_departure(self, depart: Depart) -> None:
@@ -243,7 +249,7 @@ class Witness:
     def _check_end(self, finish: Finish) -> None:
         assert self.state.phase is Phase.FINISHED
         assert self.state.outcome == finish.outcome
-        ended = {record.worker for record in self.state.standing(Standing.ENDED)}
+        ended = {record.worker for record in self.state.list_workers(WorkerState.ENDED)}
         assert self._launched <= self._terminated | self._exited.keys() | ended | self._replaced(), "one was forgotten"
         if finish.outcome.cause is not Cause.SUCCEEDED:
             return
@@ -268,8 +274,5 @@ class Witness:
         elif outcome is not None:
             is_known = outcome == before.cause
             is_notice = outcome.cause is Cause.STOPPED and not isinstance(event, Stopped)
-            explained = explains_notice(outcome, event, before) if is_notice else self._explains(outcome, event)
+            explained = (explains_notice if is_notice else explains)(outcome, event, before, self.state)
             assert is_known or explained, f"{event}: {outcome}"
-
-    def _explains(self, outcome: Outcome, event: Event) -> bool:
-        return explains(outcome, event, is_elastic=self.policy.is_elastic)

@@ -7,8 +7,23 @@ so on. Each has done so many, and may have asked for the next; nobody has done w
 import random
 from dataclasses import dataclass, field, replace
 
-from rendezvous.core.effects import Dismiss, Effect, Interrupt, Launch, OfferResize, Publish, Refuse, Terminate
-from rendezvous.core.events import Declared, Event, Exited, Joined, Lost, Reported, Ticked
+from rendezvous.core.messages import (
+    Declared,
+    Dismiss,
+    Effect,
+    Event,
+    Exited,
+    Interrupt,
+    Joined,
+    Launch,
+    Lost,
+    OfferResize,
+    Publish,
+    Refuse,
+    Reported,
+    Terminate,
+    Ticked,
+)
 from rendezvous.core.model import Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
 from tests.rendezvous.core.witness import Witness

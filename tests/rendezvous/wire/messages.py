@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from rendezvous import wire
 from rendezvous.admission import Admission, AgentAdmitted, AgentJoin
-from rendezvous.core.effects import Launch, Terminate
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment, Endpoint, Slot, Worker
 from rendezvous.core.reports import CompletedOperation, Decision, Done, PendingOperation, Report, Verdict, Wish
 from rendezvous.credentials import Credential

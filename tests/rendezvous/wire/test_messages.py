@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from protos import rendezvous_pb2 as pb
 from rendezvous import wire
-from rendezvous.core.effects import Launch, Terminate
-from rendezvous.core.events import Exited
+from rendezvous.core.messages import Exited, Launch, Terminate
 from rendezvous.core.model import Assignment
 from rendezvous.core.reports import CompletedOperation, Decision, Done, Report, Verdict, Wish
 from rendezvous.errors import WireError

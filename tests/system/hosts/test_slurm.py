@@ -134,7 +134,7 @@ def test_a_node_that_is_set_down_is_a_lost_host(slurm: Slurm, *, rewrite: bool) 
     slurm.wait_for(job, "size 6$")
     slurm.control("update", "nodename=host3", "state=down", "reason=test")
     slurm.wait_for(job, "size 4$")
-    assert "hvdrun: the host host3 was lost: its agent's srun ended" in slurm.output(job)
+    assert "hvdrun: host host3 was lost: its agent's srun ended" in slurm.output(job)
     shown = slurm.output(job)
     slurm.lab["host3"].destroy()  # what Slurm itself leaves on a node that it has given up is no concern of ours
     (slurm.folder / "stop").touch()

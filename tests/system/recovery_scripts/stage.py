@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Members
-from worker_runtime.engine.elastic_engine import ElasticEngine
-from worker_runtime.groups.group import Group
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.succession import Succession
 from worker_runtime.membership import formation
 
 # "reduction": it waits for its gradients. "commit": it has them, and asks for the commit round; "asked": it has asked.
@@ -84,21 +85,21 @@ class Stage:
     def _watch_runtime(self) -> None:
         """Hear of what happens inside the runtime."""
         stage, dies_asked = self, any(place == "asked" for _, _, place in self._plan)
-        suspend, resume, commit = ElasticEngine.suspend, ElasticEngine.resume, ElasticEngine.commit
+        suspend, resume, commit = Succession.suspend, Succession.resume, Engine.commit
         form: Callable[..., Group | None] = getattr(formation, "form")  # noqa: B009 - it is imported there
 
-        def note_suspend(executor: ElasticEngine, reason: str) -> None:
+        def note_suspend(succession: Succession, reason: str) -> None:
             stage._place[_FORMING] = 1
-            suspend(executor, reason)
+            suspend(succession, reason)
 
-        def note_resume(executor: ElasticEngine, group: Group | None, link: Link | None) -> None:
-            resume(executor, group, link)
+        def note_resume(succession: Succession, group: Group | None, link: Link | None) -> None:
+            resume(succession, group, link)
             stage._place[_FORMING] = 0
 
-        def note_commit(executor: ElasticEngine, among: Members) -> None:
+        def note_commit(executor: Engine, among: Members) -> None:
             stage.come_to("commit")
             if dies_asked:
-                handle = executor.submit(Commit(among, executor._commits[among.number] + 1), at_once=True)
+                handle = executor.submit(Commit(among, executor.steps.rounds[among.number] + 1), at_once=True)
                 stage.come_to("asked")
                 executor.wait(handle)
             else:
@@ -113,9 +114,9 @@ class Stage:
             return form(*given, **named)
 
         replace: Callable[[object, str, Any], None] = setattr
-        replace(ElasticEngine, "suspend", note_suspend)
-        replace(ElasticEngine, "resume", note_resume)
-        replace(ElasticEngine, "commit", note_commit)
+        replace(Succession, "suspend", note_suspend)
+        replace(Succession, "resume", note_resume)
+        replace(Engine, "commit", note_commit)
         replace(formation, "form", note_form)
 
 

@@ -61,7 +61,7 @@ class Trainer:
         executor = RUNTIME.executor
         self._begins = self._begins + 1 if executor.key == self._key else 0
         self._key = executor.key
-        self.stage.enter(executor.origin, step)
+        self.stage.enter(executor.steps.origin, step)
         self.stage.note("enter", entry=self._entry, step=step, size=executor.size)
         is_in_sets = "sets" in self.recipe.features and executor.size > len(_SOME)
         self._some = hvd.add_process_set(_SOME) if is_in_sets else None
@@ -79,11 +79,11 @@ class Trainer:
         self._use_set()
         members = []
         for part, optimizer in zip(self.recipe.parts, self.optimizers, strict=True):
-            before = RUNTIME.executor.committed[0]
+            before = RUNTIME.executor.steps.committed[0]
             self._step(part, optimizer, samples)
             executor = RUNTIME.executor
-            number, participants = executor.committed
-            members.append(participants if number > before else executor.lineage)
+            number, participants = executor.steps.committed
+            members.append(participants if number > before else executor.steps.lineage)
         for scheduler in self._schedulers:
             scheduler.step()
         stage.note("step", entry=entry, step=step, members=members, digest=digest(self.recipe))
@@ -228,7 +228,7 @@ def main(make_trainer: Callable[[Recipe, Stage], Trainer] = Trainer) -> None:
     else:
         trainer.enter(0)
         for step in range(options.steps):
-            trainer.train(step, recipe.draw(RUNTIME.executor.origin, step))
+            trainer.train(step, recipe.draw(RUNTIME.executor.steps.origin, step))
     torch.save(list(recipe.list_parameters()), options.folder / f"{os.getpid()}.parameters")
     stage.note("done", digest=digest(recipe), size=hvd.size(), rank=hvd.rank())
     hvd.shutdown()

@@ -10,8 +10,8 @@ from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import capabilities, job
 from worker_runtime.api.basics import HorovodBasics
 from worker_runtime.api.calls import await_all, begin_call, make_allreduce
+from worker_runtime.api.job import start_timeline, stop_timeline
 from worker_runtime.api.process_set import ProcessSet, add_process_set
-from worker_runtime.api.timeline import start_timeline, stop_timeline
 from worker_runtime.collectives import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.rendezvous import Assignment

@@ -10,8 +10,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
 from worker_runtime.coordination.operation import Members
-from worker_runtime.engine.names import Names
-from worker_runtime.engine.process_sets import ProcessSets
+from worker_runtime.engine.process_sets import Names, ProcessSets
 from worker_runtime.membership import runtime
 
 

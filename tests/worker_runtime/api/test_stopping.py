@@ -59,7 +59,7 @@ def test_a_program_keeps_its_own_handler(tmp_path: Path, own: Any) -> None:  # n
 
 def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_any_more(tmp_path: Path) -> None:
     notice, job = StopNotice(), SimpleNamespace(socket=tmp_path / "agent.sock")
-    executor = SimpleNamespace(is_stopping=False, size=1)
+    executor = SimpleNamespace(steps=SimpleNamespace(is_stopping=False), size=1)
     stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor, stop_notice=notice))
     assert not stopping()
     notice.prepare(job)  # type: ignore[arg-type]  # all of a Bootstrap that is asked for
@@ -71,8 +71,9 @@ def test_a_rank_that_is_alone_looks_for_its_agent_s_file_until_it_is_no_worker_a
 
 
 def test_after_a_step_nobody_is_asked() -> None:
-    executor = SimpleNamespace(is_stopping=False, size=2, has_stepped=True)
+    steps = SimpleNamespace(is_stopping=False, has_stepped=True)
+    executor = SimpleNamespace(steps=steps, size=2)
     stopping = partial(Runtime.is_stopping, SimpleNamespace(executor=executor))
     assert not stopping()
-    executor.is_stopping = True
+    steps.is_stopping = True
     assert stopping()

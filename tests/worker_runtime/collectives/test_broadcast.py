@@ -76,7 +76,7 @@ def test_large_tensors_are_received_right_where_they_belong() -> None:
         x = torch.full((300_000,), float(executor.rank))
         operation = Broadcast([x, torch.zeros(3)], 0, executor.all, "broadcast.x", [x, torch.zeros(3)])
         executor.run(operation)
-        return operation._parcels[1].data_ptr() == x.data_ptr(), x.unique().tolist()
+        return operation._fused[1].data_ptr() == x.data_ptr(), x.unique().tolist()
 
     assert run(body) == [(True, [0.0])] * 2
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker_runtime.collectives.combination import make_keys, may_have_nan, read_keys
 from worker_runtime.collectives.dtypes import FLOATS
-from worker_runtime.collectives.keys import make_keys, may_have_nan, read_keys
 from worker_runtime.coordination.ordering.questions import Reduction
 
 EXTREMES = [Reduction.MIN, Reduction.MAX]

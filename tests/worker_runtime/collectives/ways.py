@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.worker_runtime.threads import ThreadEngine, World
-from worker_runtime.collectives import allreduce, broadcast, lots
+from worker_runtime.collectives import allreduce, broadcast, buffers
 from worker_runtime.coordination.ordering import questions
 from worker_runtime.coordination.ordering.questions import Reduction
 
@@ -38,7 +38,7 @@ def run(body: Callable[[ThreadEngine], Any], size: int = 2, way: str = WAYS[0], 
         if way != WAYS[0]:
             patch.setattr(questions, "PAYLOAD_BYTES", -1)
         if way == WAYS[2]:
-            patch.setattr(lots, "LARGE_BYTES", 16)
+            patch.setattr(buffers, "LARGE_BYTES", 16)
         return World(size).run(play)
 
 

@@ -22,12 +22,14 @@ class _Driven:
         self.go_on = threading.Semaphore(0)
         self.count = 0
 
-    @property
-    def asked(self) -> int:
+    def count_asked(self) -> int:
         self.looks += 1
         return min(self.looks, self.growing)
 
-    def drive_in_background(self, poller: select.poll) -> None:
+    def make(self) -> Background:
+        return Background(self.drive, self.count_asked)
+
+    def drive(self, poller: select.poll) -> None:
         del poller
         self.count += 1
         self.driven.release()
@@ -40,7 +42,7 @@ class _Driven:
 
 def test_the_background_drives_when_its_bell_rings_and_not_before() -> None:
     driven = _Driven()
-    background = Background(driven)
+    background = driven.make()
     assert not driven.driven.acquire(timeout=0.05)
     for number in range(3):
         background.ring()
@@ -51,7 +53,7 @@ def test_the_background_drives_when_its_bell_rings_and_not_before() -> None:
 
 def test_rings_during_a_turn_lead_to_one_more() -> None:
     driven = _Driven()
-    background = Background(driven)
+    background = driven.make()
     background.ring()
     assert driven.driven.acquire(timeout=LIMIT_SECONDS)
     for _ in range(50):
@@ -66,7 +68,7 @@ def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: py
     """Its number would soon be that of another file."""
     monkeypatch.setattr(background_module, "_JOIN_SECONDS", 0.0)
     driven = _Driven()
-    background = Background(driven)
+    background = driven.make()
     background.ring()
     assert driven.driven.acquire(timeout=LIMIT_SECONDS)
     background.close()
@@ -79,7 +81,7 @@ def test_the_bell_is_not_closed_under_a_thread_that_drives_still(monkeypatch: py
 
 def test_a_burst_is_driven_when_it_has_ended() -> None:
     driven = _Driven(growing=6)
-    background = Background(driven)
+    background = driven.make()
     background.ring()
     assert driven.await_turn()
     assert driven.looks > 6
@@ -100,7 +102,7 @@ def test_the_background_sleeps_without_a_limit_until_its_bell_rings(monkeypatch:
 
     monkeypatch.setattr(background_module, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
     driven = _Driven()
-    background = Background(driven)
+    background = driven.make()
     background.ring()
     assert driven.await_turn()
     background.close()
@@ -110,6 +112,6 @@ def test_the_background_sleeps_without_a_limit_until_its_bell_rings(monkeypatch:
 def test_closing_leaves_no_thread_and_no_descriptor() -> None:
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a snapshot
     for _ in range(10):
-        Background(_Driven()).close()
+        _Driven().make().close()
     assert threading.active_count() <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= before[1]  # noqa: PTH208 - the same

@@ -161,6 +161,19 @@ def test_a_failure_ends_all_that_waits(ends: Ends, act: Callable[[Sequencer], No
     assert len(player.ended) == 1
 
 
+def test_a_fault_in_the_background_ends_all_that_waits(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    player, _ = ends
+
+    def fail(_: Link) -> None:
+        raise ValueError("no such luck")
+
+    monkeypatch.setattr(Link, "flush", fail)
+    handle = player.submit("x")
+    wait_until(lambda: handle.is_failed, "the end of an operation that cannot be sent")
+    assert player.ended == ["rank 0 has failed: no such luck"]
+    monkeypatch.undo()
+
+
 def test_a_joined_rank_takes_part_and_a_stall_is_logged(ends: Ends, caplog: pytest.LogCaptureFixture) -> None:
     player, sequencer = ends
     release = Release(4, Question(0, "allreduce.x", SUM), (0, 1), (0,))

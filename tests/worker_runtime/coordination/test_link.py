@@ -15,7 +15,7 @@ from tests.worker_runtime.conversation import LIMIT_SECONDS, SUM, Echo, Sequence
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.collectives import Allgather
 from worker_runtime.coordination import link as link_module
-from worker_runtime.coordination import outbox as outbox_module
+from worker_runtime.coordination import messages as messages_module
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Operation
@@ -124,12 +124,12 @@ def test_more_than_a_frame_holds_goes_in_several(ends: Ends, monkeypatch: pytest
 
 
 def test_numbers_of_questions_begin_anew(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "NUMBERS", 3)
+    monkeypatch.setattr(messages_module, "NUMBERS", 3)
     assert [ends[0].ask(Echo("x")) for _ in range(5)] == [0, 1, 2, 0, 1]
 
 
 def test_a_link_is_full_when_a_part_of_a_burst_is_gathered(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "BURST", 3)
+    monkeypatch.setattr(messages_module, "BURST", 3)
     link, _ = ends
     fullness = []
     for _ in range(3):

@@ -223,7 +223,7 @@ def test_samples_that_an_epoch_leaves_are_warned_of_once(seat: SimpleNamespace, 
 
 def test_who_is_alone_gets_all(seat: SimpleNamespace) -> None:
     executor = seat.executor = Seat.take(1, 2)
-    executor.lineage = (1,)
+    executor.steps.lineage = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)
     assert (list(sampler), sampler.rank, sampler.num_replicas) == ([0, 1, 2, 3], 0, 1)
     sampler.record_batch(0, 3)

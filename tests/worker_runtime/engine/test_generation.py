@@ -1,42 +1,23 @@
-"""One generation as an executor goes through it, and how a worker's end reaches the others."""
+"""What an engine does with the sequencer's answers in one generation, and how a worker's end reaches the others."""
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
 
 from tests.worker_runtime.conversation import Echo, Errand
-from tests.worker_runtime.generation import PlayedGeneration, make_executor, retry
+from tests.worker_runtime.generation import PlayedGeneration, make_succession, retry
 from worker_runtime.collectives.agreements import AddSet
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.messages import Answered, Ended, Refused
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
 from worker_runtime.coordination.wire import Frame, decode_number
-from worker_runtime.engine.elastic_engine import ElasticEngine
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
-from worker_runtime.errors import HorovodInternalError
+from worker_runtime.engine.succession import Succession
+from worker_runtime.errors import HorovodInternalError, IllegalTransitionError, OperationFailedError
 
 ANSWER = memoryview(b"answered")
-
-
-class Owner:
-    """Notes what an attempt tells its executor."""
-
-    silence_seconds = 30.0
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.askers: set[int] = set()
-        self.find_join_device = lambda: None
-        self.note_release = lambda terms: self.told.append(f"released {terms.question.name}")
-        self.refuse = lambda handle, reason, **_: self.told.append(f"refused {handle.title}: {reason}")
-        self.end_attempt = lambda attempt, reason: self.told.append(f"ended {attempt.number}: {reason}")
-
-    def conclude(self, handles: Sequence[Handle[object]], terms: Sequence[Release], results: Sequence[object]) -> None:
-        """As `Owner`."""
-        assert len(results) == len(handles)
-        self.told += [f"settled {handle.title} {term.index}" for handle, term in zip(handles, terms, strict=True)]
 
 
 @pytest.fixture
@@ -47,73 +28,93 @@ def generation() -> Iterator[PlayedGeneration]:
 
 
 @pytest.fixture
-def owner() -> Owner:
-    """Whose operations run."""
-    return Owner()
-
-
-@pytest.fixture
-def attempt(generation: PlayedGeneration, owner: Owner) -> Iterator[Generation]:
-    """One that is connected."""
-    made = Generation(owner, threading.RLock(), 7, 0, 2)
-    made.connect(generation.group, generation.link)
+def engine(generation: PlayedGeneration) -> Iterator[Engine]:
+    """That fails with its first loss."""
+    made = Engine(generation.group, generation.link)
     yield made
-    made.close(())
-
-
-def make_handle(name: str = "x") -> Handle[bytes]:
-    return Handle(Echo(name))
+    made.close()
 
 
 def make_terms(handle: Handle[bytes], index: int = 5) -> Release:
     return Release(index, handle.operation.question, (0, 1))
 
 
-def test_what_is_released_after_the_end_does_not_begin(attempt: Generation, owner: Owner) -> None:
-    handle = make_handle()
-    attempt.end()
-    attempt.perform(handle, make_terms(handle), ANSWER)
-    attempt.refuse(handle, "the ranks do not agree", is_deadlock=False)
-    assert not handle.is_answered
-    assert owner.told == ["released x"]
+def answer(handle: Handle[bytes]) -> Answered:
+    return Answered([handle], [make_terms(handle)], ANSWER, [len(ANSWER)], None)
 
 
-def test_what_was_begun_when_a_signal_s_handler_raises_is_not_waited_for(attempt: Generation) -> None:
-    handle = make_handle()
+def test_what_is_released_after_the_end_does_not_begin(engine: Engine) -> None:
+    handle = engine.submit(Echo("x"))
+    engine.current.is_over = True
+    engine._carry_out(engine.current, answer(handle))
+    engine._carry_out(engine.current, Refused(handle, "the ranks do not agree", is_deadlock=False))
+    assert (handle.is_answered, engine.current.seen) == (False, 5)
+
+
+def test_what_was_begun_when_a_signal_s_handler_raises_is_not_waited_for(engine: Engine) -> None:
+    handle = engine.submit(Echo("x"))
     with mock.patch.object(Handle, "begin", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        attempt.perform(handle, make_terms(handle), ANSWER)
-    assert attempt.runner.is_unsure  # else its group would be destroyed, which waits for what nobody knows of
-    assert not attempt.runner.close(())
+        engine._carry_out(engine.current, answer(handle))
+    assert engine.current.is_unsure  # else its group would be destroyed, which waits for what nobody knows of
+    assert not engine.current.close()
 
 
-def test_results_of_a_burst_count_only_before_the_end(attempt: Generation, owner: Owner) -> None:
-    handles = [make_handle("a"), make_handle("b")]
+def test_results_of_a_burst_count_only_before_the_end(engine: Engine) -> None:
+    handles = [engine.submit(Echo(name)) for name in "ab"]
     terms = [make_terms(handle, index) for index, handle in enumerate(handles)]
-    assert not attempt.conclude(handles, terms, lambda: None)
-    assert attempt.conclude(handles, terms, lambda: [b"1", b"2"])
-    assert owner.told == ["settled a 0", "settled b 1"]
-    late = make_handle("late")
-    attempt.end()
-    assert attempt.conclude([late], [make_terms(late, 2)], lambda: pytest.fail("they would be written in place"))
-    assert not late.is_answered
+    burst = Answered(handles, terms, ANSWER, [4, 4], lambda: [b"1", b"2"])
+    engine._carry_out(engine.current, burst)
+    assert [engine.wait(handle) for handle in handles] == [b"1", b"2"]
+    assert list(engine.in_flight) == []
+    late = engine.submit(Echo("late"))
+    engine.current.is_over = True
+    unpack = mock.Mock()  # they would be written in place
+    engine._carry_out(engine.current, Answered([late], [make_terms(late, 2)], ANSWER, [8], unpack))
+    assert (late.is_answered, unpack.mock_calls) == (False, [])
+
+
+def test_a_burst_that_cannot_be_finished_together_is_run_one_by_one(engine: Engine) -> None:
+    handles = [engine.submit(Echo(name)) for name in "ab"]
+    terms = [make_terms(handle, index) for index, handle in enumerate(handles)]
+    engine._carry_out(engine.current, Answered(handles, terms, ANSWER, [3, 5], lambda: None))
+    assert [engine.wait(handle) for handle in handles] == [b"ans", b"wered"]
 
 
 def test_a_failure_interrupts_what_runs_and_its_first_reason_stays(
-    attempt: Generation, owner: Owner, generation: PlayedGeneration
+    engine: Engine, generation: PlayedGeneration
 ) -> None:
-    work = generation.played.barrier()
-    attempt.give_up("rank 1 was lost")
+    work, handle = generation.played.barrier(), engine.submit(Echo("x"))
+    engine._carry_out(engine.current, Ended("rank 1 was lost"))
     assert work.is_bad
-    attempt.give_up("the connection is broken")
-    assert attempt.failure == "rank 1 was lost"
-    assert owner.told == ["ended 7: rank 1 was lost", "ended 7: the connection is broken"]
+    engine._carry_out(engine.current, Ended("the connection is broken"))
+    assert engine.current.failure == "rank 1 was lost"
+    with pytest.raises(OperationFailedError, match="x failed on rank 0: rank 1 was lost"):
+        engine.wait(handle)
     assert not generation.is_closed
 
 
-def test_one_that_is_not_connected_runs_nothing_and_closes(owner: Owner) -> None:
-    attempt = Generation(owner, threading.RLock(), 8, 1, 3)
-    assert (attempt.driver, attempt.count_members(0), attempt.list_members(0)) == (None, 3, (0, 1, 2))
-    assert attempt.close(())
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_an_illegal_transition_ends_the_job_with_one_sentence_on_all_ranks(
+    generation: PlayedGeneration, *, is_elastic: bool
+) -> None:
+    engine = make_succession(generation).engine if is_elastic else Engine(generation.group, generation.link)
+    handle, other = engine.submit(Echo("x")), engine.submit(Echo("other"))
+    handle.begin(make_terms(handle), (), ANSWER)
+    generation.sequencer.read_names(2)
+    generation.release(0)
+    while (frame := generation.sequencer.read())[0] != Frame.HALT:
+        pass
+    sentence = "x is released and cannot become released; please report this fault of hvdrun"
+    assert frame[1].decode() == f"rank 0 has failed: {sentence}"
+    with pytest.raises(IllegalTransitionError if is_elastic else OperationFailedError, match=sentence):
+        engine.wait(other)
+    engine.close()
+
+
+def test_one_that_is_not_connected_runs_nothing_and_closes() -> None:
+    generation = Generation(8, 1, 3)
+    assert (generation.driver, generation.sets.list_ranks(0)) == (None, (0, 1, 2))
+    assert generation.close()
 
 
 def read_departed(generation: PlayedGeneration) -> int:
@@ -123,21 +124,22 @@ def read_departed(generation: PlayedGeneration) -> int:
     return decode_number(memoryview(body))
 
 
-def suspend(executor: ElasticEngine, before: PlayedGeneration) -> None:
+def suspend(succession: Succession, before: PlayedGeneration) -> None:
     """After the loss of rank 1; the process set {0, 2} is known."""
+    executor = succession.engine
     members = executor.find_members(GLOBAL_SET, "x")
     handle = executor.submit(AddSet((0, 2), members, "add_process_set.1", 1))
     before.sequencer.read_names(1)
     before.release_set(0, 1, (0, 2))
     executor.wait(handle)
     before.lose()
-    executor.suspend("rank 1 was lost")
-    executor.adopt(2, 0, 2, retry(0, 2))
+    succession.suspend("rank 1 was lost")
+    succession.adopt(2, 0, 2, retry(0, 2))
 
 
 def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(before: PlayedGeneration) -> None:
-    executor = make_executor(before)
-    executor.close(end="ended")
+    succession = make_succession(before)
+    succession.engine.close(end="ended")
     assert before.sequencer.read() == (Frame.EXIT, b"\0ended")
     with PlayedGeneration(3) as other:
         static = Engine(other.group, other.link)
@@ -146,53 +148,53 @@ def test_only_in_a_job_that_survives_it_the_exit_code_decides_what_an_end_means(
 
 
 def test_who_has_ended_well_is_told_to_the_sequencer_of_its_generation(before: PlayedGeneration) -> None:
-    executor = make_executor(before)
-    executor.note_departed(7, 1)
-    executor.note_departed(1, 2)
+    succession = make_succession(before)
+    succession.note_departed(7, 1)
+    succession.note_departed(1, 2)
     assert read_departed(before) == 2
-    executor.close()
-    executor.note_departed(1, 1)  # nobody is there to be told
+    succession.engine.close()
+    succession.note_departed(1, 1)  # nobody is there to be told
     assert before.sequencer.read() == (Frame.LEAVE, b"")
 
 
 def test_who_has_ended_well_before_all_were_connected_is_told_then(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
-    executor = make_executor(before)
-    suspend(executor, before)
-    executor.note_departed(1, 0)
-    executor.note_departed(2, 1)
-    resuming = Errand(executor.resume, after.group, after.link)
+    succession = make_succession(before)
+    suspend(succession, before)
+    succession.note_departed(1, 0)
+    succession.note_departed(2, 1)
+    resuming = Errand(succession.resume, after.group, after.link)
     assert read_departed(after) == 1
     assert after.sequencer.read_names(1) == ["add_process_set.1"]
     after.release_set(0, 1, (0, 1))
     resuming.finish()
-    executor.close()
+    succession.engine.close()
 
 
 def test_while_process_sets_are_made_known_a_loss_is_heard_of(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
-    executor = make_executor(before)
-    suspend(executor, before)
-    resuming = Errand(executor.resume, after.group, after.link)
+    succession = make_succession(before)
+    suspend(succession, before)
+    resuming = Errand(succession.resume, after.group, after.link)
     after.sequencer.read_names(1)
-    executor.note_interrupted(2, "rank 1 failed")
+    succession.note_interrupted(2, "rank 1 failed")
     while (frame := after.sequencer.read())[0] != Frame.HALT:
         pass
     assert frame[1] == b"rank 1 failed"
     after.sequencer.send(Frame.FAILURE, frame[1])
     with pytest.raises(HorovodInternalError, match="rank 1 failed"):
         resuming.finish()
-    executor.close()
+    succession.engine.close()
 
 
 def test_a_loss_that_was_heard_of_before_all_were_connected_is_not_waited_for(
     before: PlayedGeneration, after: PlayedGeneration
 ) -> None:
-    executor = make_executor(before)
-    suspend(executor, before)
-    executor.note_interrupted(2, "rank 1 failed")
+    succession = make_succession(before)
+    suspend(succession, before)
+    succession.note_interrupted(2, "rank 1 failed")
     with pytest.raises(HorovodInternalError, match="the generation was interrupted"):
-        executor.resume(after.group, after.link)
-    executor.close()
+        succession.resume(after.group, after.link)
+    succession.engine.close()

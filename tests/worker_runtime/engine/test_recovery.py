@@ -15,15 +15,15 @@ import torch
 
 from rendezvous.core.reports import Done, Report
 from tests.worker_runtime.conversation import LIMIT_SECONDS, Errand
-from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_executor, retry
+from tests.worker_runtime.generation import LARGE, PlayedGeneration, make_succession, retry
 from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
-from worker_runtime.coordination.handle import Handle
-from worker_runtime.coordination.operation import Members, Operation
+from worker_runtime.coordination.operation import Handle, Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
-from worker_runtime.engine.elastic_engine import STOPPING, ElasticEngine
-from worker_runtime.engine.runner import Runner
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.generation import Generation
+from worker_runtime.engine.losses import STOPPING
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer
@@ -38,7 +38,8 @@ class Scene:
     def __init__(self, before: PlayedGeneration, after: PlayedGeneration) -> None:
         self.before, self.after = before, after
         self.troubles = SimpleQueue[str]()
-        self.executor = make_executor(before, self.troubles.put)
+        self.succession = make_succession(before, self.troubles.put)
+        self.executor = self.succession.engine
 
     @property
     def all_ranks(self) -> Members:
@@ -58,18 +59,18 @@ class Scene:
     def interrupt(self) -> Report:
         """As after the loss of rank 1."""
         self.before.lose()
-        self.executor.suspend("rank 1 was lost")
-        return self.executor.report()
+        self.succession.suspend("rank 1 was lost")
+        return self.succession.report()
 
     def go_on(self, *done: Done) -> None:
         """With the ranks 0 and 2."""
-        self.executor.adopt(2, 0, 2, retry(0, 2, done=done))
-        self.executor.resume(self.after.group, self.after.link)
+        self.succession.adopt(2, 0, 2, retry(0, 2, done=done))
+        self.succession.resume(self.after.group, self.after.link)
 
     def go_on_alone(self, generation: int = 2) -> None:
         """All others are lost."""
-        self.executor.adopt(generation, 0, 1, retry(0))
-        self.executor.resume(None, None)
+        self.succession.adopt(generation, 0, 1, retry(0))
+        self.succession.resume(None, None)
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_a_commit_that_not_all_have_asked_for_is_revoked(scene: Scene) -> None:
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.executor.wait(handle)
-    assert (scene.executor.committed, scene.executor.lineage) == ((0, THREE), (0, 2))
+    assert (scene.executor.steps.committed, scene.executor.steps.lineage) == ((0, THREE), (0, 2))
 
 
 def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scene: Scene) -> None:
@@ -107,18 +108,18 @@ def test_a_commit_that_all_have_asked_for_is_done_with_those_who_were_there(scen
     scene.interrupt()
     scene.go_on(Done(THREE, 1))
     scene.executor.wait(handle)
-    assert executor.committed == (1, THREE)
-    assert (executor.rank, executor.size, executor.generation, executor.lineage) == (0, 2, 2, (0, 2))
+    assert executor.steps.committed == (1, THREE)
+    assert (executor.rank, executor.size, executor.generation, executor.steps.lineage) == (0, 2, 2, (0, 2))
 
 
 def test_a_notice_counts_from_the_first_step_that_was_released_after_it(scene: Scene) -> None:
     executor = scene.executor
-    executor._attempt.note_stopping(8)
+    executor.current.stops_from = 8
     for number, index in ((1, 7), (2, 8)):
         handle = scene.ask(Commit(scene.all_ranks, number))
         scene.before.release(number - 1, index=index)
         scene.executor.wait(handle)
-        assert (executor.has_stepped, executor.is_stopping) == (True, number == 2)
+        assert (executor.steps.has_stepped, executor.steps.is_stopping) == (True, number == 2)
     assert [each.answer for each in scene.interrupt().completed] == [b"", STOPPING]
 
 
@@ -130,7 +131,7 @@ def test_a_step_that_was_committed_elsewhere_has_the_notice_that_came_before_it_
     scene.interrupt()
     scene.go_on(Done(THREE, 1, answer=answer))
     scene.executor.wait(handle)
-    assert (scene.executor.has_stepped, scene.executor.is_stopping) == (True, answer == STOPPING)
+    assert (scene.executor.steps.has_stepped, scene.executor.steps.is_stopping) == (True, answer == STOPPING)
 
 
 def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Scene) -> None:
@@ -144,7 +145,7 @@ def test_a_commit_that_was_seen_is_reported_and_the_next_one_counts_on(scene: Sc
     scene.go_on()
     with pytest.raises(StepRevokedError):
         scene.executor.wait(second)
-    assert scene.executor.committed == (1, THREE)
+    assert scene.executor.steps.committed == (1, THREE)
 
 
 def test_what_is_pending_runs_again_among_those_who_are_left(scene: Scene) -> None:
@@ -254,7 +255,7 @@ def test_a_set_that_has_lost_a_member_is_lost_and_another_is_made_known_again(sc
     assert executor.find_members(2, "x").ranks == (0, 1)
 
 
-def register(executor: ElasticEngine, number: int, *ranks: int) -> ProcessSet:
+def register(executor: Engine, number: int, *ranks: int) -> ProcessSet:
     """As `add_process_set`."""
     made = ProcessSet(ranks)
     executor.process_sets.add(number, ranks, number)
@@ -273,7 +274,7 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
         register(executor, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
     )
     scene.interrupt()
-    executor.adopt(2, 0, 2, retry(0, 2))
+    scene.succession.adopt(2, 0, 2, retry(0, 2))
     assert [describe_set(each) for each in (kept, shrunk, foreign, gone)] == [
         (1, [0, 1], 2, True),
         (2, [0], 1, True),
@@ -288,7 +289,7 @@ def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch
     assert [executor.process_sets.is_current(number) for number in range(1, 5)] == [True, False, True, True]
     assert (describe_set(gone), describe_set(again)) == ((None, [1], None, False), (4, [0, 1], 2, True))
     assert pickle.loads(pickle.dumps(kept)).ranks == [0, 1]  # noqa: S301 - what was dumped here
-    executor.resume(None, None)
+    scene.succession.resume(None, None)
 
 
 def test_who_makes_the_sets_known_again_does_not_count_as_one_that_asks(scene: Scene) -> None:
@@ -337,12 +338,12 @@ def test_an_operation_that_was_made_before_is_renewed_when_it_is_submitted_after
     executor, after = scene.executor, scene.after
     average = Allreduce([torch.tensor([3.0])], AVERAGE, scene.all_ranks, "allreduce.average")
     scene.interrupt()
-    executor.adopt(2, 0, 2, retry(0, 2))
+    scene.succession.adopt(2, 0, 2, retry(0, 2))
     if is_resumed:
-        executor.resume(after.group, after.link)
+        scene.succession.resume(after.group, after.link)
     handle = executor.submit(average)
     if not is_resumed:
-        executor.resume(after.group, after.link)
+        scene.succession.resume(after.group, after.link)
     after.release(0, payload=pack(6.0))
     assert (executor.wait(handle)[0].tolist(), handle.operation.among.ranks) == ([3.0], (0, 1))
 
@@ -353,9 +354,9 @@ def test_a_step_is_revoked_also_where_nobody_was_lost(scene: Scene, *, is_resume
     of_step, other = scene.sum("step", 1.0), Allgather([torch.ones(2)], scene.all_ranks, "allgather.other")
     of_step.is_of_step = True
     scene.interrupt()
-    scene.executor.adopt(2, 0, 3, retry(*THREE))
+    scene.succession.adopt(2, 0, 3, retry(*THREE))
     if is_resumed:
-        scene.executor.resume(scene.after.group, scene.after.link)
+        scene.succession.resume(scene.after.group, scene.after.link)
     for operation in (of_step, Commit(of_step.among, 1)):
         with pytest.raises(StepRevokedError):
             scene.executor.submit(operation)
@@ -389,9 +390,9 @@ def test_the_last_rank_runs_alone_what_is_pending_and_reports_nothing_of_it(scen
     scene.interrupt()
     scene.go_on_alone()
     assert scene.executor.wait(handle)[0].tolist() == [5.0]
-    assert (scene.executor.size, scene.executor.lineage) == (1, (0,))
-    scene.executor.suspend("others have come")
-    assert scene.executor.report().completed == ()
+    assert (scene.executor.size, scene.executor.steps.lineage) == (1, (0,))
+    scene.succession.suspend("others have come")
+    assert scene.succession.report().completed == ()
 
 
 def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
@@ -404,16 +405,16 @@ def test_the_last_rank_commits_by_itself(scene: Scene) -> None:
     for number in range(3):
         answer_one(before, number, is_committed=True)
     stepping.finish()
-    assert executor.committed == (1, THREE)
+    assert executor.steps.committed == (1, THREE)
     stepping = Errand(second.synchronize)
     answer_one(before, 3)
     scene.interrupt()
     scene.go_on_alone()
     stepping.finish()
-    assert executor.committed == (2, (0,))
+    assert executor.steps.committed == (2, (0,))
     assert [parameter.grad.tolist() for parameter in parameters] == [[7.0, 7.0], [1.0, 1.0]]
     second.synchronize()
-    assert executor.committed == (3, (0,))
+    assert executor.steps.committed == (3, (0,))
 
 
 def make_reducer(scene: Scene, parameter: torch.nn.Parameter) -> GradientReducer:
@@ -440,9 +441,9 @@ def test_a_program_that_closes_while_the_recovery_suspends_comes_after_it(
         is_suspending.set()
         return may_go_on.wait(LIMIT_SECONDS)
 
-    monkeypatch.setattr(Runner, "interrupt", interrupt_slowly)
+    monkeypatch.setattr(Generation, "interrupt", interrupt_slowly)
     scene.before.lose()
-    suspending = Errand(scene.executor.suspend, "rank 1 was lost")
+    suspending = Errand(scene.succession.suspend, "rank 1 was lost")
     assert is_suspending.wait(LIMIT_SECONDS)
     closing = Errand(scene.executor.close)
     closing.join(0.2)  # it would have ended, if it did not wait
@@ -460,7 +461,7 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
     scene.executor.await_answer(handle)
     scene.before.played.lingers = True
     assert only(scene.interrupt().pending).name == "allreduce.large"
-    disconnecting = Errand(scene.executor.disconnect)
+    disconnecting = Errand(scene.succession.disconnect)
     disconnecting.join(0.1)
     assert disconnecting.is_alive()
     assert not scene.before.played.is_shut
@@ -468,7 +469,7 @@ def test_a_suspended_executor_can_report_before_what_it_ran_has_ended(scene: Sce
     disconnecting.finish()
     assert scene.before.is_closed
     assert not handle.is_done()
-    scene.executor.disconnect()
+    scene.succession.disconnect()
     assert scene.before.is_closed
 
 
@@ -483,9 +484,9 @@ def test_closing_ends_a_wait_for_a_generation(scene: Scene) -> None:
 
 def test_a_generation_that_is_formed_after_closing_is_closed(scene: Scene) -> None:
     scene.interrupt()
-    scene.executor.adopt(2, 0, 2, retry(0, 2))
+    scene.succession.adopt(2, 0, 2, retry(0, 2))
     scene.executor.close()
-    scene.executor.resume(scene.after.group, scene.after.link)
+    scene.succession.resume(scene.after.group, scene.after.link)
     assert scene.after.is_closed
 
 
@@ -506,7 +507,7 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
     assert asked[1][1] == pack(0.5, 1.0)
     stepping.finish()
     assert parameter.grad.tolist() == [10.0, 20.0]
-    assert scene.executor.committed == (1, (0, 2))
+    assert scene.executor.steps.committed == (1, (0, 2))
 
 
 def answer_one(

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 from torch.distributed import HashStore, PrefixStore, Store
 
+from tests.waiting import wait_until
 from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
-from worker_runtime.groups.connections import Connections, list_sockets, shut_down_to
+from worker_runtime.groups.connections import Connections, list_connections, list_sockets
 from worker_runtime.groups.doors import Door, UnreachedError, knock
 from worker_runtime.groups.listener import find_listener, silence
 
@@ -37,7 +38,7 @@ def group() -> Iterator[Own]:
     """The connections of a group of two that this process plays alone, and their two ends."""
     present = list_sockets()
     with connected() as (_, one, other):
-        yield Connections.appeared_since(present, expected=2, store_port=0), one, other
+        yield Connections.of(list_connections(present, 0)), one, other
 
 
 def say(segments: int, milliseconds: int) -> SimpleNamespace:
@@ -70,7 +71,7 @@ def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_no
     with connected() as (_, old, old_peer):
         present, pair = list_sockets(), socket.socketpair()
         with connected() as (listener, one, other), pair[0], pair[1]:
-            Connections.appeared_since(present, expected=2, store_port=0).shut_down()
+            Connections.of(list_connections(present, 0)).shut_down()
             assert one.recv(1) == other.recv(1) == b""
             assert carries(old, old_peer)
             assert carries(*pair)
@@ -78,28 +79,15 @@ def test_connections_that_appeared_are_ended_and_older_ones_and_listeners_are_no
                 listener.accept()[0].close()
 
 
-def test_when_a_stranger_connects_meanwhile_nothing_is_taken() -> None:
+def test_both_ends_of_a_connection_are_known_and_what_has_come_to_a_listener() -> None:
     present = list_sockets()
-    with connected() as (_, one, other):
-        Connections.appeared_since(present, expected=1, store_port=0).shut_down()
-        assert carries(one, other)
-
-
-def test_connections_to_one_port_are_ended_and_those_to_others_and_older_ones_are_not() -> None:
-    with contextlib.ExitStack() as stack:
-        enter = stack.enter_context
-        (listener, old, _), (stranger, other, _) = enter(connected()), enter(connected())
-        present = list_sockets()
+    with connected() as (listener, one, other):
+        one.sendall(b"12345678")
         port = listener.getsockname()[1]
-        one = enter(socket.create_connection(listener.getsockname()))
-        peer = enter(listener.accept()[0])
-        second = enter(socket.create_connection(stranger.getsockname()))
-        unconnected = enter(socket.socket())
-        shut_down_to(port, present)
-        assert one.recv(1) == peer.recv(1) == b""
-        for each in (old, other, second):
-            each.sendall(b"x")
-        unconnected.connect(stranger.getsockname())
+        far, near = (f"{each.getsockname()[0]}:{each.getsockname()[1]}" for each in (one, other))
+        wait_until(lambda: other.recv(8, socket.MSG_PEEK) == b"12345678")
+        found = {(each.own, each.other, each.said) for each in list_connections(present, port)}
+        assert found == {(far, near, None), (near, far, 8)}
 
 
 def test_a_reused_descriptor_is_left_alone(group: Own) -> None:
@@ -141,16 +129,8 @@ def test_forgotten_connections_are_left_alone(group: Own) -> None:
 def test_no_descriptor_is_left_behind() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     with connected():
-        Connections.appeared_since({}, expected=2, store_port=0).shut_down()
+        Connections.of(list_connections(list_sockets(), 0)).shut_down()
     assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208 - a count
-
-
-def test_connections_of_the_store_are_not_the_groups() -> None:
-    present = list_sockets()
-    with connected() as (_, one, _), connected() as (store, client, accepted):
-        Connections.appeared_since(present, expected=2, store_port=store.getsockname()[1]).shut_down()
-        assert one.recv(1) == b""
-        assert carries(client, accepted)
 
 
 LIMIT_SECONDS = 20.0

@@ -1,4 +1,4 @@
-"""The torch groups of process sets, and the runner that begins, ends and gives up what runs in them."""
+"""The torch groups of process sets, and the generation that begins, ends and gives up what runs in them."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,9 +12,8 @@ from tests.worker_runtime.generation import Pending
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.coordination.operation import Operation
 from worker_runtime.coordination.ordering.questions import Kind, Question, Reduction, Release, Signature
-from worker_runtime.engine import runner as runner_module
-from worker_runtime.engine.process_sets import ProcessSets
-from worker_runtime.engine.runner import Runner
+from worker_runtime.engine import generation as generation_module
+from worker_runtime.engine.generation import Generation
 from worker_runtime.groups.connections import Connections
 from worker_runtime.groups.torch_groups import ALL_RANKS, CONNECT_LIMIT, TorchGroups, Work
 
@@ -34,15 +33,6 @@ def test_a_group_is_made_once_with_the_ranks_place_in_the_set() -> None:
         call("set/3/cpu", 1, 3, "cpu", CONNECT_LIMIT),
         call("set/-1/cuda", 5, 8, "cuda", timedelta(seconds=1)),
     ]
-
-
-def test_nobody_leaves_a_set_before_all_are_connected() -> None:
-    groups, _ = make_groups()
-    made = groups.find(1, (0, 1, 2), limit=timedelta(seconds=3))
-    groups.find(1, (0, 1, 2))
-    assert made.mock_calls == [call.barrier(), call.barrier().wait(timedelta(seconds=3))]
-    of_nccl, of_all = groups.find(1, (0, 1), "cuda"), groups.find(ALL_RANKS, (0, 1))
-    assert of_nccl.mock_calls == of_all.mock_calls == []  # a barrier of NCCL's needs to be told a GPU
 
 
 def test_a_set_that_is_gone_takes_its_groups_along_and_no_others() -> None:
@@ -89,7 +79,7 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
         large = torch.full((100_000,), float(hvd.rank()))
         handles = [hvd.allreduce_async(large, op=hvd.Sum, name="x", process_set=pair) for pair in mine]
         sums = {tuple(pair.ranks or ()): hvd.synchronize(h)[0].item() for pair, h in zip(mine, handles, strict=True)}
-        groups = RUNTIME.executor._attempt.runner._groups
+        groups = RUNTIME.executor.current._groups
         counts = sorted(len(connections._names) for _, connections in groups._groups.values())
         for pair in pairs:
             hvd.remove_process_set(pair)
@@ -129,28 +119,35 @@ def make_terms(kind: Kind, *, extents: tuple[int, ...] = (), value: int = 0, ind
 BARRIER = make_terms(Kind.BARRIER)._replace(question=make_terms(Kind.BARRIER).question._replace(process_set=1))
 
 
+def make_generation(groups: TorchGroups | None, size: int) -> Generation:
+    """That of rank 0."""
+    generation = Generation(1, 0, size)
+    generation._groups = groups
+    return generation
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has not ended is not waited for."""
-    monkeypatch.setattr(runner_module, "INTERRUPT_LIMIT_SECONDS", 0.0)
+    monkeypatch.setattr(generation_module, "INTERRUPT_LIMIT_SECONDS", 0.0)
 
 
 def test_what_cannot_be_begun_is_an_error_without_frames() -> None:
-    runner = Runner(0, Mock(**{"find.side_effect": RuntimeError("no connection")}), ProcessSets(0, 2))
+    generation = make_generation(Mock(**{"find.side_effect": RuntimeError("no connection")}), 2)
     terms = make_terms(Kind.BARRIER)
-    error = runner.start(_Recorded(terms.question), terms)
+    error = generation.start(_Recorded(terms.question), terms)
     assert isinstance(error, RuntimeError)
     assert error.__traceback__ is None
-    assert runner.take_part(make_terms(Kind.ALLREDUCE)) is error
+    assert generation.take_part(make_terms(Kind.ALLREDUCE)) is error
 
 
 def test_in_a_world_of_one_nothing_communicates() -> None:
-    runner = Runner(0, None, ProcessSets(0, 1))
+    generation = make_generation(None, 1)
     terms = make_terms(Kind.BARRIER)
-    assert runner.start(_Recorded(terms.question, (Pending(),)), terms) == ()
-    runner.interrupt()
-    runner.abandon()
-    assert runner.close([])
+    assert generation.start(_Recorded(terms.question, (Pending(),)), terms) == ()
+    generation.interrupt()
+    generation.abandon()
+    assert generation.close([])
 
 
 @pytest.mark.usefixtures("hasty")
@@ -159,11 +156,11 @@ def test_in_a_world_of_one_nothing_communicates() -> None:
 def test_groups_are_closed_when_all_has_ended_and_else_given_up(*, is_done: bool, end: object, is_kept: bool) -> None:
     """Also what a failed operation leaves behind, for which nobody waits."""
     groups, works = Mock(), (Pending(is_done=True), Pending(is_done=is_done))
-    runner = Runner(0, groups, ProcessSets(0, 2))
+    generation = make_generation(groups, 2)
     if is_kept:
-        runner.keep(works)
-    assert runner.close([] if is_kept else [works]) is is_done
-    assert runner.close([])  # a second time there is nothing left
+        generation.keep(works)
+    assert generation.close([] if is_kept else [works]) is is_done
+    assert generation.close([])  # a second time there is nothing left
     assert groups.mock_calls == [end]
 
 
@@ -172,32 +169,32 @@ def test_a_joined_rank_connects_to_nobody_for_what_travels_as_payload() -> None:
     groups = Mock()
     signature = Signature(Kind.ALLREDUCE, ("float32",), ((2,),), Reduction.SUM, payload_dtype="float32")
     terms = Release(0, Question(0, "allreduce.x", signature), (0, 1), joined=(0,))
-    assert Runner(0, groups, ProcessSets(0, 2)).take_part(terms) is None
+    assert make_generation(groups, 2).take_part(terms) is None
     assert groups.mock_calls == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no memory"), KeyboardInterrupt()])
 def test_groups_in_which_something_unknown_was_begun_are_given_up(error: BaseException) -> None:
     groups, terms = Mock(), make_terms(Kind.BARRIER)
-    runner = Runner(0, groups, ProcessSets(0, 2))
+    generation = make_generation(groups, 2)
     operation = _Recorded(terms.question, error)
     if isinstance(error, RuntimeError):
-        assert runner.start(operation, terms) is error
+        assert generation.start(operation, terms) is error
     else:
         with pytest.raises(KeyboardInterrupt):
-            runner.start(operation, terms)
-    assert not runner.close([])
+            generation.start(operation, terms)
+    assert not generation.close([])
     assert groups.mock_calls == [call.find(ALL_RANKS, (0, 1), "cpu"), call.abandon()]
 
 
 def test_what_a_joined_rank_had_begun_when_a_signal_s_handler_raised_is_given_up() -> None:
     groups = Mock()
-    runner = Runner(0, groups, ProcessSets(0, 2))
+    generation = make_generation(groups, 2)
     with (
-        patch.object(runner, "start", return_value=(Pending(),)),
-        patch.object(runner_module, "isinstance", side_effect=KeyboardInterrupt, create=True),
+        patch.object(generation, "start", return_value=(Pending(),)),
+        patch.object(generation_module, "isinstance", side_effect=KeyboardInterrupt, create=True),
         pytest.raises(KeyboardInterrupt),
     ):
-        runner.take_part(make_terms(Kind.ALLREDUCE))
-    assert not runner.close([])
+        generation.take_part(make_terms(Kind.ALLREDUCE))
+    assert not generation.close([])
     assert groups.mock_calls == [call.abandon()]

@@ -12,12 +12,12 @@ import pytest
 from tests.worker_runtime.conversation import LIMIT_SECONDS
 from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Registrar, publish
-from worker_runtime.coordination import link
+from worker_runtime.coordination import group as group_module
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE
 from worker_runtime.membership import formation as formation_module
-from worker_runtime.membership.formation import Formation
-from worker_runtime.rendezvous import Decision, Endpoint, Membership, RendezvousError, Report, Wish
+from worker_runtime.membership.formation import Connected, Failed, Formation, FormationNews, Joined
+from worker_runtime.rendezvous import Decision, Endpoint, RendezvousError, Report, Wish
 
 
 class Scene:
@@ -32,28 +32,25 @@ class Scene:
         self.errors: list[Exception] = []
         self._words: list[str] = []
         self._changed = threading.Condition()
-        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), self)
+        self.formation = Formation(self.registrar, "127.0.0.1", GLOO_ALONE, 3, Report(Wish.FORM), self.hear)
         self.formation.start()
 
     def publish(self, size: int = 2) -> None:
         """Let it be a member of the generation 4."""
         self.registrar.read().answer(publish(4, Decision.RETRY, (0, 2)[:size], size=size))
 
-    def note_joined(self, formation: Formation, membership: Membership) -> None:
-        """As `Follower`."""
-        assert formation.membership == membership
-        self._note(f"joined {membership.generation}")
-
-    def note_connected(self, formation: Formation) -> None:
-        """As `Follower`."""
-        assert formation.is_connected
-        self._note("connected")
-
-    def note_failed(self, formation: Formation, error: Exception, *, is_final: bool) -> None:
-        """As `Follower`."""
-        del formation
-        self.errors.append(error)
-        self._note(f"failed{' for good' if is_final else ''}: {error}")
+    def hear(self, news: FormationNews) -> None:
+        """Note each step in words."""
+        match news:
+            case Joined(formation, membership):
+                assert formation.membership == membership
+                self._note(f"joined {membership.generation}")
+            case Connected(formation):
+                assert formation.is_connected
+                self._note("connected")
+            case Failed(_, error, is_final):
+                self.errors.append(error)
+                self._note(f"failed{' for good' if is_final else ''}: {error}")
 
     def read_told(self, count: int) -> list[str]:
         """What it has told, when it was so much."""
@@ -147,7 +144,7 @@ def test_where_the_sequencer_is_gone_it_fails_and_the_error_does_not_hold_the_gr
     made = [Formed()]
     group = weakref.ref(made[0])
     monkeypatch.setattr(formation_module, "form", lambda *_, **__: made.pop())
-    monkeypatch.setattr(formation_module, "connect", link.connect)
+    monkeypatch.setattr(formation_module, "connect", group_module.connect)
     gc.disable()  # a group has threads and connections, and shall not wait for it
     try:
         scene.publish()

@@ -19,13 +19,14 @@ from tests.worker_runtime.generation import PlayedGeneration, connect
 from tests.worker_runtime.registrar import Call, Registrar, publish
 from worker_runtime.collectives import SUM, Allreduce
 from worker_runtime.collectives.agreements import Commit
-from worker_runtime.coordination.handle import Handle
+from worker_runtime.coordination.group import Group
+from worker_runtime.coordination.operation import Handle
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.coordination.wire import Frame, encode_number
-from worker_runtime.engine.elastic_engine import ElasticEngine
+from worker_runtime.engine.engine import Engine
+from worker_runtime.engine.succession import Succession
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt
 from worker_runtime.groups.backends.choice import GLOO_ALONE
-from worker_runtime.groups.group import Group
 from worker_runtime.membership import formation as formation_module
 from worker_runtime.membership.recovery import Entry, Recovery
 from worker_runtime.rendezvous import (
@@ -65,7 +66,7 @@ class Stage:
         self.may_hear = threading.Event()
         self.may_hear.set()
         self.pool = pool
-        self._executors: list[ElasticEngine] = []
+        self._executors: list[Engine] = []
         bootstrap = Bootstrap("job", Path("unused"), Worker(Slot("localhost", 0), 1), "127.0.0.1", 1.0, 5.0, late)
         self.recovery = Recovery(bootstrap, lambda _: self.registrar, GLOO_ALONE, 0, self._hear, self._hear)
 
@@ -77,14 +78,14 @@ class Stage:
         """In a thread of its own, as the program does."""
         return self.pool.submit(self.recovery.enter, wish, trouble)
 
-    def begin(self, size: int = 1) -> ElasticEngine:
+    def begin(self, size: int = 1) -> Engine:
         """Its executor, in the first generation."""
         self.generations[5].gate.set()
         entering = self.enter(Wish.BEGIN)
         call = self.registrar.read()
         assert (call.after, call.report.wish) == (0, Wish.BEGIN)
         call.answer(publish(5, Decision.BEGIN, size=size))
-        self._executors.append(entering.result(LIMIT_SECONDS).executor)
+        self._executors.append(entering.result(LIMIT_SECONDS).engine)
         return self._executors[-1]
 
     def interrupt(self, generation: int = 5, reason: str = LOST) -> Call:
@@ -138,7 +139,7 @@ def stage(make_stage: Callable[..., Stage]) -> Stage:
     return make_stage()
 
 
-def submit(executor: ElasticEngine, name: str = "x") -> Handle[list[torch.Tensor]]:
+def submit(executor: Engine, name: str = "x") -> Handle[list[torch.Tensor]]:
     members = executor.find_members(GLOBAL_SET, name)
     return executor.submit(Allreduce([torch.ones(1)], SUM, members, f"allreduce.{name}"))
 
@@ -168,7 +169,7 @@ def test_the_others_need_not_wait_for_the_end_of_the_former_connections(
 ) -> None:
     stage.begin(size=3)
     is_over = threading.Event()
-    monkeypatch.setattr(ElasticEngine, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
+    monkeypatch.setattr(Succession, "disconnect", lambda _: is_over.wait(LIMIT_SECONDS))
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     is_over.set()
     assert stage.read_heard() == ALONE
@@ -253,7 +254,7 @@ def test_a_worker_that_is_interrupted_before_it_was_connected_forms_anew(stage: 
     again = stage.interrupt()
     assert (again.after, again.report.wish, again.report.pending) == (5, Wish.FORM, ())
     again.answer(publish(6, Decision.BEGIN))
-    assert entering.result(LIMIT_SECONDS).executor.generation == 6
+    assert entering.result(LIMIT_SECONDS).engine.generation == 6
     wait_until_closed(stage.generations[5])
 
 
@@ -274,8 +275,8 @@ def test_a_verdict_that_begins_again_is_raised_and_the_program_takes_the_generat
     with pytest.raises(raised, match=words):
         executor.wait(handle)
     entry = stage.enter(Wish.RESTORE).result(LIMIT_SECONDS)
-    assert entry.executor is not executor
-    assert (entry.executor.generation, entry.verdict.decision) == (6, decision)
+    assert entry.engine is not executor
+    assert (entry.engine.generation, entry.verdict.decision) == (6, decision)
     assert stage.registrar.calls.empty()
 
 
@@ -287,7 +288,7 @@ def test_a_program_that_begins_again_by_itself_says_why(stage: Stage) -> None:
     assert (call.after, call.report.wish, call.report.trouble) == (5, Wish.RESTORE, "allreduce 'x': shapes differ")
     assert call.report.has_state
     call.answer(publish(6, Decision.RESTORE))
-    assert entering.result(LIMIT_SECONDS).executor is not executor
+    assert entering.result(LIMIT_SECONDS).engine is not executor
     with pytest.raises(HorovodInternalError, match="not been initialized"):
         submit(executor)
 
@@ -303,7 +304,7 @@ def test_a_program_that_begins_again_by_itself_reports_what_it_has_done(stage: S
     entering = stage.enter(Wish.RESTORE, "it broke")
     call = stage.registrar.read()
     call.answer(publish(6, Decision.RESTORE))
-    entering.result(LIMIT_SECONDS).executor.close()
+    entering.result(LIMIT_SECONDS).engine.close()
     completed = (CompletedOperation((0, 1, 2), "commit", 7, 1),)
     assert call.report == Report(Wish.RESTORE, "it broke", completed=completed, seen=7, commits=1)
     assert generation.is_closed
@@ -318,7 +319,7 @@ def test_a_program_that_begins_again_while_it_is_taken_on_leaves_that_generation
     again = stage.registrar.read()
     assert (again.after, again.report.wish) == (6, Wish.RESIZE)
     again.answer(publish(7, Decision.RESIZE))
-    assert entering.result(LIMIT_SECONDS).executor.generation == 7
+    assert entering.result(LIMIT_SECONDS).engine.generation == 7
 
 
 def test_a_worker_that_is_refused_raises_wherever_it_is(stage: Stage) -> None:
@@ -349,7 +350,7 @@ def test_a_worker_that_cannot_stop_what_is_under_way_ends_to_be_replaced(
     assert "hvdrun: this worker ends, to be replaced: what was under way on its GPU" in capfd.readouterr().err
     if is_own:  # the test goes on where the process would not
         stage.registrar.read().answer(publish(6, Decision.RESTORE))
-        entering.result(LIMIT_SECONDS).executor.close()
+        entering.result(LIMIT_SECONDS).engine.close()
     else:
         assert stage.registrar.calls.empty()
 
@@ -397,10 +398,20 @@ def test_a_rendezvous_that_is_gone_is_reported_once(stage: Stage, caplog: pytest
     assert caplog.messages == ["this worker hears nothing more of the job: the agent has ended"]
 
 
+def test_a_fault_while_notices_are_heard_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = stage.begin(size=3)
+    handle = submit(executor)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    monkeypatch.setattr(Succession, "note_interrupted", lambda *_: 1 / 0)
+    stage.interrupt()
+    with pytest.raises(HorovodInternalError, match=r"this worker hears nothing more of the job \(ZeroDivisionError"):
+        executor.wait(handle)
+
+
 def test_a_fault_of_its_own_ends_what_waits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = stage.begin()
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
-    monkeypatch.setattr(ElasticEngine, "adopt", lambda *_: 1 / 0)
+    monkeypatch.setattr(Succession, "adopt", lambda *_: 1 / 0)
     stage.interrupt().answer(publish(6, Decision.RETRY, (0,)))
     with pytest.raises(HorovodInternalError, match=r"this worker cannot recover any more \(ZeroDivisionError"):
         executor.wait(submit(executor))

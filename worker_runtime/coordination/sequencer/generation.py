@@ -18,12 +18,12 @@ from functools import partial
 from worker_runtime.coordination.ordering.ordering import IllegalQuestionError, Ordering, Pending
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Kind, Refusal, Release, Signature, Stopping
 from worker_runtime.coordination.ordering.stalls import describe_stall, describe_stall_limit
-from worker_runtime.coordination.sequencer.answers import Run, tell
 from worker_runtime.coordination.sequencer.connection import WRITE, Connection, ConnectionEndedError
-from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member
+from worker_runtime.coordination.sequencer.member import MAX_PENDING, NUMBERS, Member, Run, tell
 from worker_runtime.coordination.sequencer.orders import Activation
 from worker_runtime.coordination.sequencer.payloads import FREE_BYTES, Entry, UnequalPayloadError, check_size, combine
 from worker_runtime.coordination.sequencer.stall_clock import StallClock, StallSettings
+from worker_runtime.coordination.sequencer.store import KeyStore
 from worker_runtime.coordination.wire import (
     Farewell,
     Frame,
@@ -46,6 +46,8 @@ class Generation:
     Args:
         activation: of the owner.
         settings: those of the generation before, until rank 0 hands over its own.
+
+    store: through which the members' process groups form.
     """
 
     def __init__(self, activation: Activation, settings: StallSettings) -> None:
@@ -62,6 +64,7 @@ class Generation:
         self._answers: list[tuple[Answer, list[Entry]]] = []  # with the questions that they answer, for `settle`
         self._failure = ""
         self._stopping: Stopping | None = None  # once a stop notice has come
+        self.store = KeyStore()
 
     def may_come(self, rank: int) -> bool:
         """Whether a connection may prove to be of this rank; each comes once."""
@@ -125,6 +128,7 @@ class Generation:
         for member in self._members.values():
             member.connection.close()
         self._members.clear()
+        self.store.close()
 
     def _serve(self, member: Member, events: int) -> None:
         """Take what a member has sent, and send it more of what it has not taken yet."""

@@ -13,7 +13,7 @@ from worker_runtime.coordination.sequencer.generation import Generation
 from worker_runtime.coordination.sequencer.lobby import Lobby, Stranger
 from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
 from worker_runtime.coordination.sequencer.stall_clock import StallSettings
-from worker_runtime.coordination.wire import Greeting
+from worker_runtime.coordination.wire import STORE_ROLE, Greeting
 
 _MANY = 64  # connections accepted in one round: the members wait meanwhile
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -123,12 +123,14 @@ class Server:
         if generation is None or greeting.generation > generation.activation.generation:
             return True
         activation, connection = generation.activation, stranger.connection
-        if (
-            greeting.generation == activation.generation
-            and greeting.is_proven(activation.key, stranger.challenge)
-            and generation.may_come(greeting.rank)
-        ):
-            generation.admit(connection, greeting.rank, greeting.answer(activation.key, stranger.challenge))
+        is_member = greeting.generation == activation.generation and greeting.is_proven(
+            activation.key, stranger.challenge
+        )
+        proof = greeting.answer(activation.key, stranger.challenge)
+        if is_member and STORE_ROLE <= greeting.rank < STORE_ROLE + activation.size:
+            generation.store.admit(connection, proof)
+        elif is_member and generation.may_come(greeting.rank):
+            generation.admit(connection, greeting.rank, proof)
         else:
             connection.close()
         return False

@@ -63,10 +63,6 @@ class GatedGroup:
             return self._watch(self._inside.alltoall_base(output, input, output_split_sizes, input_split_sizes))
         return self._outside.alltoall_base(output, input, output_split_sizes, input_split_sizes)
 
-    def barrier(self) -> Work:
-        """Complete when all ranks have called it."""
-        return self._outside.barrier()
-
     def shut_down(self) -> bool:
         """Make pending collectives raise, here and, as far as gloo does them, in the peers; see `Interruptible`."""
         self._interruption.set()

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has no types for them
 
 from worker_runtime.groups.backends.errors import SharedDeviceError
 from worker_runtime.groups.connections import Interruptible
 from worker_runtime.groups.torch_groups import TorchGroup, Work
+from worker_runtime.groups.torch_store import OpenStore
 
 # An abort has been reported never to return when a peer is stopped; the process is then lost, and its agent ends it.
 ABORT_LIMIT_SECONDS = 5.0
@@ -42,13 +42,13 @@ _SHARED = "Duplicate GPU"  # all that NCCL's error has to tell it from others
 class Nccl:
     """How NCCL's groups are made.
 
-    store: in which the members find each other.
+    open_store: opens a store of torch's for a group: NCCL uses it from threads of its own.
     local_rank: this worker's number on its host; None where it is not known.
     operation_limit: the time limit of each collective.
     holds_host: see `Choice`.
     """
 
-    store: Store
+    open_store: OpenStore
     local_rank: int | None
     operation_limit: timedelta
     holds_host: bool = False
@@ -61,13 +61,13 @@ class Nccl:
         Raises:
             RuntimeError: NCCL cannot.
         """
-        del device, limit
+        del device
         nccl: Any = dist.distributed_c10d.ProcessGroupNCCL
         options = nccl.Options()
         options.config.blocking = 0
         options._timeout = self.operation_limit  # noqa: SLF001 - torch's only way to choose it
         with _without_error_handling():
-            made = nccl(PrefixStore(prefix, self.store), rank, size, options)
+            made = nccl(self.open_store(prefix, rank, limit), rank, size, options)
         group = NcclGroup(made, self.local_rank, holds_host=self.holds_host)
         return group, group
 
@@ -112,10 +112,6 @@ class NcclGroup:
             input,
             lambda: self._group.alltoall_base(output, input, output_split_sizes, input_split_sizes),
         )
-
-    def barrier(self) -> Work:
-        """Complete when all ranks have called it."""
-        return StreamWork(self._group.barrier(), self, holds_host=self._holds_host)
 
     @property
     def is_aborted(self) -> bool:

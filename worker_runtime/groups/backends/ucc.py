@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has no types for them
 
 from worker_runtime.groups.backends.features import find_plugin
-from worker_runtime.groups.torch_groups import TorchGroup
+from worker_runtime.groups.torch_groups import CONNECT_LIMIT, TorchGroup
+from worker_runtime.groups.torch_store import OpenStore
 
 
 @dataclass(frozen=True, slots=True)
 class Ucc:
-    """How UCC's groups are made; store: in which the members find each other."""
+    """How UCC's groups are made; open_store: opens a store of torch's for a group."""
 
-    store: Store
+    open_store: OpenStore
 
     def connect(self, prefix: str, rank: int, size: int, limit: timedelta) -> TorchGroup:
         """Make a group; UCC connects its members in the first operation. See `gated.Connect`.
@@ -26,7 +26,7 @@ class Ucc:
         Raises:
             RuntimeError: UCC cannot.
         """
-        store = PrefixStore(prefix, self.store)
+        store = self.open_store(prefix, rank, min(limit, CONNECT_LIMIT))
         group: TorchGroup
         if dist.is_ucc_available():
             from torch._C._distributed_c10d import ProcessGroupUCC  # noqa: PLC0415 - most builds of torch lack it

@@ -1,42 +1,15 @@
-"""The collectives of the API, and what Horovod keeps in the same module; one file for each kind."""
+"""The collectives of the API, and what Horovod keeps in the same module; one file for each kind.
+
+`__all__` holds what is public; the rest is what programs that look inside Horovod find beside it.
+"""
 
 from worker_runtime.api import async_handles, barriers
 from worker_runtime.api.basics import HorovodBasics
-from worker_runtime.api.capabilities import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from worker_runtime.api.job import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from worker_runtime.api.job import is_homogeneous as is_homogeneous
+from worker_runtime.api.names import *  # noqa: F403 - the list of names
 from worker_runtime.api.reductions import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    handle_average_backwards_compatibility,
+    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )
-from worker_runtime.api.timeline import start_timeline, stop_timeline
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.ops.allreduces import (
     allreduce,
@@ -65,15 +38,6 @@ barrier = raises_mxnet_errors(barriers.barrier)
 join = raises_mxnet_errors(barriers.join)
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "_basics",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -87,14 +51,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -103,26 +59,9 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]

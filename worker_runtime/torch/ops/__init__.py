@@ -1,52 +1,39 @@
-"""The collectives of the API, and what Horovod keeps in the same module; one file for each kind."""
+"""The collectives of the API, and what Horovod keeps in the same module; one file for each kind.
+
+`__all__` holds what is public; the rest is what programs that look inside Horovod find beside it.
+"""
 
 from worker_runtime.api.async_handles import HandleMap, poll, synchronize
 from worker_runtime.api.barriers import barrier, join
 from worker_runtime.api.basics import HorovodBasics
-from worker_runtime.api.capabilities import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from worker_runtime.api.job import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
-from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
+from worker_runtime.api.job import is_homogeneous as is_homogeneous
+from worker_runtime.api.names import *  # noqa: F403 - the list of names
 from worker_runtime.api.reductions import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
-    handle_average_backwards_compatibility,
+    handle_average_backwards_compatibility as handle_average_backwards_compatibility,
 )
-from worker_runtime.api.timeline import start_timeline, stop_timeline
 from worker_runtime.torch.autograd.horovod import (
-    HorovodAllgather,
-    HorovodAllreduce,
-    HorovodAlltoall,
-    HorovodBroadcast,
-    HorovodGroupedAllgather,
-    HorovodGroupedAllreduce,
-    HorovodGroupedReducescatter,
-    HorovodReducescatter,
+    HorovodAllgather as HorovodAllgather,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAllreduce as HorovodAllreduce,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodAlltoall as HorovodAlltoall,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodBroadcast as HorovodBroadcast,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedAllgather as HorovodGroupedAllgather,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedAllreduce as HorovodGroupedAllreduce,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodGroupedReducescatter as HorovodGroupedReducescatter,
+)
+from worker_runtime.torch.autograd.horovod import (
+    HorovodReducescatter as HorovodReducescatter,
 )
 from worker_runtime.torch.ops.allreduces import (
     allreduce,
@@ -78,24 +65,6 @@ _basics = HorovodBasics()
 _handle_map = HandleMap()
 
 __all__ = [
-    "Adasum",
-    "Average",
-    "HorovodAllgather",
-    "HorovodAllreduce",
-    "HorovodAlltoall",
-    "HorovodBroadcast",
-    "HorovodGroupedAllgather",
-    "HorovodGroupedAllreduce",
-    "HorovodGroupedReducescatter",
-    "HorovodReducescatter",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
-    "_basics",
-    "_handle_map",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -109,14 +78,6 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -125,27 +86,10 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "handle_average_backwards_compatibility",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
-    "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]

@@ -6,9 +6,48 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders
+from worker_runtime.coordination.sequencer.orders import Activation, OrderError, Orders, parse_activation
 
-KEY = bytes(32)
+KEY = bytes(range(32))
+
+
+def make_line(**changes: object) -> bytes:
+    return json.dumps({"generation": 3, "size": 4, "key": KEY.hex(), **changes}).encode()
+
+
+def test_an_activation() -> None:
+    assert parse_activation(make_line()) == Activation(3, 4, KEY)
+
+
+def test_the_key_is_not_shown() -> None:
+    assert KEY.hex() not in repr(parse_activation(make_line()))
+    assert str(KEY) not in repr(parse_activation(make_line()))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"7",
+        b"{}",
+        b"[" * 100_000,
+        make_line(size=0),
+        make_line(size=-1),
+        make_line(size=None),
+        make_line(generation=-1),
+        make_line(generation="x"),
+        make_line(generation=1e400),
+        make_line(key="xyz"),
+        make_line(key=KEY.hex()[2:]),
+        make_line(key=7),
+    ],
+)
+def test_anything_else_is_refused_without_repeating_it(line: bytes) -> None:
+    with pytest.raises(OrderError) as raised:
+        parse_activation(line)
+    assert KEY.hex()[2:] not in str(raised.value)
 
 
 @pytest.fixture
@@ -19,31 +58,31 @@ def pipe() -> Iterator[tuple[Orders, int]]:
         os.close(descriptor)
 
 
-def make_line(generation: int) -> bytes:
-    return json.dumps({"generation": generation, "size": 2, "key": KEY.hex()}).encode() + b"\n"
+def order(generation: int) -> bytes:
+    return make_line(generation=generation) + b"\n"
 
 
 def test_a_line_that_comes_in_pieces(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
-    line = make_line(1)
+    line = order(1)
     os.write(write, line[:10])
     assert orders.read() is None
     os.write(write, line[10:])
-    assert orders.read() == Activation(1, 2, KEY)
+    assert orders.read() == Activation(1, 4, KEY)
 
 
 def test_the_newest_of_several(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
-    os.write(write, make_line(1) + make_line(3) + make_line(2) + b"\n")
-    assert orders.read() == Activation(3, 2, KEY)
+    os.write(write, order(1) + order(3) + order(2) + b"\n")
+    assert orders.read() == Activation(3, 4, KEY)
 
 
 def test_a_stop_notice_stays_and_is_no_activation(pipe: tuple[Orders, int]) -> None:
     orders, write = pipe
-    os.write(write, make_line(1) + b"stop\n")
-    assert (orders.read(), orders.is_stopping) == (Activation(1, 2, KEY), True)
-    os.write(write, make_line(2))
-    assert (orders.read(), orders.is_stopping) == (Activation(2, 2, KEY), True)
+    os.write(write, order(1) + b"stop\n")
+    assert (orders.read(), orders.is_stopping) == (Activation(1, 4, KEY), True)
+    os.write(write, order(2))
+    assert (orders.read(), orders.is_stopping) == (Activation(2, 4, KEY), True)
 
 
 def test_the_end_of_the_owner() -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from tests.worker_runtime.coordination.sequencer.ends import Ends
 from worker_runtime.coordination.ordering.questions import Answer, Failure, Refusal, Stopping
-from worker_runtime.coordination.sequencer.answers import tell
-from worker_runtime.coordination.sequencer.member import Member
+from worker_runtime.coordination.sequencer.member import Member, tell
 from worker_runtime.coordination.wire import Frame, encode_index, encode_numbered
 
 WHY, OTHER_WHY = encode_numbered(7, "why"), encode_numbered(9, "why")

@@ -85,18 +85,23 @@ class StubConnections:
         return ""
 
 
+def find_no_stranger(*_: object) -> tuple[str, list[int]]:
+    """As the sequencer compares connections, where somebody does not know them."""
+    return "", []
+
+
 def run_members(size: int, member: Callable[[int, Gloo], object]) -> list[Any]:
     """What each of the members of a job returns or raises, all in this process, with what makes gloo's groups."""
     store = HashStore()
     with ThreadPoolExecutor(size) as threads:
-        gloo = Gloo(store, "127.0.0.1", 0, LIMIT)
+        gloo = Gloo(store, find_no_stranger, "127.0.0.1", LIMIT)
         futures = [threads.submit(member, rank, gloo) for rank in range(size)]
         return [future.exception(2 * LIMIT.total_seconds()) or future.result() for future in futures]
 
 
 def make_gloo_group(store: Any, rank: int, size: int, limit: timedelta) -> Any:  # noqa: ANN401 - torch leaves both untyped
     """gloo, as a plug-in would make its groups."""
-    group, _ = Gloo(store, "127.0.0.1", 0, limit).make("plug-in", rank, size, "cpu", limit)
+    group, _ = Gloo(store, find_no_stranger, "127.0.0.1", limit).make("plug-in", rank, size, "cpu", limit)
     return group
 
 

@@ -1,6 +1,7 @@
 """Groups of UCC: without it here, stubs stand for it."""
 
 from datetime import timedelta
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,9 +18,14 @@ from worker_runtime.groups.backends.gated_group import GatedGroup
 from worker_runtime.groups.backends.nccl import NcclGroup
 from worker_runtime.groups.backends.ucc import Ucc
 from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.torch_store import open_torch_store
 from worker_runtime.rendezvous import Assignment, Backend
 
 STORE = HashStore()
+
+
+def open_store(*_: object) -> HashStore:
+    return STORE
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +46,9 @@ def test_a_plugin_makes_the_group() -> None:
         return group
 
     dist.Backend.register_backend("ucc", make, devices=["cpu"])
-    assert cast("object", Ucc(STORE).connect("prefix", 1, 3, LIMIT)) is group
+    assert cast("object", Ucc(open_store).connect("prefix", 1, 3, LIMIT)) is group
     assert calls == [(1, 3, LIMIT)]
-    assert STORE.get("prefix/key") == b"value"
+    assert STORE.get("key") == b"value"
 
 
 def test_a_plugin_may_take_its_arguments_as_one_value() -> None:
@@ -51,7 +57,7 @@ def test_a_plugin_may_take_its_arguments_as_one_value() -> None:
         return options.group_rank, options.group_size, options.timeout
 
     dist.Backend.register_backend("ucc", make, extended_api=True, devices=["cpu"])
-    assert cast("object", Ucc(STORE).connect("prefix", 1, 3, LIMIT)) == (1, 3, LIMIT)
+    assert cast("object", Ucc(open_store).connect("prefix", 1, 3, LIMIT)) == (1, 3, LIMIT)
 
 
 def test_torchs_own_goes_before_a_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,14 +65,14 @@ def test_torchs_own_goes_before_a_plugin(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(dist, "is_ucc_available", lambda: True)
     own = SimpleNamespace(name="torch's own")
     monkeypatch.setattr(torch._C._distributed_c10d, "ProcessGroupUCC", lambda *_: own, raising=False)
-    assert cast("object", Ucc(STORE).connect("prefix", 0, 2, LIMIT)) is own
+    assert cast("object", Ucc(open_store).connect("prefix", 0, 2, LIMIT)) is own
 
 
 def test_without_either_it_is_an_error() -> None:
     if dist.is_ucc_available():
         pytest.skip("this torch has a UCC")
     with pytest.raises(RuntimeError, match="no UCC"):
-        Ucc(STORE).connect("prefix", 0, 2, LIMIT)
+        Ucc(open_store).connect("prefix", 0, 2, LIMIT)
 
 
 def test_a_real_ucc_passes_its_test() -> None:
@@ -74,10 +80,11 @@ def test_a_real_ucc_passes_its_test() -> None:
         pytest.skip("the real UCC: this torch was built without it, and no plug-in registers it")
 
     def member(rank: int, gloo: Gloo) -> float:
-        group, _ = Gated(gloo.make, Ucc(gloo.store).connect, LIMIT).make("set/1/cpu", rank, 2, "cpu", LIMIT)
+        group, _ = Gated(gloo.make, Ucc(partial(open_torch_store, gloo.store, gloo.address)).connect, LIMIT).make(
+            "set/1/cpu", rank, 2, "cpu", LIMIT
+        )
         x = torch.ones(8)
         group.allreduce(x, dist.ReduceOp.SUM).wait(LIMIT)
-        group.barrier().wait(LIMIT)
         return float(x.sum())
 
     assert run_members(2, member) == [16.0, 16.0]
@@ -88,6 +95,8 @@ NUMBERS = Assignment(1, 2, 1, 2, 0, 1)
 
 class StubGloo:
     """Makes stubs for gloo's groups."""
+
+    store, address, operation_limit = HashStore(), "127.0.0.1", LIMIT
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -102,7 +111,7 @@ class StubGloo:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_gloo_is_asked_and_nothing_is_put_around_its_groups(device: str) -> None:
     gloo = StubGloo()
-    make = compose(GLOO_ALONE, gloo.make, HashStore(), NUMBERS, LIMIT)
+    make = compose(GLOO_ALONE, cast("Gloo", gloo), NUMBERS)
     group, _ = make("set/3/x", 1, 2, device, LIMIT)
     assert group is gloo.group
     assert gloo.asked == [("set/3/x", 1, 2, device, LIMIT)]
@@ -119,8 +128,8 @@ def test_cuda_tensors_take_nccl_and_cpu_tensors_gloo(monkeypatch: pytest.MonkeyP
             config = StubGroup()
 
     monkeypatch.setattr(dist.distributed_c10d, "ProcessGroupNCCL", Nccl, raising=False)
-    make = compose(Choice(cuda=Backend.NCCL), gloo.make, HashStore(), NUMBERS, LIMIT)
-    group, interruptible = make("set/3/cuda", 1, 2, "cuda", LIMIT)
+    make = compose(Choice(cuda=Backend.NCCL), cast("Gloo", gloo), NUMBERS)
+    group, interruptible = make("set/3/cuda", 0, 2, "cuda", LIMIT)
     assert isinstance(group, NcclGroup)
     assert interruptible is group
     assert gloo.asked == []
@@ -133,4 +142,4 @@ def test_a_backend_that_is_not_there_any_more_is_an_error_of_making_groups(monke
     if dist.is_ucc_available():
         pytest.skip("this torch has a UCC")
     with pytest.raises(RuntimeError, match="no UCC"):
-        compose(Choice(cpu=Backend.UCC), StubGloo().make, HashStore(), NUMBERS, LIMIT)("set/3/cpu", 1, 2, "cpu", LIMIT)
+        compose(Choice(cpu=Backend.UCC), cast("Gloo", StubGloo()), NUMBERS)("set/3/cpu", 0, 2, "cpu", LIMIT)

@@ -1,0 +1,76 @@
+"""One job at a time uses a folder of checkpoints: its launcher holds a lock there, which no kill leaves behind."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from hvdrun.errors import LaunchError
+from rendezvous.core.outcome import TEMPORARY_FAILURE
+
+_LOCK = ".hvdrun.lock"
+
+
+class CheckpointsInUseError(LaunchError):
+    """Another job uses the folder; once that has ended, this one may begin."""
+
+    exit_code = TEMPORARY_FAILURE
+
+    def __init__(self, lock: Path) -> None:
+        super().__init__(
+            f"another job uses the checkpoints in {lock.parent} (--checkpoint): start this one when that has ended, or "
+            f"give it another folder; if there is no other job, remove {lock}."
+        )
+
+
+@contextmanager
+def hold_checkpoints(folder: Path | None) -> Iterator[None]:
+    """Be the one job that uses this folder; None for no folder.
+
+    Nothing is held where this machine does not have it, or may not write there, and where files cannot be locked.
+
+    Raises:
+        CheckpointsInUseError: another job uses it.
+    """
+    if folder is None:
+        yield
+        return
+    lock, is_new, file = folder / _LOCK, not folder.exists(), None
+    try:
+        folder.mkdir(exist_ok=True)
+        file = _take(lock)
+    except BlockingIOError as error:
+        raise CheckpointsInUseError(lock) from error
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        if file is not None:
+            with file, suppress(OSError):
+                lock.unlink()
+        if is_new:
+            with suppress(OSError):  # a checkpoint is in it
+                folder.rmdir()
+
+
+def _take(lock: Path) -> BinaryIO:
+    """The file, locked.
+
+    Raises:
+        BlockingIOError: it is another's.
+        OSError: it cannot be made, or cannot be locked.
+    """
+    while True:
+        file = lock.open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), lock.stat()):
+                    return file  # and not one that has just been removed
+        except OSError:
+            file.close()
+            raise
+        file.close()

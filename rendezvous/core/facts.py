@@ -1,0 +1,291 @@
+"""An event becomes facts in the state. What follows from the facts is up to `rules.py`.
+
+Whether the job survives a failure is decided with the failure (`losses.py`): if it does not, its outcome is the fact.
+"""
+
+from dataclasses import replace
+
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
+from rendezvous.core.losses import count_failure, count_slot_failure, end, go_on, lose_host, start_leases, survives
+from rendezvous.core.messages import (
+    Announce,
+    Declared,
+    Depart,
+    Effect,
+    Event,
+    Exited,
+    HostsChanged,
+    IllegalEventError,
+    Joined,
+    Level,
+    Log,
+    Lost,
+    Noticed,
+    Notify,
+    OfferResize,
+    Refuse,
+    Reported,
+    Stopped,
+    StoreOpened,
+    Terminate,
+)
+from rendezvous.core.model import Worker
+from rendezvous.core.outcome import Outcome, blame_worker, describe_loss, end_as_noticed, give_up, overrun_notice, stop
+from rendezvous.core.reports import Wish
+from rendezvous.core.scheduling import find_newcomers, place, reconcile, refuse, retire, stop_workers
+from rendezvous.core.state import Offer, Phase, State
+
+_INTERRUPTING = frozenset({Wish.CONTINUE, Wish.RESTORE, Wish.FORM})
+
+
+def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Take an event into the state of a job whose outcome is not decided."""
+    match event:
+        case HostsChanged():
+            return _change_hosts(state, event)
+        case Reported():
+            return state, reconcile(state, event)
+        case Joined():
+            return _join(state, event)
+        case Declared(worker, is_blank):
+            return _declare(state, worker, is_blank=is_blank), ()
+        case StoreOpened():
+            return state, _announce(state, event)
+        case Exited():
+            return _exit(state, event)
+        case Lost(host, reason):
+            return lose_host(state, host, reason)
+        case Noticed(host):
+            return _notice(state, host)
+        case Stopped(code, reason, at_once):
+            state = replace(state, outcome=stop(code, reason))
+            return stop_workers(state, 0.0) if at_once else (state, ())
+        case _:
+            return state, ()
+
+
+def record_the_end(state: State, outcome: Outcome, event: Event) -> tuple[State, tuple[Effect, ...]]:
+    """Take an event into the state of a job whose workers are being stopped, or have been."""
+    match event:
+        case Joined(worker):
+            is_over = state.phase is Phase.FINISHED
+            return state, (Refuse(worker, f"the job is {'over' if is_over else 'ending'}: {outcome.reason}"),)
+        case _ if state.phase is Phase.FINISHED:
+            return state, ()
+        case Exited(worker, returncode):
+            ended = replace(state.workers[worker.slot], state=WorkerState.ENDED, returncode=returncode)
+            return state.with_records([ended]), ()
+        case Lost(host):
+            return state.with_host_ended(host), ()
+        case Reported(_, running):
+            left_seconds = (state.deadline or 0.0) - state.policy.lease_seconds - state.now
+            grace_seconds = max(0.0, left_seconds)
+            return state, tuple(
+                Terminate(worker, grace_seconds, outcome.reason, signal=outcome.stop_signal) for worker in running
+            )
+        case Stopped(at_once=True):
+            return stop_workers(state, 0.0)
+        case _:
+            return state, ()
+
+
+def _change_hosts(state: State, event: HostsChanged) -> tuple[State, tuple[Effect, ...]]:
+    if not state.policy.is_elastic:
+        if state.workers:
+            raise IllegalEventError(event, "the placement of this job is fixed")
+        place(event.hosts, state.policy.min_size, state.policy.max_size)  # or raise
+    state = state.with_offer(event.hosts)
+    if state.policy.max_size > 1:
+        return state, ()
+    listed = {host.name for host in event.hosts}
+    staying = [each.worker.slot.host for each in state.survivors() if each.worker.slot.host not in listed]
+    why = "with --max-np 1 no other can take its state over"
+    return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
+
+
+def _announce(state: State, event: StoreOpened) -> tuple[Effect, ...]:
+    generation = state.generation
+    if state.phase is not Phase.RUNNING or generation is None or event.generation != generation.number:
+        return ()
+    if event.worker != generation.members[0]:
+        raise IllegalEventError(event, f"only rank 0 ({generation.members[0]}) opens the store")
+    return (Announce(event.generation, event.endpoint),)
+
+
+def _declare(state: State, worker: Worker, *, is_blank: bool) -> State:
+    known = state.workers[worker.slot]
+    if known.state is WorkerState.WAITING and state.number:
+        return state  # late: its report, which came after, is what counts
+    return state.with_records([replace(known, has_state=True, is_blank=is_blank)])
+
+
+def _join(state: State, event: Joined) -> tuple[State, tuple[Effect, ...]]:
+    """A worker asks to be in the next generation.
+
+    Before the first generation, after `shutdown()` and `init()`, and at a resize, a member waits for all the others. A
+    member that cannot go on interrupts them. A worker that is in no generation yet waits for the next resize.
+    """
+    known, report = state.workers[event.worker.slot], event.report
+    if known.state is WorkerState.LEAVING:
+        return state, (Refuse(known.worker, known.reason),)
+    if state.is_member(known) and event.after < state.number:
+        return state, ()  # a repeated call that the newest generation has answered
+    if state.refusal is not None:
+        return refuse(state, [known], state.refusal)
+    if not state.is_member(known):
+        state = start_leases(state, {known.worker.slot.host})
+        return state.with_records([replace(known, state=WorkerState.READY, has_state=report.has_state)]), ()
+    interrupts = state.number > 0 and report.wish in _INTERRUPTING
+    if interrupts and not state.policy.is_elastic:
+        why = report.trouble or "it was interrupted"
+        reason = f"rank {known.assignment.rank} cannot go on: {why}"
+        return replace(state, outcome=give_up(reason, state.cause)), ()
+    state = state.with_records([known.wait(report)])
+    if state.phase is Phase.RUNNING:
+        state = state.enter(Phase.FORMING)
+    if not interrupts:
+        return state, ()
+    return state.with_interruption(report.trouble or f"rank {known.assignment.rank} cannot go on"), ()
+
+
+def _exit(state: State, event: Exited) -> tuple[State, tuple[Effect, ...]]:
+    """A worker has ended: because it was stopped, well, or badly."""
+    former = state.workers[event.worker.slot]
+    is_left = former.state is WorkerState.LEAVING
+    is_noticed = state.dies_of_notice(event.worker, event.returncode)
+    ended = replace(
+        former,
+        state=WorkerState.ENDED,
+        returncode=event.returncode,
+        report=None,
+        is_done=not is_left and state.ends_well(event.returncode),
+    )
+    state = state.with_records([ended])
+    if is_left:
+        return state, ()
+    if ended.is_done and not state.is_member(former):
+        name = f"the worker {former.worker}, which was started beside the others,"
+        return state, (Log(f"{name} ended well before it had joined them: it is not started again"),)
+    if ended.is_done:
+        return _end_well(state, event.worker)
+    if is_noticed:
+        return _die_of_notice(state, former.worker.slot.host)
+    state = replace(state, failures=state.failures + 1)
+    rank, is_final = state.rank_of(event.worker), event.cannot_start
+    outcome = blame_worker(event.worker, rank, event.returncode, event.error, cannot_start=is_final)
+    state, notes = _note_failure(state, event, rank)
+    if not survives(state):
+        return end(state, outcome), notes
+    if former.worker.slot.host not in state.drained:
+        most = state.policy.recovery.failures_per_slot
+        slot = former.worker.slot
+        state = count_slot_failure(state, slot, most) if is_final else count_failure(state, former)
+    return go_on(state, [former], outcome), notes
+
+
+def _note_failure(state: State, event: Exited, rank: int) -> tuple[State, tuple[Effect, ...]]:
+    """A failure is logged; that a command cannot be started once, since several workers have the same one."""
+    if not state.policy.is_elastic or (event.cannot_start and event.error in state.start_errors):
+        return state, ()
+    sentence = describe_loss(event.worker, rank, event.returncode, event.error)
+    if event.cannot_start and event.error is not None:
+        state = replace(state, start_errors=state.start_errors | {event.error})
+    return state, (Log(sentence, Level.WARNING),)
+
+
+def _end_well(state: State, worker: Worker) -> tuple[State, tuple[Effect, ...]]:
+    """A member has ended well: nobody takes its place, and no further generation can have all workers."""
+    if state.ended == len(state.workers):
+        return state, ()
+    generation, rank = state.generation, state.rank_of(worker)
+    departure: tuple[Effect, ...] = ()
+    if generation is not None and generation.members[rank] == worker:
+        departure = (Depart(generation.number, worker, rank),)
+    refusal = state.refusal or _explain_refusal(state, worker)
+    state = replace(state, refusal=refusal)
+    state, refusals = refuse(state, state.list_workers(WorkerState.WAITING) if state.waiting else (), refusal)
+    newcomers = find_newcomers(state) if state.number else ()
+    state, retired = retire(state, newcomers, f"nobody is taken in any more: {worker} has ended well")
+    if state.phase is Phase.REFORMING:
+        state = replace(state, deadline=None, short_since=None)  # nobody is waited for any more
+    return state, departure + refusals + retired
+
+
+def _explain_refusal(state: State, gone: Worker) -> str:
+    """In an elastic job those that train come back for another generation without having called `init()` again."""
+    name = f"rank {state.rank_of(gone)} ({gone})"
+    if state.policy.is_elastic and state.number:
+        left = f"{name} has left (exit code {state.workers[gone.slot].returncode}), and nobody takes its place"
+        return left if state.cause is None else f"{state.cause.reason}; {left}"
+    return f"{name} has ended and will not take part; every worker must call hvd.init() as often as the others"
+
+
+def _notice(state: State, host: str | None) -> tuple[State, tuple[Effect, ...]]:
+    """A stop notice: an elastic job drains the host, if others are left; else the notice is for the whole job."""
+    if state.stops_at is not None or (host is not None and (host in state.drained or host not in state.hosts)):
+        return state, ()
+    if host is None:
+        return _stop(state, "a stop notice came (SIGUSR2)")
+    if not state.policy.is_elastic:
+        return _stop(state, f"a stop notice came to host {host}")
+    drained = state.with_drained({**state.drained, host: state.clock + state.policy.grace_seconds})
+    is_left = any(each.worker.slot.host not in drained.drained for each in drained.survivors())
+    if not (is_left if state.number else drained.offered):
+        return _stop(state, f"a stop notice came to host {host}, and without it nobody is left")
+    return drained, (Notify(host, f"host {host} got a stop notice: the job goes on without it"),)
+
+
+def _die_of_notice(state: State, host: str) -> tuple[State, tuple[Effect, ...]]:
+    """A notice has ended a worker that had not joined, and so had no way to pass it on: it is its host's.
+
+    Where the job has not begun to train and cannot begin without that worker, nobody has anything to save.
+    """
+    others = any(offered.name != host for offered in state.offered)
+    if state.number or (state.policy.is_elastic and others and state.stops_at is None):
+        return _notice(state, host)
+    return replace(state, outcome=end_as_noticed()), ()
+
+
+def _stop(state: State, why: str) -> tuple[State, tuple[Effect, ...]]:
+    """The whole job is to end. Nobody comes or goes until then."""
+    if not state.alive():
+        return replace(state, outcome=end_as_noticed()), ()
+    grace_seconds = state.policy.grace_seconds
+    sentence = f"{why}: the workers have {grace_seconds:g} s (--grace) to save what they need and to end"
+    effects: tuple[Effect, ...] = (Notify(None, sentence),)
+    if not state.offer.is_empty and state.phase is Phase.RUNNING:
+        number = state.offer.number + 1
+        state = replace(state, offer=Offer(number))
+        effects += (OfferResize(state.number, number, adds=False, removes=False),)
+    return replace(state, stops_at=state.clock + grace_seconds), effects
+
+
+def limit_notices(state: State) -> tuple[State, tuple[Effect, ...]]:
+    """End what has outrun its notice; offer the hosts again whose notices lie far enough back."""
+    if state.stops_at is not None:
+        alive = state.alive() if state.clock > state.stops_at else ()
+        return (_overrun(state, alive[0].worker) if alive else state), ()
+    for host, leaves_by in state.drained.items():
+        if state.clock > leaves_by and host in state.hosts:
+            if late := [each for each in state.on(host) if each.state not in {WorkerState.LEAVING, WorkerState.ENDED}]:
+                return _leave(state, host, late)
+        elif state.clock > leaves_by + state.policy.recovery.cooldown_seconds[0]:
+            return state.with_drained({other: when for other, when in state.drained.items() if other != host}), ()
+    return state, ()
+
+
+def _overrun(state: State, late: Worker) -> State:
+    outcome = overrun_notice(late, state.rank_of(late), state.policy.grace_seconds)
+    return replace(state, outcome=outcome)
+
+
+def _leave(state: State, host: str, records: list[WorkerRecord]) -> tuple[State, tuple[Effect, ...]]:
+    """These are still on a host that goes away now; the step that they are in is run again without them."""
+    reason = f"host {host} got a stop notice {state.policy.grace_seconds:g} s ago (--grace)"
+    members = {record.worker for record in state.survivors()}
+    state, effects = retire(state, records, reason)
+    if members.isdisjoint(record.worker for record in records):
+        return state, effects
+    if not state.survivors():
+        return _overrun(state, records[0].worker), effects
+    return state.with_interruption(reason), effects

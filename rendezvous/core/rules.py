@@ -1,0 +1,300 @@
+"""The rules: what follows from the facts of a state, whatever events have led to it.
+
+Each rule takes the state and returns it changed, with what is to be done, or returns it as it is. `settle` applies the
+first rule that changes something, and begins anew, until none does.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from rendezvous.core.lifecycle import WorkerRecord, WorkerState
+from rendezvous.core.losses import (
+    give_up_workers,
+    settle_suspicions,
+    silent_hosts,
+    start_is_overdue,
+    start_leases,
+)
+from rendezvous.core.messages import Effect, Finish, Interrupt, OfferResize, Publish
+from rendezvous.core.model import Generation, Worker, rank
+from rendezvous.core.outcome import conclude, exhaust_resets, fail_again, fail_to_be_taken_in, give_up, lose_state
+from rendezvous.core.reports import Decision, Report, Verdict, Wish
+from rendezvous.core.scheduling import Composition, arrange, compose, explain_removal, retire, staff, stop_workers
+from rendezvous.core.state import Offer, Phase, State
+from rendezvous.core.verdict import STATE_LOST, End, Situation, Wait, decide
+
+Step: TypeAlias = tuple[State, tuple[Effect, ...]]
+Rule: TypeAlias = Callable[[State], Step]
+
+_TAKEN_IN = frozenset({Decision.RESIZE, Decision.RESTORE})  # newcomers have yet to copy the others' state
+
+
+def conclude_job(state: State) -> Step:
+    """All have ended; one's success does not hide another's failure, where the others have not made it good."""
+    is_over = state.workers and state.ended == len(state.workers)
+    if not is_over or not any(each.is_done and state.is_member(each) for each in state.workers.values()):
+        return state, ()
+    first = state.cause if state.number else None
+    return replace(state, outcome=conclude(first, has_stopped=state.has_stopped)), ()
+
+
+def conclude_stop(state: State) -> Step:
+    """After a stop notice for the job all have ended, though none as the notice asks."""
+    is_over = state.stops_at is not None and state.ended == len(state.workers)
+    return (replace(state, outcome=conclude(state.cause, has_stopped=True)) if is_over else state), ()
+
+
+def end_without_survivors(state: State) -> Step:
+    """With the last member the state of the training is gone.
+
+    Where all members of a generation fail, the first failure decides how the job ends. Workers that were started in the
+    place of members lost before are left without the state.
+    """
+    cause, generation = state.cause, state.generation
+    if cause is None or generation is None or state.refusal is not None:
+        return state, ()
+    if state.count(WorkerState.MEMBER) or state.waiting:
+        return state, ()
+    slots = {worker.slot for worker in generation.members}
+    is_left = any(record.worker.slot not in slots for record in state.alive())
+    outcome = lose_state(f"{cause.reason}; {STATE_LOST}", cause) if is_left else cause
+    return replace(state, outcome=outcome), ()
+
+
+def end_failed_start(state: State) -> Step:
+    """Before the first generation: too few slots are left because workers have failed in the others.
+
+    When too few are offered at all, hosts may still come.
+    """
+    if state.number or state.cause is None or state.policy.min_size > state.slots_offered:
+        return state, ()
+    staffed, _ = staff(state)
+    return (state if len(staffed.alive()) >= state.policy.min_size else replace(state, outcome=state.cause)), ()
+
+
+def interrupt(state: State) -> Step:
+    """Stop a generation that cannot go on: its members report by a deadline, unless none is to follow."""
+    if state.interruption is None or state.phase is Phase.REFORMING:
+        return state, ()
+    deadline = None if state.refusal is not None else state.now + state.policy.report_seconds
+    state = replace(state.enter(Phase.REFORMING), deadline=deadline)
+    return state, (Interrupt(state.number, state.interruption or ""),)
+
+
+def staff_first(state: State) -> Step:
+    """Before the first generation a slot that is free gets a worker, which is waited for."""
+    return (state, ()) if state.number else staff(state)
+
+
+def staff_again(state: State) -> Step:
+    """Later nobody waits for newcomers."""
+    return staff(state) if state.number else (state, ())
+
+
+def offer_resize(state: State) -> Step:
+    """Tell the members of the newest generation what they would gain by forming anew, if that is news.
+
+    When no newcomer is on its way any more, or the first has waited for some seconds, the members are told that they
+    may take them in; likewise when members are to be left out. An offer is withdrawn when it would change nothing.
+    """
+    generation = state.generation
+    if generation is None or state.phase is not Phase.RUNNING or not state.policy.is_elastic:
+        return state, ()
+    if state.refusal is not None or state.stops_at is not None or not state.may_form_anew:
+        return state, ()
+    survivors = state.survivors()
+    if not all(record.has_state for record in survivors):
+        return state, ()
+    composition = compose(state, Decision.RESIZE, survivors)
+    added = tuple(record.worker for record in composition.added)
+    removed = tuple(record.worker for record in composition.removed)
+    offer = Offer(state.offer.number + 1, added, removed)
+    if (added, removed) == (state.offer.added, state.offer.removed):
+        is_over = offer.is_empty and state.gathering_since is not None
+        return (replace(state, gathering_since=None) if is_over else state), ()
+    if not offer.is_empty:
+        since = state.clock if state.gathering_since is None else state.gathering_since
+        is_gathered = not state.count(WorkerState.INTENDED)
+        if not is_gathered and state.clock - since < state.policy.recovery.gathering_seconds:
+            return (state if state.gathering_since == since else replace(state, gathering_since=since)), ()
+        state = replace(state, gathering_since=since)
+    effect = OfferResize(generation.number, offer.number, bool(added), bool(removed))
+    return replace(state, offer=offer, gathering_since=None if offer.is_empty else state.gathering_since), (effect,)
+
+
+def stop_all(state: State) -> Step:
+    """The outcome is decided: the workers that are left are stopped."""
+    if state.phase in {Phase.DRAINING, Phase.FINISHED}:
+        return state, ()
+    return stop_workers(state, state.policy.grace_seconds)
+
+
+def finish(state: State) -> Step:
+    """Nothing is left to wait for."""
+    if state.outcome is None or state.phase is not Phase.DRAINING or state.ended < len(state.workers):
+        return state, ()
+    return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
+
+
+def forget_silent_hosts(state: State) -> Step:
+    """An agent whose lease runs out while the job ends has taken its workers along."""
+    silent = silent_hosts(state) if state.phase is Phase.DRAINING else ()
+    return (state.with_host_ended(silent[0]) if silent else state), ()
+
+
+def limit_stopping(state: State) -> Step:
+    """Workers that have not ended in time are not waited for."""
+    if state.outcome is None or state.deadline is None or state.now <= state.deadline:
+        return state, ()
+    return replace(state.enter(Phase.FINISHED), deadline=None), (Finish(state.outcome),)
+
+
+def publish(state: State) -> Step:
+    """Pass the verdict and publish the next generation, if nobody is missing."""
+    if state.phase not in {Phase.FORMING, Phase.REFORMING} or not state.waiting or state.refusal is not None:
+        return state, ()
+    if state.number:
+        judged, effects = (state, ()) if state.count(WorkerState.MEMBER) else _judge(state)
+        return (state if judged == state else judged), effects
+    return _publish_first(state) if _may_start(state) else (state, ())
+
+
+def _may_start(state: State) -> bool:
+    """Nobody is missing whom the first generation waits for.
+
+    With as many as the job starts with, it does not wait long for hosts of which nothing has been heard, which may
+    never come. Their workers are taken in later.
+    """
+    policy, since = state.policy, state.waiting_since
+    if since is None or state.waiting < policy.min_size:
+        return False
+    if state.policy.is_elastic and start_is_overdue(state, since):
+        return True
+    missing = state.list_workers(WorkerState.INTENDED)
+    if not missing or not policy.is_elastic or state.waiting < policy.slots_to_start:
+        return not missing
+    has_waited = state.now - since > policy.recovery.gathering_seconds
+    return has_waited and all(state.last_heard[each.worker.slot.host] is None for each in missing)
+
+
+def _publish_first(state: State) -> Step:
+    """Those who have joined are the first generation."""
+    hosts = [host.name for host in state.offered]
+    members = arrange((), state.list_workers(WorkerState.WAITING), hosts)
+    started = len(members) + state.count(WorkerState.INTENDED)
+    reason = _describe_all(started) if len(members) == started else f"{len(members)} of {started} workers have joined"
+    return _publish(state, Verdict(Decision.BEGIN), Composition(members), reason)
+
+
+def _judge(state: State) -> Step:
+    """Every survivor of the newest generation has reported."""
+    generation = state.generation
+    if generation is None:
+        raise ValueError("there is no generation to survive")
+    survivors = state.survivors()
+    ranks = {worker: rank for rank, worker in enumerate(generation.members)}
+    reports = {ranks[record.worker]: _complete(record) for record in survivors}
+    state = settle_suspicions(state, has_committed=state.crash_loop.shows_progress(reports.values()))
+    survivors = state.survivors()
+    crash_loop = state.crash_loop.note(generation.members, tuple(reports.values()))
+    if (reason_to_end := crash_loop.reason_to_end) is not None:
+        return _go_on_without_newcomers(state, survivors, reason_to_end)
+    newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
+    cause = _explain(state, reports.values())
+    minimum = state.policy.min_size
+    past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)
+    situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause, past_state)
+    match decide(situation):
+        case End(reason, is_state_lost):
+            return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()
+        case Wait(reason) if not state.may_form_anew:
+            return replace(state, outcome=exhaust_resets(state.resets, reason, state.cause)), ()
+        case Wait():
+            since = state.clock if state.short_since is None else state.short_since
+            return replace(state.enter(Phase.REFORMING), deadline=None, short_since=since), ()
+        case Verdict() as verdict:
+            return _publish_next(replace(state, crash_loop=crash_loop), verdict, survivors, ranks)
+
+
+def _go_on_without_newcomers(state: State, survivors: tuple[WorkerRecord, ...], reason: str) -> Step:
+    """These members get no further together; those who were before some of them came may, without them."""
+    newcomers = [record for record in survivors if record.is_blank]
+    if not 0 < len(newcomers) < len(survivors):
+        is_own = any(
+            record.report and record.report.wish is Wish.RESTORE and record.report.trouble for record in survivors
+        )
+        return replace(state, outcome=(fail_again if is_own else give_up)(reason, state.cause)), ()
+    weight = state.policy.recovery.failures_per_slot
+    state, effects, outcome = give_up_workers(
+        state, newcomers, lambda worker, rank: fail_to_be_taken_in(worker, rank, reason), weight=weight
+    )
+    return (state if state.policy.allows(state.failures) else replace(state, outcome=outcome)), effects
+
+
+def _complete(record: WorkerRecord) -> Report:
+    """A survivor's report, with what it may not know of itself."""
+    report = record.report or Report()
+    return replace(report, is_blank=record.is_blank)
+
+
+def _explain(state: State, reports: Iterable[Report]) -> str:
+    """What has interrupted the generation, in one sentence; "" where nothing has."""
+    if state.cause is not None:
+        return state.cause.reason
+    return next((report.trouble for report in reports if report.trouble and report.wish is Wish.CONTINUE), "")
+
+
+def _publish_next(
+    state: State, verdict: Verdict, survivors: tuple[WorkerRecord, ...], ranks: Mapping[Worker, int]
+) -> Step:
+    composition = compose(state, verdict.decision, survivors)
+    if verdict.decision is Decision.RETRY:
+        verdict = replace(verdict, survivors=tuple(ranks[record.worker] for record in composition.members))
+    if any(record.report is not None and record.report.wish is not Wish.BEGIN for record in survivors):
+        if not state.may_form_anew:
+            return replace(state, outcome=exhaust_resets(state.resets, verdict.reason, state.cause)), ()
+        state = replace(state, resets=state.resets + 1)
+    reason = verdict.reason or _describe_all(len(composition.members))
+    return _publish(state, verdict, composition, reason)
+
+
+def _describe_all(workers: int) -> str:
+    return "the only worker has joined" if workers == 1 else f"all {workers} workers have joined"
+
+
+def _publish(state: State, verdict: Verdict, composition: Composition, reason: str) -> Step:
+    number = state.number + 1
+    members = composition.members
+    assignments = rank([record.worker.slot for record in members])
+    added = {record.worker for record in composition.added}
+    records = tuple(
+        replace(
+            record,
+            state=WorkerState.MEMBER,
+            assignment=assignment,
+            generation=number,
+            report=None,
+            is_blank=verdict.decision in _TAKEN_IN and (record.is_blank or record.worker in added),
+        )
+        for record, assignment in zip(members, assignments, strict=True)
+    )
+    generation = Generation(number, tuple(record.worker for record in records))
+    former = state
+    state = start_leases(state.with_records(records), {worker.slot.host for worker in generation.members})
+    state = replace(
+        state.enter(Phase.RUNNING),
+        generation=generation,
+        verdict=verdict,
+        cause=None,
+        deadline=None,
+        short_since=None,
+        gathering_since=None,
+        interruption=None,
+        offer=Offer(state.offer.number),
+    )
+    effects: tuple[Effect, ...] = (Publish(generation, assignments, reason, verdict),)
+    for record in composition.removed:
+        state, more = retire(state, [record], explain_removal(former, record.worker.slot))
+        effects += more
+    return state, effects

@@ -1,0 +1,184 @@
+"""The torch process group of one generation: formed from a membership, closed without leaving anything behind.
+
+It is a bare `ProcessGroupGloo` and not torch's default group, so that the user's own `init_process_group()` stays
+possible. The members find each other in a store that lies with the generation's sequencer: rank 0 hears where that is
+and tells the others.
+"""
+
+import os
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol, Self
+
+from worker_runtime.coordination.link import Link
+from worker_runtime.coordination.store import SequencerStore
+from worker_runtime.errors import GroupFormationError, InitializationError
+from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
+from worker_runtime.groups.backends.composite import compose
+from worker_runtime.groups.cancellation import Cancellation
+from worker_runtime.groups.connections import Interruptible
+from worker_runtime.groups.doors import Door
+from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
+from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
+
+# The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
+# of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
+OPERATION_LIMIT = timedelta(minutes=30)
+
+
+class StoreExchange(Protocol):
+    """How the members of a generation hear where its store is."""
+
+    def open_store(self, generation: int, endpoint: Endpoint) -> None:
+        """As rank 0: announce the store, which lies with the sequencer."""
+
+    def await_store(self, generation: int) -> Endpoint:
+        """Wait until rank 0 has announced the store."""
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """On rank 0: wait until the generation has a sequencer; raises RendezvousError where it will have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The connected workers of one generation.
+
+    generation: its number.
+    torch_groups: for collectives, one for each process set.
+    sequencer: where the process listens that orders the collectives.
+    key: proves to it, and it to the members, who belongs to the generation.
+    """
+
+    generation: int
+    rank: int
+    size: int
+    torch_groups: TorchGroups
+    sequencer: Endpoint
+    key: bytes = field(repr=False)
+
+
+def form(
+    membership: Membership,
+    exchange: StoreExchange,
+    address: str,
+    limit: timedelta,
+    operation_limit: timedelta = OPERATION_LIMIT,
+    *,
+    choice: Choice = GLOO_ALONE,
+    cancellation: Cancellation | None = None,
+) -> Group | None:
+    """Connect to the other members of a generation; None for a generation of one.
+
+    Args:
+        membership: this worker's numbers, and the generation's key.
+        exchange: where rank 0 announces its store, and hears of the sequencer.
+        address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
+        limit: how long to wait for the other members.
+        operation_limit: the time limit of each later collective.
+        choice: through which backends tensors travel.
+        cancellation: makes this fail soon, where the store is waited for; gloo's own connecting goes on to its limit.
+
+    Raises:
+        GroupFormationError: the members could not all connect in time, or it was cancelled.
+        CanaryError: the backend that was chosen does not work.
+        RendezvousError: the store could not be announced or was not announced, or there is no sequencer.
+    """
+    if membership.assignment.size == 1:
+        return None
+    failure: Exception
+    try:
+        return _connect(
+            membership,
+            exchange,
+            address,
+            limit,
+            operation_limit=operation_limit,
+            choice=choice,
+            cancellation=cancellation or Cancellation(),
+        )
+    # The frames in the errors' tracebacks hold threads of gloo, see `await_works`: they go no further.
+    except (RendezvousError, InitializationError) as error:
+        failure = error.with_traceback(None)
+    except (RuntimeError, OSError) as error:
+        failure = GroupFormationError(membership, address, limit, str(error))
+    raise failure
+
+
+def _connect(
+    membership: Membership,
+    exchange: StoreExchange,
+    address: str,
+    limit: timedelta,
+    *,
+    operation_limit: timedelta,
+    choice: Choice,
+    cancellation: Cancellation,
+) -> Group:
+    """Connect to the other members; see `form`."""
+    numbers = membership.assignment
+    deadline = _Deadline.after(limit)
+    sequencer = _find_sequencer(membership, exchange)
+    store = SequencerStore(sequencer, membership.key, membership.generation, numbers.rank, limit)
+    cancellation.cover(store.cancel)
+    gloo = Gloo(store, store.compare, address, operation_limit)
+    make_group = compose(choice, gloo, numbers)
+
+    def make(prefix: str, rank: int, size: int, device: str, limit: timedelta) -> tuple[TorchGroup, Interruptible]:
+        try:
+            return make_group(prefix, rank, size, device, limit)
+        finally:
+            store.disconnect()
+
+    torch_groups = TorchGroups(numbers.rank, make)
+    try:
+        with Door(store, numbers.rank, numbers.size, address, deadline.left().total_seconds()) as door:
+            try:
+                torch_groups.find(ALL_RANKS, tuple(range(numbers.size)), limit=deadline.left())
+            except RuntimeError:
+                door.look_who_is_unreached()  # or raise what says more
+                raise
+    finally:
+        store.disconnect()
+    return Group(membership.generation, numbers.rank, numbers.size, torch_groups, sequencer, membership.key)
+
+
+def connect(group: Group, limit: timedelta) -> Link:
+    """Connect a member of a generation to its sequencer.
+
+    Raises:
+        SequencerError: it was not reached within the limit; the group is closed.
+    """
+    try:
+        link = Link.connect(group.sequencer, group.key, group.generation, group.rank, limit)
+        if group.rank == 0:
+            link.hand_over(os.environ)
+    except BaseException:
+        group.torch_groups.close()
+        raise
+    return link
+
+
+def _find_sequencer(membership: Membership, exchange: StoreExchange) -> Endpoint:
+    """Where the sequencer listens; rank 0 tells the others."""
+    if membership.assignment.rank != 0:
+        return exchange.await_store(membership.generation)
+    endpoint = exchange.await_sequencer(membership.generation)
+    exchange.open_store(membership.generation, endpoint)
+    return endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Deadline:
+    """What is left of a time limit that several waits share."""
+
+    at_seconds: float
+
+    @classmethod
+    def after(cls, limit: timedelta) -> Self:
+        return cls(time.monotonic() + limit.total_seconds())
+
+    def left(self) -> timedelta:
+        # gloo takes a limit of zero for none, and cannot connect in less than this
+        return timedelta(seconds=max(0.5, self.at_seconds - time.monotonic()))
