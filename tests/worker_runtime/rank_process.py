@@ -94,7 +94,6 @@ def main() -> None:
     """Read the descriptors from the command line."""
     torch.set_num_threads(1)
     warnings.simplefilter("error")
-    warnings.filterwarnings("ignore", "<class .torch.autograd.function.Function.> should not be")  # the compiler's own
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
     os.register_at_fork(after_in_child=SEQUENCER.abandon)
     rank, descriptor, readable, *writable = map(int, sys.argv[1:])

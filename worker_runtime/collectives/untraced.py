@@ -5,7 +5,6 @@ by every call. `torch.compiler.disable` would say so, but it imports the whole c
 most programs never need. What it does for a function is done here by the same means, which torch has loaded anyway.
 """
 
-import functools
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, ParamSpec, TypeVar
@@ -15,10 +14,7 @@ import torch
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
-_REASON = (
-    "it communicates with other processes outside the graph; with fullgraph=True use hvd.allreduce, hvd.allgather and "
-    "hvd.SyncBatchNorm, or leave fullgraph=True away"
-)
+_REASON = "it communicates with other processes"
 
 
 def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
@@ -37,21 +33,3 @@ def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
             skip = frames._FrameAction.SKIP  # noqa: SLF001 - as above
             frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))  # noqa: SLF001 - as above
     return function
-
-
-def runs_in_graphs(form: Callable[P, ResultT]) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """Have torch.compile trace another form of a function; by itself the function runs as it is, without a dispatcher.
-
-    Args:
-        form: of the same arguments, of operations that torch.compile knows.
-    """
-
-    def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-            return form(*args, **kwargs) if torch.compiler.is_compiling() else function(*args, **kwargs)
-
-        untraced(function)  # afterwards: wraps() copies its marks
-        return call
-
-    return decorate

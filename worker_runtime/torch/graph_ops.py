@@ -1,293 +1,216 @@
-"""The collectives as nodes of a graph that torch.compile makes: what comes in is traced, what runs is the runtime's.
+"""The collectives as operations of the graphs that torch.compile makes.
 
-Each is a custom operation that overwrites a token. The token makes it an operation with an effect for the compiler,
-which neither removes, merges nor reorders those. A name that the program gives is a part of the graph; an unnamed
-operation is counted when it runs, and gives a ticket with its name on, from which the backward pass makes its own. No
-number of ranks is a part of the graph.
+An operation communicates when the graph runs, not when it is traced: only then an unnamed one is counted. A name that
+the program gives is a part of the graph; no number of ranks is. Each operation says that it changes a token, so that
+torch neither removes, merges nor reorders them. With its result it gives a ticket, from which the backward pass makes
+the adjoint: it is pickled, since a graph passes tensors alone.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Self
 
 import torch
-from torch.autograd import Function
-from torch.library import custom_op, get_ctx
+from torch.library import custom_op, define, get_ctx, impl
 
 from worker_runtime.api.calls import Call, begin_call
 from worker_runtime.api.giving_up import gives_up
-from worker_runtime.api.process_set import ProcessSet, find_process_set, global_process_set
-from worker_runtime.api.reductions import choose_reduction
-from worker_runtime.collectives import AVERAGE, Combination
+from worker_runtime.api.process_set import ProcessSet, find_process_set
+from worker_runtime.collectives import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.torch.autograd import adjoints
-from worker_runtime.torch.autograd.sync_batch_norms import Statistics, differentiate, gather_statistics, normalize
-from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.torch.autograd.adjoints import Tensors, find_adjoint, gather, reduce
+from worker_runtime.torch.autograd.collective import Collective, Ran
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
 _TOKEN = torch.zeros(1, dtype=torch.uint8)
-_TICKET_BYTES = 128
-_NONLINEAR = tuple(map(int, adjoints.NONLINEAR))
+_TICKET_BYTES = 512  # more than a ticket has beside the program's own name
+
+_OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
 
 
-def allreduce(  # noqa: PLR0917 - Horovod's signature
-    tensor: torch.Tensor,
-    average: bool | None = None,  # noqa: FBT001 - Horovod's signature
-    name: str | None = None,
-    compression: Compressor = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
+class Node(NamedTuple):
+    """A collective of a graph, which takes the place of a `Call` while torch traces.
+
+    token: of all operations.
+    kind: what programs call it.
+    name: the program's own for it.
+    process_set: the key of the set.
+    how: a reduction and its factors, where the kind has them.
+    """
+
+    token: torch.Tensor
+    kind: str
+    name: str | None
+    process_set: int
+    how: tuple[int, float, float] = (0, 1.0, 1.0)
+
+    def derive(self, _: str) -> Self:
+        """Itself: the ticket has the name of the gradient's call."""
+        return self
+
+
+def run_in_graph(
+    kind: str, tensor: torch.Tensor, name: str | None, process_set: ProcessSet, how: Combination | None = None
 ) -> torch.Tensor:
-    """As `worker_runtime.torch.allreduce`."""
-    compressed, context = compress(compression, tensor)
-    how = None if op is None else int(op), average, float(prescale_factor), float(postscale_factor)
-    result: torch.Tensor = _Allreduce.apply(compressed, how, name, process_set.key)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    return compression.decompress(result, context)
+    """Put a collective into the graph that is being traced; differentiable.
 
+    Args:
+        kind: what programs call it.
+        tensor: its input.
+        name: the program's own for it.
+        process_set: in which it runs.
+        how: of an allreduce.
 
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """As `worker_runtime.torch.allgather`."""
-    result: torch.Tensor = _Allgather.apply(tensor, name, process_set.key)  # type: ignore[no-untyped-call]  # as above
+    Returns:
+        The result; of an allgather, with a first dimension that is known when the graph runs.
+    """
+    given = (0, 1.0, 1.0) if how is None else (int(how.reduction), float(how.prescale), float(how.postscale))
+    result: torch.Tensor
+    result, _ = torch.ops.hvdrun.collective(_TOKEN, tensor, kind, name, process_set.key, *given)
     return result
 
 
-def normalize_batch(
+def normalize_in_graph(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, process_set: ProcessSet
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What `SyncBatchNorm` gives in training: the result, mean, variance, and how many values as a tensor."""
-    result: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-    result = _SyncBatchNorm.apply(x, weight, bias, eps, process_set.key)  # type: ignore[no-untyped-call]  # as above
-    return result
+) -> tuple[torch.Tensor, Statistics]:
+    """`SyncNormalize` with the statistics of all ranks; puts both into the graph that is being traced."""
+    result, *statistics = torch.ops.hvdrun.sync_batch_norm(_TOKEN, x, weight, bias, eps, process_set.key)
+    return result, Statistics(*statistics)
 
 
-class _Allreduce(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 - torch gives its class no type
-        tensor: torch.Tensor,
-        how: tuple[int | None, bool | None, float, float],
-        name: str | None,
-        key: int,
-    ) -> torch.Tensor:
-        result: torch.Tensor
-        result, ticket = _allreduce(_TOKEN, tensor, *how, name, key)
-        ctx.how, ctx.name, ctx.key = how, name, key
-        if how[0] in _NONLINEAR:
-            ctx.save_for_backward(ticket, tensor, result)
-        else:
-            ctx.save_for_backward(ticket)
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
-        ticket, *saved = ctx.saved_tensors
-        return _allreduce_backward(_TOKEN, gradient, saved, ticket, *ctx.how, ctx.name, ctx.key), None, None, None
-
-
-class _Allgather(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, key: int) -> torch.Tensor:  # noqa: ANN401 - as above
-        result: torch.Tensor
-        result, ticket, begin = _allgather(_TOKEN, tensor, name, key)
-        ctx.save_for_backward(ticket, begin)
-        ctx.rows, ctx.name, ctx.key = tensor.shape[0], name, key
-        return result
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
-        ticket, begin = ctx.saved_tensors
-        return _allgather_backward(_TOKEN, gradient, begin, ctx.rows, ticket, ctx.name, ctx.key), None, None
-
-
-class _SyncBatchNorm(Function):
-    @staticmethod
-    def forward(  # noqa: PLR0917 - torch passes no keywords
-        ctx: Any,  # noqa: ANN401 - as above
-        x: torch.Tensor,
-        weight: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        eps: float,
-        key: int,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        result, mean, variance, count, ticket = _sync_batch_norm(_TOKEN, x, weight, bias, eps, key)
-        ctx.save_for_backward(x, weight, mean, variance, count, ticket)
-        ctx.eps, ctx.key = eps, key
-        ctx.mark_non_differentiable(mean, variance, count)
-        return result, mean, variance, count
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor, *_: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
-        x, weight, mean, variance, count, ticket = ctx.saved_tensors
-        found, scale, shift = _sync_batch_norm_backward(
-            _TOKEN, gradient, x, weight, mean, variance, count, ctx.needs_input_grad[0], ticket, ctx.eps, ctx.key
-        )
-        if weight is None:
-            return found, None, None, None, None
-        return found, scale.to(weight.dtype), shift.to(weight.dtype), None, None
-
-
-@custom_op("hvdrun::allreduce", mutates_args=("token",))
-def _allreduce(  # noqa: PLR0917 - an operation of torch's has one list of arguments
+@custom_op("hvdrun::run", mutates_args=("token",))
+def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
     token: torch.Tensor,
     tensor: torch.Tensor,
-    op: int | None,
-    average: bool | None,  # noqa: FBT001 - as above
+    kind: str,
+    name: str | None,
+    process_set: int,
+    op: int,
     prescale: float,
     postscale: float,
-    name: str | None,
-    key: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Communicate; gives the result and the ticket."""
     del token
-    how = Combination(choose_reduction(op, average), prescale, postscale)
-
-    @gives_up("allreduce")
-    def run(name: str | None, process_set: ProcessSet) -> tuple[torch.Tensor, torch.Tensor]:
-        call = begin_call("allreduce", name, process_set)
-        (result,) = adjoints.reduce(how, call, (tensor,)).results
-        return result.contiguous(), _write_ticket(call, name)
-
-    return run(name, find_process_set(key))
+    how = op, prescale, postscale
+    return _ASK[kind](tensor, how, name=name, process_set=find_process_set(process_set))
 
 
-@_allreduce.register_fake
-def _(_: torch.Tensor, tensor: torch.Tensor, *__: object) -> tuple[torch.Tensor, torch.Tensor]:
-    return tensor.new_empty(tensor.shape), _make_ticket()
+@_run.register_fake
+def _(
+    _: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, *__: object
+) -> tuple[torch.Tensor, torch.Tensor]:
+    match kind:
+        case "allgather":
+            result = tensor.new_empty((get_ctx().new_dynamic_size(), *tensor.shape[1:]))
+        case "sync_batch_norm":
+            result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
+        case _:
+            result = tensor.new_empty(tensor.shape)
+    return result, torch.empty(_count_bytes(name), dtype=torch.uint8)
 
 
-@custom_op("hvdrun::allreduce_backward", mutates_args=("token",))
-def _allreduce_backward(  # noqa: PLR0917 - as above
+@custom_op("hvdrun::run_adjoint", mutates_args=("token",))
+def _run_adjoint(  # noqa: PLR0917 - as above
     token: torch.Tensor,
     gradient: torch.Tensor,
     saved: Sequence[torch.Tensor],
     ticket: torch.Tensor,
-    op: int | None,
-    average: bool | None,  # noqa: FBT001 - as above
+    process_set: int,
+    shape: Sequence[int],
+) -> torch.Tensor:
+    """Communicate in the backward pass; gives the gradient of the input, which has this shape."""
+    del token, shape
+    name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has made it in this process
+    executor = RUNTIME.executor
+    members = executor.find_members(find_process_set(process_set).find_number(name), name)
+    (found,) = adjoint(Call(executor, members, name), (gradient,), saved)
+    result: torch.Tensor = found.clone(memory_format=torch.contiguous_format)
+    return result
+
+
+@_run_adjoint.register_fake
+def _(  # noqa: PLR0917 - as above
+    _: torch.Tensor, gradient: torch.Tensor, __: Tensors, ___: torch.Tensor, ____: int, shape: Sequence[int]
+) -> torch.Tensor:
+    return gradient.new_empty(shape)
+
+
+def _ask(
+    kind: str, tensor: torch.Tensor, how: tuple[int, float, float], *, name: str | None, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor]:
+    call = begin_call(kind, name, process_set)
+    ran = _RUNS[kind](*how)(call, (tensor,))
+    ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
+    return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
+
+
+_RUNS: dict[str, Callable[[int, float, float], Callable[[Call, Tensors], Ran]]] = {
+    "allreduce": lambda op, prescale, postscale: partial(reduce, Combination(Reduction(op), prescale, postscale)),
+    "allgather": lambda *_: gather,
+    "sync_batch_norm": lambda *_: measure,
+}
+_ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _RUNS}
+
+
+def _count_bytes(name: str | None) -> int:
+    return _TICKET_BYTES + len((name or "").encode())
+
+
+def _trace(node: Node, tensors: Tensors) -> Ran:
+    """What `Collective` runs while torch traces."""
+    (tensor,) = tensors
+    result, ticket = _run(node.token, tensor, node.kind, node.name, node.process_set, *node.how)
+    op, *factors = node.how
+    saved = find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
+    return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
+
+
+def _trace_adjoint(shape: torch.Size, node: Node, gradients: Tensors, saved: Tensors) -> Tensors:
+    ticket, *others = saved
+    return [_run_adjoint(node.token, gradients[0], others, ticket, node.process_set, shape)]
+
+
+define("hvdrun::collective", f"(Tensor(a!) token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor)")
+define(
+    "hvdrun::sync_batch_norm",
+    "(Tensor(a!) token, Tensor x, Tensor? weight, Tensor? bias, float eps, int process_set) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@impl("hvdrun::collective", "CompositeImplicitAutograd")
+def _(  # noqa: PLR0917 - as above
+    token: torch.Tensor,
+    tensor: torch.Tensor,
+    kind: str,
+    name: str | None,
+    process_set: int,
+    op: int,
     prescale: float,
     postscale: float,
-    name: str | None,
-    key: int,
-) -> torch.Tensor:
-    del token
-    how = Combination(choose_reduction(op, average), prescale, postscale)
-    tensors, results = (saved[:1], saved[1:]) if saved else ((gradient,), (gradient,))
-    ran = adjoints.find_adjoint(how, tensors, results)
-    (found,) = ran.adjoint(_derive_call("allreduce", name, ticket, key), (gradient,), ran.saved)
-    return found.contiguous()
+) -> tuple[torch.Tensor, torch.Tensor]:
+    node = Node(token, kind, name, process_set, (op, prescale, postscale))
+    result: tuple[torch.Tensor, torch.Tensor] = Collective.apply(node, _trace, tensor)
+    return result
 
 
-@_allreduce_backward.register_fake
-def _(_: torch.Tensor, gradient: torch.Tensor, *__: object) -> torch.Tensor:
-    return gradient.new_empty(gradient.shape)
-
-
-@custom_op("hvdrun::allgather", mutates_args=("token",))
-def _allgather(
-    token: torch.Tensor, tensor: torch.Tensor, name: str | None, key: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    del token
-
-    @gives_up("allgather")
-    def run(name: str | None, process_set: ProcessSet) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        call = begin_call("allgather", name, process_set)
-        result, begin = adjoints.gather_rows(call, tensor)
-        return result.contiguous(), _write_ticket(call, name), torch.tensor([begin])
-
-    return run(name, find_process_set(key))
-
-
-@_allgather.register_fake
-def _(_: torch.Tensor, tensor: torch.Tensor, *__: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    rows = get_ctx().new_dynamic_size()
-    return tensor.new_empty((rows, *tensor.shape[1:])), _make_ticket(), torch.empty(1, dtype=torch.int64)
-
-
-@custom_op("hvdrun::allgather_backward", mutates_args=("token",))
-def _allgather_backward(  # noqa: PLR0917 - as above
-    token: torch.Tensor,
-    gradient: torch.Tensor,
-    begin: torch.Tensor,
-    rows: int,
-    ticket: torch.Tensor,
-    name: str | None,
-    key: int,
-) -> torch.Tensor:
-    del token
-    call = _derive_call("allgather", name, ticket, key)
-    (averaged,) = adjoints.reduce(AVERAGE, call, (gradient,)).results
-    return averaged.narrow(0, int(begin), rows).clone(memory_format=torch.contiguous_format)
-
-
-@_allgather_backward.register_fake
-def _(_: torch.Tensor, gradient: torch.Tensor, __: torch.Tensor, rows: int, *___: object) -> torch.Tensor:
-    return gradient.new_empty((rows, *gradient.shape[1:]))
-
-
-@custom_op("hvdrun::sync_batch_norm", mutates_args=("token",))
-def _sync_batch_norm(  # noqa: PLR0917 - as above
+@impl("hvdrun::sync_batch_norm", "CompositeImplicitAutograd")
+def _(  # noqa: PLR0917 - as above
     token: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     eps: float,
-    key: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    del token
-    call = begin_call("sync_batch_norm", None, find_process_set(key))
-    mean, variance, count = gathered = gather_statistics(call, x)
-    result = normalize(x, weight, bias, gathered, eps).contiguous()
-    return result, mean, variance, torch.tensor([float(count)]), _write_ticket(call, None)
+    process_set: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    node = Node(token, "sync_batch_norm", None, process_set)
+    packed, ticket = _run(token, x.detach(), node.kind, node.name, process_set, *node.how)
+    values = packed[1:].to(torch.promote_types(x.dtype, torch.float32))
+    statistics = Statistics(*values.chunk(2), packed[0])
 
+    def add(sums: torch.Tensor) -> torch.Tensor:
+        return _run_adjoint(token, sums, (), ticket, process_set, sums.shape)
 
-@_sync_batch_norm.register_fake
-def _(_: torch.Tensor, x: torch.Tensor, *__: object) -> tuple[torch.Tensor, ...]:
-    mean, variance = (_make_statistic(x) for _ in range(2))
-    return x.new_empty(x.shape), mean, variance, torch.empty(1), _make_ticket()
-
-
-@custom_op("hvdrun::sync_batch_norm_backward", mutates_args=("token",))
-def _sync_batch_norm_backward(  # noqa: PLR0917 - as above
-    token: torch.Tensor,
-    gradient: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    mean: torch.Tensor,
-    variance: torch.Tensor,
-    count: torch.Tensor,
-    wants_input: bool,  # noqa: FBT001 - as above
-    ticket: torch.Tensor,
-    eps: float,
-    key: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    del token
-    call = _derive_call("sync_batch_norm", None, ticket, key) if wants_input else None
-    statistics = Statistics(mean, variance, int(count))
-    result, scale, shift = differentiate(call, gradient, x, weight, statistics, eps)
-    return x.new_empty(x.shape) if result is None else result.contiguous(), scale, shift
-
-
-@_sync_batch_norm_backward.register_fake
-def _(_: torch.Tensor, __: torch.Tensor, x: torch.Tensor, *___: object) -> tuple[torch.Tensor, ...]:
-    return x.new_empty(x.shape), _make_statistic(x), _make_statistic(x)
-
-
-def _make_statistic(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty((x.shape[1],), dtype=torch.promote_types(x.dtype, torch.float32))
-
-
-def _make_ticket() -> torch.Tensor:
-    return torch.empty(_TICKET_BYTES, dtype=torch.uint8)
-
-
-def _write_ticket(call: Call, name: str | None) -> torch.Tensor:
-    """The name that an unnamed call has got."""
-    text = call.name if name is None else ""
-    return torch.tensor(list(text.encode().ljust(_TICKET_BYTES, b"\0")), dtype=torch.uint8)
-
-
-def _derive_call(kind: str, name: str | None, ticket: torch.Tensor, key: int) -> Call:
-    """The call of a gradient, under the name that it has without a compiler too."""
-    full = bytes(ticket.tolist()).rstrip(b"\0").decode() if name is None else f"{kind}.{name}"
-    executor = RUNTIME.executor
-    return Call(executor, executor.find_members(find_process_set(key).find_number(kind), kind), full).derive("backward")
+    return SyncNormalize.apply(x, weight, bias, statistics, eps, add), *statistics

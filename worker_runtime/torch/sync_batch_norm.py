@@ -1,25 +1,16 @@
 """Batch normalisation as if the batches of all ranks were one."""
 
+from functools import partial
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives.untraced import runs_in_graphs
-from worker_runtime.torch.autograd.sync_batch_norms import SyncNormalize, gather_statistics
-from worker_runtime.torch.graph_ops import normalize_batch
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add, gather_statistics
+from worker_runtime.torch.graph_ops import normalize_in_graph
 
 _MIN_DIMENSIONS = 2
-
-
-def _forward_in_graph(self: "SyncBatchNorm", x: torch.Tensor) -> torch.Tensor:
-    if not self.training and self.running_mean is not None:
-        return _BatchNorm.forward(self, x)
-    self._check_input_dim(x)
-    result, *statistics = normalize_batch(x, self.weight, self.bias, self.eps, self.process_set)
-    if self.training:
-        self.track(*statistics)
-    return result
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -55,7 +46,6 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)  # type: ignore[arg-type]  # device and dtype
         self.process_set = process_set
 
-    @runs_in_graphs(_forward_in_graph)
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 
@@ -72,16 +62,17 @@ class SyncBatchNorm(_BatchNorm):
         """
         if not self.training and self.running_mean is not None:
             return super().forward(x)
+        if torch.compiler.is_compiling():
+            self._check_input_dim(x)
+            return self._track(*normalize_in_graph(x, self.weight, self.bias, self.eps, self.process_set))
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)
         with call.preparing():
             self._check_input_dim(x)
         statistics = gather_statistics(call, x)
-        if self.training:
-            self.track(*statistics)
-        normalized: torch.Tensor = SyncNormalize.apply(x, self.weight, self.bias, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return normalized
+        how = x, self.weight, self.bias, statistics, self.eps, partial(add, call)
+        return self._track(SyncNormalize.apply(*how), statistics)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
         if x.dim() < _MIN_DIMENSIONS:
@@ -89,13 +80,15 @@ class SyncBatchNorm(_BatchNorm):
         if x.shape[1] != self.num_features:
             raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
 
-    @torch.no_grad()
-    def track(self, mean: torch.Tensor, variance: torch.Tensor, count: int | torch.Tensor) -> None:
-        """Move the running statistics."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        weight = 1.0 / self.num_batches_tracked if self.momentum is None else self.momentum
-        unbiased = variance * (count / (count - 1))
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
+    def _track(self, result: torch.Tensor, statistics: Statistics) -> torch.Tensor:
+        """Move the running statistics in training; gives the result."""
+        if not self.training or self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return result
+        mean, variance, count = statistics
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+            unbiased = variance * (count / (count - 1))
+            self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+            self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
+        return result

@@ -76,12 +76,6 @@ def gather(call: Call, tensors: Tensors) -> Ran:
     return Ran([each.tensor for each in gathered], partial(_average_own_rows, bounds))
 
 
-def gather_rows(call: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """Allgather of one tensor, and where this rank's rows begin in the result."""
-    (gathered,) = call.executor.run(Allgather((tensor,), call.among, call.name))
-    return gathered.tensor, find_own_rows(gathered, call.among)[0]
-
-
 def scatter(how: Combination, call: Call, tensors: Tensors) -> Ran:
     """Reducescatter."""
     factor = how.prescale * how.postscale * (call.among.size if how.reduction is Reduction.SUM else 1)

@@ -7,6 +7,7 @@ means over the batch of all ranks. Statistics are computed in at least float32; 
 where the batches are of different sizes, or empty.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives import SUM, Allgather
+from worker_runtime.torch.autograd.collective import Ran
 
 
 class Statistics(NamedTuple):
@@ -22,7 +24,7 @@ class Statistics(NamedTuple):
 
     mean: torch.Tensor
     variance: torch.Tensor
-    count: int  # type: ignore[assignment]  # a tuple's method, which nobody calls here
+    count: int | torch.Tensor  # type: ignore[assignment]  # a tuple's method, which nobody calls here
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
@@ -33,7 +35,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         x: this rank's batch, of shape (batch, channels, ...).
 
     Raises:
-        ValueError: all ranks' batches are empty.
+        ValueError: all ranks' batches are empty, or there is one value for each channel.
         HorovodInternalError: the ranks do not agree on dtype or channels, or the operation failed.
     """
     x, channels = x.detach(), x.shape[1]
@@ -61,69 +63,27 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     return Statistics(overall.to(dtype), variance.to(dtype), total)
 
 
-def normalize(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, statistics: Statistics, eps: float
-) -> torch.Tensor:
-    """(x - m) / s * weight + bias, in the dtype of x.
-
-    torch's kernels for evaluation, which take mean and variance as given, do the work on whole activations.
-    """
-    mean, variance, _ = statistics
-    scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
-    result: torch.Tensor
-    result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
-    return result
+def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
+    """`gather_statistics` in one tensor of float64, the count first; its adjoint is the sum over the ranks."""
+    mean, variance, count = gather_statistics(call, tensors[0])
+    return Ran([torch.cat([each.to(torch.float64) for each in (mean.new_full((1,), count, dtype=torch.float64), mean, variance)])], _add)
 
 
-def differentiate(  # noqa: PLR0917 - what the forward pass has
-    call: Call | None,
-    gradient: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    statistics: Statistics,
-    eps: float,
-) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
-    """The gradients of x, weight and bias: m and s depend on all ranks' x.
+def add(call: Call, sums: torch.Tensor) -> torch.Tensor:
+    """The sum over the ranks, of the gradient's call."""
+    (totals,) = _add(call.derive("backward"), [sums])
+    return totals
 
-    Args:
-        call: of the collective that the gradient of x takes; None where it is not asked for.
-        gradient: of the result.
-        x: the input.
-        weight: of each channel, if there is one.
-        statistics: of the forward pass.
-        eps: likewise.
-    """
-    mean, variance, count = statistics
-    scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
-    scale_gradient, shift_gradient = torch.zeros_like(mean), torch.zeros_like(mean)
-    if x.numel():  # torch's kernel takes no empty batch
-        _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
-            gradient,
-            x,
-            scale,
-            mean,
-            variance,
-            None,
-            None,
-            train=False,
-            eps=eps,
-            output_mask=[False, True, True],
-        )
-    if call is None:
-        return None, scale_gradient, shift_gradient
-    sums = torch.stack([shift_gradient, scale_gradient])
-    (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
-    first, second = totals / count
-    inverse = torch.rsqrt(variance + eps)
-    slope = scale * inverse
-    result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
-    torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
-    result.addcmul_(gradient, _spread(slope, x))
-    return result.to(x.dtype), scale_gradient, shift_gradient
+
+def _add(call: Call, sums: Sequence[torch.Tensor], _: Sequence[torch.Tensor] = ()) -> Sequence[torch.Tensor]:
+    return call.executor.run(make_allreduce(call, sums, SUM))
 
 
 class SyncNormalize(Function):
-    """`normalize`, differentiable."""
+    """(x - m) / s * weight + bias, differentiable: m and s depend on all ranks' x.
+
+    torch's kernels for evaluation, which take mean and variance as given, do the work on whole activations.
+    """
 
     @staticmethod
     def forward(  # noqa: PLR0917 - torch passes no keywords
@@ -133,24 +93,49 @@ class SyncNormalize(Function):
         bias: torch.Tensor | None,
         statistics: Statistics,
         eps: float,
-        call: Call,
+        add_over_ranks: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Normalise; the result has the dtype of x."""
-        # Not the result, which a ReLU may change in place.
-        ctx.save_for_backward(x, weight, statistics.mean, statistics.variance)
-        ctx.call, ctx.count, ctx.eps = call, statistics.count, eps
-        return normalize(x, weight, bias, statistics, eps)
+        mean, variance = statistics.mean, statistics.variance
+        ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
+        ctx.add_over_ranks, ctx.count, ctx.eps = add_over_ranks, statistics.count, eps
+        scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
+        result: torch.Tensor
+        result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # noqa: ANN401 - as above
         """Subtract what changes mean and variance; a collective where the gradient of x is asked for."""
         x, weight, mean, variance = ctx.saved_tensors
-        call = ctx.call.derive("backward") if ctx.needs_input_grad[0] else None
-        result, scale, shift = differentiate(call, gradient, x, weight, Statistics(mean, variance, ctx.count), ctx.eps)
+        scale = torch.ones_like(mean) if weight is None else weight.to(mean.dtype)
+        scale_gradient = shift_gradient = torch.zeros_like(mean)
+        if x.numel():  # torch's kernel takes no empty batch
+            _, scale_gradient, shift_gradient = torch.ops.aten.native_batch_norm_backward(
+                gradient,
+                x,
+                scale,
+                mean,
+                variance,
+                None,
+                None,
+                train=False,
+                eps=ctx.eps,
+                output_mask=[False, True, True],
+            )
+        result = None
+        if ctx.needs_input_grad[0]:
+            first, second = ctx.add_over_ranks(torch.stack([shift_gradient, scale_gradient])) / ctx.count
+            inverse = torch.rsqrt(variance + ctx.eps)
+            slope = scale * inverse
+            result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest
+            torch.addcmul(_spread(-slope * first, x), result, _spread(-slope * inverse * second, x), out=result)
+            result.addcmul_(gradient, _spread(slope, x))
+            result = result.to(x.dtype)
         if weight is None:
             return result, None, None, None, None, None
-        return result, scale.to(weight.dtype), shift.to(weight.dtype), None, None, None
+        return result, scale_gradient.to(weight.dtype), shift_gradient.to(weight.dtype), None, None, None
 
 
 def _spread(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

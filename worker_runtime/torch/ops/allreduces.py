@@ -14,17 +14,16 @@ from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.api.reductions import choose_reduction
 from worker_runtime.collectives import Combination
-from worker_runtime.collectives.untraced import runs_in_graphs, untraced
-from worker_runtime.torch import graph_ops
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.groups import reduce_group
 from worker_runtime.torch.autograd.horovod import HorovodAllreduce
 from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.torch.graph_ops import run_in_graph
 
 _take_first = itemgetter(0)
 
 
-@runs_in_graphs(graph_ops.allreduce)
 @gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
@@ -67,13 +66,15 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     reduction = choose_reduction(op, average)
     check_tensor("allreduce", tensor)
     compressed, context = compress(compression, tensor)
-    if compressed.requires_grad and torch.is_grad_enabled():
+    how = Combination(reduction, prescale_factor, postscale_factor)
+    if torch.compiler.is_compiling():
+        result = run_in_graph("allreduce", compressed, name, process_set, how)
+    elif compressed.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
         )
     else:
         call = begin_call("allreduce", name, process_set)
-        how = Combination(reduction, prescale_factor, postscale_factor)
         (result,) = call.executor.run(make_allreduce(call, (compressed,), how))
     return result if compression is Compression.none else compression.decompress(result, context)
 

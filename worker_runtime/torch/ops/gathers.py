@@ -9,13 +9,12 @@ from worker_runtime.api.giving_up import gives_up
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Allgather
 from worker_runtime.collectives.allgather import Gathered
-from worker_runtime.collectives.untraced import runs_in_graphs, untraced
-from worker_runtime.torch import graph_ops
+from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.horovod import HorovodAllgather, HorovodGroupedAllgather
+from worker_runtime.torch.graph_ops import run_in_graph
 
 
-@runs_in_graphs(graph_ops.allgather)
 @gives_up("allgather")
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -42,6 +41,8 @@ def allgather(
             failed; or Horovod has not been initialized.
     """
     check_tensor("allgather", tensor)
+    if torch.compiler.is_compiling():
+        return run_in_graph("allgather", tensor, name, process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
