@@ -50,6 +50,20 @@ class Node(NamedTuple):
         """Itself: the ticket has the name of the gradient's call."""
         return self
 
+    def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the result and the ticket, and change the token."""
+        token, result, ticket = _run(self.token, tensor, self.kind, self.name, self.process_set, *self.how)
+        self.token.copy_(token)
+        return result, ticket
+
+    def run_adjoint(
+        self, gradient: torch.Tensor, saved: Tensors, ticket: torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        """Give the gradient of the input, of this shape, and change the token."""
+        token, found = _run_adjoint(self.token, gradient, saved, ticket, self.process_set, shape)
+        self.token.copy_(token)
+        return found
+
 
 def run_in_graph(
     kind: str, tensor: torch.Tensor, name: str | None, process_set: ProcessSet, how: Combination | None = None
@@ -80,7 +94,7 @@ def normalize_in_graph(
     return result, Statistics(*statistics)
 
 
-@custom_op("hvdrun::run", mutates_args=("token",))
+@custom_op("hvdrun::run", mutates_args=())
 def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
     token: torch.Tensor,
     tensor: torch.Tensor,
@@ -90,17 +104,16 @@ def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
     op: int,
     prescale: float,
     postscale: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Communicate; gives the result and the ticket."""
-    del token
-    how = op, prescale, postscale
-    return _ASK[kind](tensor, how, name=name, process_set=find_process_set(process_set))
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Communicate; gives the next token, the result and the ticket."""
+    found = _ASK[kind](tensor, (op, prescale, postscale), name=name, process_set=find_process_set(process_set))
+    return token.clone(), *found
 
 
 @_run.register_fake
 def _(
-    _: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, *__: object
-) -> tuple[torch.Tensor, torch.Tensor]:
+    token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, *_: object
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     match kind:
         case "allgather":
             result = tensor.new_empty((get_ctx().new_dynamic_size(), *tensor.shape[1:]))
@@ -108,10 +121,10 @@ def _(
             result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
         case _:
             result = tensor.new_empty(tensor.shape)
-    return result, torch.empty(_count_bytes(name), dtype=torch.uint8)
+    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8)
 
 
-@custom_op("hvdrun::run_adjoint", mutates_args=("token",))
+@custom_op("hvdrun::run_adjoint", mutates_args=())
 def _run_adjoint(  # noqa: PLR0917 - as above
     token: torch.Tensor,
     gradient: torch.Tensor,
@@ -119,22 +132,21 @@ def _run_adjoint(  # noqa: PLR0917 - as above
     ticket: torch.Tensor,
     process_set: int,
     shape: Sequence[int],
-) -> torch.Tensor:
-    """Communicate in the backward pass; gives the gradient of the input, which has this shape."""
-    del token, shape
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Communicate in the backward pass; gives the next token and the gradient of the input, which has this shape."""
+    del shape
     name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has made it in this process
     executor = RUNTIME.executor
     members = executor.find_members(find_process_set(process_set).find_number(name), name)
     (found,) = adjoint(Call(executor, members, name), (gradient,), saved)
-    result: torch.Tensor = found.clone(memory_format=torch.contiguous_format)
-    return result
+    return token.clone(), found.clone(memory_format=torch.contiguous_format)
 
 
 @_run_adjoint.register_fake
 def _(  # noqa: PLR0917 - as above
-    _: torch.Tensor, gradient: torch.Tensor, __: Tensors, ___: torch.Tensor, ____: int, shape: Sequence[int]
-) -> torch.Tensor:
-    return gradient.new_empty(shape)
+    token: torch.Tensor, gradient: torch.Tensor, _: Tensors, __: torch.Tensor, ___: int, shape: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(token), gradient.new_empty(shape)
 
 
 def _ask(
@@ -161,7 +173,7 @@ def _count_bytes(name: str | None) -> int:
 def _trace(node: Node, tensors: Tensors) -> Ran:
     """What `Collective` runs while torch traces."""
     (tensor,) = tensors
-    result, ticket = _run(node.token, tensor, node.kind, node.name, node.process_set, *node.how)
+    result, ticket = node.run(tensor)
     op, *factors = node.how
     saved = find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
     return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
@@ -169,7 +181,7 @@ def _trace(node: Node, tensors: Tensors) -> Ran:
 
 def _trace_adjoint(shape: torch.Size, node: Node, gradients: Tensors, saved: Tensors) -> Tensors:
     ticket, *others = saved
-    return [_run_adjoint(node.token, gradients[0], others, ticket, node.process_set, shape)]
+    return [node.run_adjoint(gradients[0], others, ticket, shape)]
 
 
 define("hvdrun::collective", f"(Tensor(a!) token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor)")
@@ -206,11 +218,11 @@ def _(  # noqa: PLR0917 - as above
     process_set: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     node = Node(token, "sync_batch_norm", None, process_set)
-    packed, ticket = _run(token, x.detach(), node.kind, node.name, process_set, *node.how)
+    packed, ticket = node.run(x.detach())
     values = packed[1:].to(torch.promote_types(x.dtype, torch.float32))
     statistics = Statistics(*values.chunk(2), packed[0])
 
     def add(sums: torch.Tensor) -> torch.Tensor:
-        return _run_adjoint(token, sums, (), ticket, process_set, sums.shape)
+        return node.run_adjoint(sums, (), ticket, sums.shape)
 
     return SyncNormalize.apply(x, weight, bias, statistics, eps, add), *statistics

@@ -142,4 +142,4 @@ def test_a_handle_is_refused_in_a_whole_graph(ranks: RankPool) -> None:
         return str(caught.value)
 
     for text in ranks.run(body):
-        assert "with fullgraph=True use hvd.allreduce, hvd.allgather and hvd.SyncBatchNorm" in text
+        assert "leave out fullgraph=True, or call hvd.allreduce, hvd.allgather or hvd.SyncBatchNorm" in text
