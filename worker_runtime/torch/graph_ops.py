@@ -60,6 +60,7 @@ class Node(NamedTuple):
         self, gradient: torch.Tensor, saved: Tensors, ticket: torch.Tensor, shape: torch.Size
     ) -> torch.Tensor:
         """Give the gradient of the input, of this shape, and change the token."""
+        found: torch.Tensor
         token, found = _run_adjoint(self.token, gradient, saved, ticket, self.process_set, shape)
         self.token.copy_(token)
         return found
@@ -81,8 +82,7 @@ def run_in_graph(
         The result; of an allgather, with a first dimension that is known when the graph runs.
     """
     given = (0, 1.0, 1.0) if how is None else (int(how.reduction), float(how.prescale), float(how.postscale))
-    result: torch.Tensor
-    result, _ = torch.ops.hvdrun.collective(_TOKEN, tensor, kind, name, process_set.key, *given)
+    result: torch.Tensor = torch.ops.hvdrun.collective(_TOKEN, tensor, kind, name, process_set.key, *given)[0]
     return result
 
 
@@ -143,7 +143,7 @@ def _run_adjoint(  # noqa: PLR0917 - as above
 
 
 @_run_adjoint.register_fake
-def _(  # noqa: PLR0917 - as above
+def _(
     token: torch.Tensor, gradient: torch.Tensor, _: Tensors, __: torch.Tensor, ___: int, shape: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.empty_like(token), gradient.new_empty(shape)
@@ -175,7 +175,9 @@ def _trace(node: Node, tensors: Tensors) -> Ran:
     (tensor,) = tensors
     result, ticket = node.run(tensor)
     op, *factors = node.how
-    saved = find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
+    saved = (
+        find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
+    )
     return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
 
 
@@ -204,7 +206,7 @@ def _(  # noqa: PLR0917 - as above
     postscale: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     node = Node(token, kind, name, process_set, (op, prescale, postscale))
-    result: tuple[torch.Tensor, torch.Tensor] = Collective.apply(node, _trace, tensor)
+    result: tuple[torch.Tensor, torch.Tensor] = Collective.apply(node, _trace, tensor)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return result
 
 
@@ -218,11 +220,13 @@ def _(  # noqa: PLR0917 - as above
     process_set: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     node = Node(token, "sync_batch_norm", None, process_set)
-    packed, ticket = node.run(x.detach())
-    values = packed[1:].to(torch.promote_types(x.dtype, torch.float32))
-    statistics = Statistics(*values.chunk(2), packed[0])
+    measured, ticket = node.run(x.detach())
+    count, mean, variance = measured.tensor_split([1, 1 + x.shape[1]])
+    mean, variance = (each.to(torch.promote_types(x.dtype, torch.float32)) for each in (mean, variance))
 
     def add(sums: torch.Tensor) -> torch.Tensor:
         return node.run_adjoint(sums, (), ticket, sums.shape)
 
-    return SyncNormalize.apply(x, weight, bias, statistics, eps, add), *statistics
+    statistics = Statistics(mean, variance, count)
+    normalized: torch.Tensor = SyncNormalize.apply(x, weight, bias, statistics, eps, add)  # type: ignore[no-untyped-call]  # as above
+    return normalized, mean, variance, count

@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add, gather_statistics
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add_over_ranks, gather_statistics
 from worker_runtime.torch.graph_ops import normalize_in_graph
 
 _MIN_DIMENSIONS = 2
@@ -71,7 +71,7 @@ class SyncBatchNorm(_BatchNorm):
         with call.preparing():
             self._check_input_dim(x)
         statistics = gather_statistics(call, x)
-        how = x, self.weight, self.bias, statistics, self.eps, partial(add, call)
+        how = x, self.weight, self.bias, statistics, self.eps, partial(add_over_ranks, call)
         return self._track(SyncNormalize.apply(*how), statistics)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
@@ -82,13 +82,18 @@ class SyncBatchNorm(_BatchNorm):
 
     def _track(self, result: torch.Tensor, statistics: Statistics) -> torch.Tensor:
         """Move the running statistics in training; gives the result."""
-        if not self.training or self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if (
+            not self.training
+            or self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
             return result
-        mean, variance, count = statistics
+        dtype, count = self.running_mean.dtype, statistics.count
         with torch.no_grad():
             self.num_batches_tracked.add_(1)
-            weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-            unbiased = variance * (count / (count - 1))
-            self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
-            self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
+            weight = (1.0 / self.num_batches_tracked).to(dtype) if self.momentum is None else self.momentum
+            unbiased = statistics.variance * (count / (count - 1))
+            self.running_mean.lerp_(statistics.mean.to(dtype), weight)
+            self.running_var.lerp_(unbiased.to(dtype), weight)
         return result

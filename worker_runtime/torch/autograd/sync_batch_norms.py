@@ -8,7 +8,8 @@ where the batches are of different sizes, or empty.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.autograd import Function
@@ -19,12 +20,13 @@ from worker_runtime.collectives import SUM, Allgather
 from worker_runtime.torch.autograd.collective import Ran
 
 
-class Statistics(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Statistics:
     """Of each channel of the batch of all ranks: mean and variance (of shape (channels,)); and how many values."""
 
     mean: torch.Tensor
     variance: torch.Tensor
-    count: int | torch.Tensor  # type: ignore[assignment]  # a tuple's method, which nobody calls here
+    count: int | torch.Tensor
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
@@ -64,13 +66,14 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
 
 
 def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
-    """`gather_statistics` in one tensor of float64, the count first; its adjoint is the sum over the ranks."""
-    mean, variance, count = gather_statistics(call, tensors[0])
-    return Ran([torch.cat([each.to(torch.float64) for each in (mean.new_full((1,), count, dtype=torch.float64), mean, variance)])], _add)
+    """`gather_statistics` for a graph: count, mean and variance in one tensor; its adjoint sums over the ranks."""
+    found = gather_statistics(call, tensors[0])
+    count = found.mean.new_full((1,), float(found.count), dtype=torch.float64)
+    return Ran([torch.cat([count, found.mean.to(torch.float64), found.variance.to(torch.float64)])], _add)
 
 
-def add(call: Call, sums: torch.Tensor) -> torch.Tensor:
-    """The sum over the ranks, of the gradient's call."""
+def add_over_ranks(call: Call, sums: torch.Tensor) -> torch.Tensor:
+    """The sum that the gradient of this call takes; a collective."""
     (totals,) = _add(call.derive("backward"), [sums])
     return totals
 
@@ -93,12 +96,12 @@ class SyncNormalize(Function):
         bias: torch.Tensor | None,
         statistics: Statistics,
         eps: float,
-        add_over_ranks: Callable[[torch.Tensor], torch.Tensor],
+        add: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Normalise; the result has the dtype of x."""
         mean, variance = statistics.mean, statistics.variance
         ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
-        ctx.add_over_ranks, ctx.count, ctx.eps = add_over_ranks, statistics.count, eps
+        ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
         result: torch.Tensor
         result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
@@ -126,7 +129,7 @@ class SyncNormalize(Function):
             )
         result = None
         if ctx.needs_input_grad[0]:
-            first, second = ctx.add_over_ranks(torch.stack([shift_gradient, scale_gradient])) / ctx.count
+            first, second = ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = scale * inverse
             result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest

@@ -67,10 +67,11 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     check_tensor("allreduce", tensor)
     compressed, context = compress(compression, tensor)
     how = Combination(reduction, prescale_factor, postscale_factor)
+    result: torch.Tensor
     if torch.compiler.is_compiling():
         result = run_in_graph("allreduce", compressed, name, process_set, how)
     elif compressed.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        result = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
         )
     else:
