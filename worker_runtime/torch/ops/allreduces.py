@@ -19,7 +19,6 @@ from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.groups import reduce_group
 from worker_runtime.torch.autograd.horovod import HorovodAllreduce
 from worker_runtime.torch.compression import Compression, Compressor, compress
-from worker_runtime.torch.graph_ops import run_in_graph
 
 _take_first = itemgetter(0)
 
@@ -69,6 +68,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     how = Combination(reduction, prescale_factor, postscale_factor)
     result: torch.Tensor
     if torch.compiler.is_compiling():
+        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
         result = run_in_graph("allreduce", compressed, name, process_set, how)
     elif compressed.requires_grad and torch.is_grad_enabled():
         result = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
