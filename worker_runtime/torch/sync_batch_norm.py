@@ -63,6 +63,7 @@ class SyncBatchNorm(_BatchNorm):
             return super().forward(x)
         if torch.compiler.is_compiling():
             from worker_runtime.torch.graph_ops import normalize_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
             self._check_input_dim(x)
             return self._track(*normalize_in_graph(x, self.weight, self.bias, self.eps, self.process_set))
         call = begin_call("sync_batch_norm", None, self.process_set)

@@ -69,6 +69,7 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     result: torch.Tensor
     if torch.compiler.is_compiling():
         from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
         result = run_in_graph("allreduce", compressed, name, process_set, how)
     elif compressed.requires_grad and torch.is_grad_enabled():
         result = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -42,6 +42,7 @@ def allgather(
     check_tensor("allgather", tensor)
     if torch.compiler.is_compiling():
         from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
         return run_in_graph("allgather", tensor, name, process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
