@@ -3,6 +3,8 @@
 import inspect
 import warnings
 
+import torch
+
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.errors import UnsupportedReductionError
 
@@ -30,7 +32,8 @@ def choose_reduction(op: int | None, average: bool | None = None) -> Reduction: 
         if op is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
-        warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
+        if not torch.compiler.is_compiling():  # which cannot trace the search for the line
+            warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
         return Reduction.AVERAGE if average else Reduction.SUM
     if op is None:
         return Reduction.AVERAGE

@@ -22,7 +22,7 @@ def check_tensor(title: str, tensor: object) -> None:
         )
     if not isinstance(tensor, torch.Tensor):
         raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)")
-    if tensor.requires_grad:
+    if tensor.requires_grad and not torch.compiler.is_compiling():
         check_place(title)
 
 

@@ -23,7 +23,6 @@ from worker_runtime.torch.compression import Compression, Compressor, compress
 _take_first = itemgetter(0)
 
 
-@untraced
 @gives_up("allreduce")
 def allreduce(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
@@ -66,13 +65,18 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
     reduction = choose_reduction(op, average)
     check_tensor("allreduce", tensor)
     compressed, context = compress(compression, tensor)
-    if compressed.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    how = Combination(reduction, prescale_factor, postscale_factor)
+    result: torch.Tensor
+    if torch.compiler.is_compiling():
+        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
+        result = run_in_graph("allreduce", compressed, name, process_set, how)
+    elif compressed.requires_grad and torch.is_grad_enabled():
+        result = HorovodAllreduce.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, None, name, reduction, prescale_factor, postscale_factor, process_set
         )
     else:
         call = begin_call("allreduce", name, process_set)
-        how = Combination(reduction, prescale_factor, postscale_factor)
         (result,) = call.executor.run(make_allreduce(call, (compressed,), how))
     return result if compression is Compression.none else compression.decompress(result, context)
 

@@ -14,7 +14,6 @@ from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.horovod import HorovodAllgather, HorovodGroupedAllgather
 
 
-@untraced
 @gives_up("allgather")
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -41,6 +40,10 @@ def allgather(
             failed; or Horovod has not been initialized.
     """
     check_tensor("allgather", tensor)
+    if torch.compiler.is_compiling():
+        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
+        return run_in_graph("allgather", tensor, name, process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
