@@ -24,7 +24,7 @@ from worker_runtime.torch.autograd.adjoints import Tensors, find_adjoint, gather
 from worker_runtime.torch.autograd.collective import Collective, Ran
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
-_TOKEN = torch.zeros(1, dtype=torch.uint8)
+_TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
 _TICKET_BYTES = 512  # more than a ticket has beside the program's own name
 
 _OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
@@ -121,7 +121,7 @@ def _(
             result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
         case _:
             result = tensor.new_empty(tensor.shape)
-    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8)
+    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8, device="cpu")
 
 
 @custom_op("hvdrun::run_adjoint", mutates_args=())
