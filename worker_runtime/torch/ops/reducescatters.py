@@ -18,7 +18,6 @@ from worker_runtime.torch.compression import Compression, Compressor, compress
 _take_first = itemgetter(0)
 
 
-@untraced
 @gives_up("reducescatter")
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
@@ -57,13 +56,18 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
     reduction = choose_scatter_reduction(op)
     check_tensor("reducescatter", tensor)
     compressed, context = compress(compression, tensor)
-    if compressed.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    how = Combination(reduction, prescale_factor, postscale_factor)
+    result: torch.Tensor
+    if torch.compiler.is_compiling():
+        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
+
+        result = run_in_graph("reducescatter", compressed, name, process_set, how)
+    elif compressed.requires_grad and torch.is_grad_enabled():
+        result = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             compressed, name, reduction, process_set, prescale_factor, postscale_factor
         )
     else:
         call = begin_call("reducescatter", name, process_set)
-        how = Combination(reduction, prescale_factor, postscale_factor)
         (result,) = call.executor.run(Reducescatter((compressed,), how, call.among, call.name))
     return result if compression is Compression.none else compression.decompress(result, context)
 
