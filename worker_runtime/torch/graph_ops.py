@@ -28,7 +28,7 @@ from worker_runtime.torch.autograd.adjoints import Tensors, copy, find_adjoint, 
 from worker_runtime.torch.autograd.collective import Collective, Ran
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
-_TOKEN = torch.zeros(1, dtype=torch.uint8)
+TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
 _TICKET_BYTES = 512  # more than a ticket has beside the program's own name
 
 _OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
@@ -70,39 +70,6 @@ class Node(NamedTuple):
         return found
 
 
-def run_in_graph(
-    kind: str,
-    tensor: torch.Tensor,
-    name: str | None,
-    process_set: ProcessSet,
-    how: tuple[int, float, float] = (0, 1.0, 1.0),
-) -> torch.Tensor:
-    """Put a collective into the graph that is being traced; differentiable.
-
-    Args:
-        kind: what programs call it.
-        tensor: its input.
-        name: the program's own for it.
-        process_set: in which it runs.
-        how: as in `Node`.
-
-    Returns:
-        The result; how many rows an allgather or a reducescatter gives is known when the graph runs.
-    """
-    op, *factors = how
-    given = int(op), *map(float, factors)
-    result: torch.Tensor = torch.ops.hvdrun.collective(_TOKEN, tensor, kind, name, process_set.key, *given)[0]
-    return result
-
-
-def normalize_in_graph(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, process_set: ProcessSet
-) -> tuple[torch.Tensor, Statistics]:
-    """`SyncNormalize` with the statistics of all ranks; puts both into the graph that is being traced."""
-    result, *statistics = torch.ops.hvdrun.sync_batch_norm(_TOKEN, x, weight, bias, eps, process_set.key)
-    return result, Statistics(*statistics)
-
-
 @custom_op("hvdrun::run", mutates_args=())
 def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
     token: torch.Tensor,
@@ -130,7 +97,7 @@ def _(
             result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
         case _:
             result = tensor.new_empty(tensor.shape)
-    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8)
+    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8, device="cpu")
 
 
 @custom_op("hvdrun::run_adjoint", mutates_args=())

@@ -12,6 +12,7 @@ from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.horovod import HorovodBroadcast
+from worker_runtime.torch.graphs import run_in_graph
 
 _take_first = itemgetter(0)
 
@@ -43,8 +44,6 @@ def broadcast(
     """
     check_tensor("broadcast", tensor)
     if torch.compiler.is_compiling():
-        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
-
         return run_in_graph("broadcast", tensor, name, process_set, (root_rank, 1.0, 1.0))
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
