@@ -15,8 +15,8 @@ P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 _REASON = (
-    "it communicates outside of the graph: leave out fullgraph=True, or call hvd.allreduce, hvd.allgather or "
-    "hvd.SyncBatchNorm, which are operations of the graph"
+    "it communicates outside of the graph: leave out fullgraph=True, or call hvd.allreduce, hvd.allgather, "
+    "hvd.broadcast, hvd.reducescatter or hvd.SyncBatchNorm, which are operations of the graph"
 )
 
 

@@ -1,9 +1,13 @@
 """The collectives as operations of the graphs that torch.compile makes.
 
-An operation communicates when the graph runs, not when it is traced: only then an unnamed one is counted. A name that
-the program gives is a part of the graph; no number of ranks is. Each operation says that it changes a token, so that
-torch neither removes, merges nor reorders them. With its result it gives a ticket, from which the backward pass makes
-the adjoint: it is pickled, since a graph passes tensors alone.
+An operation communicates when the graph runs, not when torch traces it; an unnamed one is counted then. A name that
+the program gives is a part of the graph; the number of ranks is not. Each operation takes a token and gives the next
+one, so that torch never removes, merges or reorders them. It also gives a ticket, which holds the adjoint for the
+backward pass: pickled, since a graph passes nothing but tensors.
+
+The operations that a program's graph shows, `collective` and `sync_batch_norm`, consist of the two that communicate,
+`run` and `run_adjoint`. torch keeps compiled graphs on disk by the names of the former: a change of what they consist
+of needs new names.
 """
 
 import pickle
@@ -20,11 +24,11 @@ from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives import Combination
 from worker_runtime.coordination.ordering.questions import Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.torch.autograd.adjoints import Tensors, find_adjoint, gather, reduce
+from worker_runtime.torch.autograd.adjoints import Tensors, copy, find_adjoint, gather, reduce, scatter
 from worker_runtime.torch.autograd.collective import Collective, Ran
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
 
-_TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
+TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
 _TICKET_BYTES = 512  # more than a ticket has beside the program's own name
 
 _OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
@@ -37,7 +41,7 @@ class Node(NamedTuple):
     kind: what programs call it.
     name: the program's own for it.
     process_set: the key of the set.
-    how: a reduction and its factors, where the kind has them.
+    how: a reduction or the root, and factors; what the kind has of these.
     """
 
     token: torch.Tensor
@@ -66,34 +70,6 @@ class Node(NamedTuple):
         return found
 
 
-def run_in_graph(
-    kind: str, tensor: torch.Tensor, name: str | None, process_set: ProcessSet, how: Combination | None = None
-) -> torch.Tensor:
-    """Put a collective into the graph that is being traced; differentiable.
-
-    Args:
-        kind: what programs call it.
-        tensor: its input.
-        name: the program's own for it.
-        process_set: in which it runs.
-        how: of an allreduce.
-
-    Returns:
-        The result; of an allgather, with a first dimension that is known when the graph runs.
-    """
-    given = (0, 1.0, 1.0) if how is None else (int(how.reduction), float(how.prescale), float(how.postscale))
-    result: torch.Tensor = torch.ops.hvdrun.collective(_TOKEN, tensor, kind, name, process_set.key, *given)[0]
-    return result
-
-
-def normalize_in_graph(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float, process_set: ProcessSet
-) -> tuple[torch.Tensor, Statistics]:
-    """`SyncNormalize` with the statistics of all ranks; puts both into the graph that is being traced."""
-    result, *statistics = torch.ops.hvdrun.sync_batch_norm(_TOKEN, x, weight, bias, eps, process_set.key)
-    return result, Statistics(*statistics)
-
-
 @custom_op("hvdrun::run", mutates_args=())
 def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
     token: torch.Tensor,
@@ -115,7 +91,7 @@ def _(
     token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, *_: object
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     match kind:
-        case "allgather":
+        case "allgather" | "reducescatter":
             result = tensor.new_empty((get_ctx().new_dynamic_size(), *tensor.shape[1:]))
         case "sync_batch_norm":
             result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
@@ -161,6 +137,8 @@ def _ask(
 _RUNS: dict[str, Callable[[int, float, float], Callable[[Call, Tensors], Ran]]] = {
     "allreduce": lambda op, prescale, postscale: partial(reduce, Combination(Reduction(op), prescale, postscale)),
     "allgather": lambda *_: gather,
+    "broadcast": lambda root, *_: partial(copy, root),
+    "reducescatter": lambda op, prescale, postscale: partial(scatter, Combination(Reduction(op), prescale, postscale)),
     "sync_batch_norm": lambda *_: measure,
 }
 _ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _RUNS}

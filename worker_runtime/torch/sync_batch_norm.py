@@ -8,6 +8,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add_over_ranks, gather_statistics
+from worker_runtime.torch.graphs import normalize_in_graph
 
 _MIN_DIMENSIONS = 2
 
@@ -62,8 +63,6 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training and self.running_mean is not None:
             return super().forward(x)
         if torch.compiler.is_compiling():
-            from worker_runtime.torch.graph_ops import normalize_in_graph  # noqa: PLC0415 - 12 ms that few programs need
-
             self._check_input_dim(x)
             return self._track(*normalize_in_graph(x, self.weight, self.bias, self.eps, self.process_set))
         call = begin_call("sync_batch_norm", None, self.process_set)

@@ -19,6 +19,7 @@ from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.groups import reduce_group
 from worker_runtime.torch.autograd.horovod import HorovodAllreduce
 from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.torch.graphs import run_in_graph
 
 _take_first = itemgetter(0)
 
@@ -62,26 +63,17 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: the ranks do not agree on dtype, shape, op, factors or device; the operation failed; or
             Horovod has not been initialized.
     """
-    reduction = choose_reduction(op, average)
+    how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
     check_tensor("allreduce", tensor)
     compressed, context = compress(compression, tensor)
-    how = Combination(reduction, prescale_factor, postscale_factor)
-    result = _reduce(compressed, how, name, process_set)
-    return result if compression is Compression.none else compression.decompress(result, context)
-
-
-def _reduce(tensor: torch.Tensor, how: Combination, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-    result: torch.Tensor
     if torch.compiler.is_compiling():
-        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
-
-        return run_in_graph("allreduce", tensor, name, process_set, how)
-    if tensor.requires_grad and torch.is_grad_enabled():
-        result = HorovodAllreduce.apply(tensor, None, name, *how, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return result
-    call = begin_call("allreduce", name, process_set)
-    (result,) = call.executor.run(make_allreduce(call, (tensor,), how))
-    return result
+        result = run_in_graph("allreduce", compressed, name, process_set, how)
+    elif compressed.requires_grad and torch.is_grad_enabled():
+        result = HorovodAllreduce.apply(compressed, None, name, *how, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    else:
+        call = begin_call("allreduce", name, process_set)
+        (result,) = call.executor.run(make_allreduce(call, (compressed,), how))
+    return result if compression is Compression.none else compression.decompress(result, context)
 
 
 @untraced

@@ -12,11 +12,11 @@ from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor
 from worker_runtime.torch.autograd.horovod import HorovodBroadcast
+from worker_runtime.torch.graphs import run_in_graph
 
 _take_first = itemgetter(0)
 
 
-@untraced
 @gives_up("broadcast")
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
@@ -43,6 +43,8 @@ def broadcast(
             operation failed; or Horovod has not been initialized.
     """
     check_tensor("broadcast", tensor)
+    if torch.compiler.is_compiling():
+        return run_in_graph("broadcast", tensor, name, process_set, (root_rank, 1.0, 1.0))
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodBroadcast.apply(tensor, root_rank, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result

@@ -12,6 +12,7 @@ from worker_runtime.collectives.allgather import Gathered
 from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.horovod import HorovodAllgather, HorovodGroupedAllgather
+from worker_runtime.torch.graphs import run_in_graph
 
 
 @gives_up("allgather")
@@ -41,8 +42,6 @@ def allgather(
     """
     check_tensor("allgather", tensor)
     if torch.compiler.is_compiling():
-        from worker_runtime.torch.graph_ops import run_in_graph  # noqa: PLC0415 - 12 ms that few programs need
-
         return run_in_graph("allgather", tensor, name, process_set)
     if tensor.requires_grad and torch.is_grad_enabled():
         result: torch.Tensor = HorovodAllgather.apply(tensor, name, process_set)  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -14,11 +14,11 @@ from worker_runtime.collectives.untraced import untraced
 from worker_runtime.torch.arguments import check_tensor, read_tensors
 from worker_runtime.torch.autograd.horovod import HorovodGroupedReducescatter, HorovodReducescatter
 from worker_runtime.torch.compression import Compression, Compressor, compress
+from worker_runtime.torch.graphs import run_in_graph
 
 _take_first = itemgetter(0)
 
 
-@untraced
 @gives_up("reducescatter")
 def reducescatter(  # noqa: PLR0917 - Horovod's signature
     tensor: torch.Tensor,
@@ -54,16 +54,17 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: the op is another one; the ranks do not agree on dtype, shape, op, factors or device; one
             of them has joined; the operation failed; or Horovod has not been initialized.
     """
-    reduction = choose_scatter_reduction(op)
+    how = Combination(choose_scatter_reduction(op), prescale_factor, postscale_factor)
     check_tensor("reducescatter", tensor)
     compressed, context = compress(compression, tensor)
-    if compressed.requires_grad and torch.is_grad_enabled():
-        result: torch.Tensor = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            compressed, name, reduction, process_set, prescale_factor, postscale_factor
+    if torch.compiler.is_compiling():
+        result = run_in_graph("reducescatter", compressed, name, process_set, how)
+    elif compressed.requires_grad and torch.is_grad_enabled():
+        result = HorovodReducescatter.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            compressed, name, how.reduction, process_set, prescale_factor, postscale_factor
         )
     else:
         call = begin_call("reducescatter", name, process_set)
-        how = Combination(reduction, prescale_factor, postscale_factor)
         (result,) = call.executor.run(Reducescatter((compressed,), how, call.among, call.name))
     return result if compression is Compression.none else compression.decompress(result, context)
 
