@@ -41,6 +41,37 @@ _OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts 
 _HOME = mx.cpu(0)  # where arrays that are made of tensors lie
 
 
+class Views:
+    """The arrays of one call as tensors: `Arrays` of the API.
+
+    Args:
+        more: like what results are, beyond those of the arrays.
+    """
+
+    takes_none = True
+
+    def __init__(self, *more: mx.nd.NDArray) -> None:
+        self._more = more
+        self._homes: list[mx.nd.NDArray] = []
+
+    def read(self, arrays: Sequence[mx.nd.NDArray], *, in_place: bool) -> list[torch.Tensor]:
+        """See `view_for_reading` and `view_for_writing`."""
+        if not in_place:
+            return list(map(view_for_reading, arrays))
+        self._homes = list(map(bring_home, arrays))
+        return list(map(view_for_writing, self._homes))
+
+    def wrap(
+        self, results: Sequence[torch.Tensor], arrays: Sequence[mx.nd.NDArray], *, in_place: bool
+    ) -> Sequence[mx.nd.NDArray]:
+        """See `make_array` and `take_back`."""
+        if not in_place:
+            return list(map(make_array, results, [*arrays, *self._more]))
+        for home, array in zip(self._homes, arrays, strict=True):
+            take_back(home, array)
+        return arrays
+
+
 def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
     """The array as a tensor that shares its memory, to be read.
 
@@ -105,13 +136,6 @@ def take_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
     if home is not array:
         with mx.autograd.pause():
             home.copyto(array)
-
-
-def take_all_back(homes: Sequence[mx.nd.NDArray], arrays: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-    """Give foreign arrays the values of their copies, and return them all."""
-    for home, array in zip(homes, arrays, strict=True):
-        take_back(home, array)
-    return arrays
 
 
 def is_foreign(context: mx.Context) -> bool:

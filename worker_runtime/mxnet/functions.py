@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 
 from worker_runtime.api.calls import Call, begin_call
-from worker_runtime.api.object_calls import allgather_object, broadcast_object
+from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
@@ -15,8 +15,6 @@ from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
-
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 _TITLE = "broadcast_parameters"
 

@@ -4,10 +4,12 @@ Whatever has `compress` and `decompress` will do where a compressor is asked for
 or an object.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
+from worker_runtime.collectives.tensor_operation import check_tensor
 from worker_runtime.errors import WrongArgumentError
 
 _ADVICE = "give hvd.Compression.none, fp16 or bf16, or an object with compress() and decompress()"
@@ -29,19 +31,49 @@ def check_compression(compression: object) -> None:
         raise WrongArgumentError(f"compression is {compression!r}; {_ADVICE}")
 
 
-def compress(compression: Compressor, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """What travels of a tensor, and what `decompress` needs to know.
+class Compressed:
+    """The tensors of one call, smaller on their way: `Arrays` of the API.
+
+    Args:
+        compression: the compressor.
 
     Raises:
-        WrongArgumentError: it is no compressor, or gives no tensor.
+        WrongArgumentError: it is none.
     """
-    if compression is Compression.none:
-        return tensor, None
-    check_compression(compression)
-    compressed, context = compression.compress(tensor)
-    if not isinstance(compressed, torch.Tensor):
-        raise WrongArgumentError(f"compression made {type(compressed).__name__} of a tensor; it must make a tensor")
-    return compressed, context
+
+    takes_none = False
+
+    def __init__(self, compression: Compressor) -> None:
+        check_compression(compression)
+        self._compression = compression
+        self._contexts: list[Any] = []
+
+    def read(self, arrays: Sequence[torch.Tensor], *, in_place: bool) -> Sequence[torch.Tensor]:
+        """What travels of each.
+
+        Raises:
+            WrongArgumentError: the compressor does not make a tensor of one.
+        """
+        del in_place  # which no function is that compresses
+        compressed = []
+        for tensor in arrays:
+            check_tensor("compression", tensor)
+            small, context = self._compression.compress(tensor)
+            if not isinstance(small, torch.Tensor):
+                raise WrongArgumentError(f"compression made {type(small).__name__} of a tensor; it must make a tensor")
+            compressed.append(small)
+            self._contexts.append(context)
+        return compressed
+
+    def wrap(
+        self, results: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor], *, in_place: bool
+    ) -> Sequence[torch.Tensor]:
+        """What each was, of what has come back."""
+        del arrays, in_place
+        return [
+            self._compression.decompress(result, context)
+            for result, context in zip(results, self._contexts, strict=True)
+        ]
 
 
 class NoneCompressor:

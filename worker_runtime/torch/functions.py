@@ -9,7 +9,7 @@ import torch
 from torch.autograd.graph import increment_version
 
 from worker_runtime.api.calls import await_all, begin_call
-from worker_runtime.api.object_calls import allgather_object, broadcast_object
+from worker_runtime.api.functions import broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
@@ -20,8 +20,6 @@ from worker_runtime.torch.facade import check_optimizer
 from worker_runtime.torch.optimizer import unwrap
 
 _PAIR = 2
-
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
 @untraced

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.api.reductions import Average, choose_reduction
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.collectives.combination import read_factor
+from worker_runtime.collectives.combination import choose_reduction, read_factor
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
@@ -39,7 +38,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
-    op: int = Average,
+    op: int = Reduction.AVERAGE,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,

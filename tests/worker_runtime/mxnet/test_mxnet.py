@@ -5,7 +5,6 @@ import inspect
 import pytest
 
 import worker_runtime.mxnet as hvd
-from worker_runtime.mxnet import ops
 
 # fmt: off
 NAMES = [
@@ -64,7 +63,6 @@ def test_all_of_horovods_names_are_there_and_what_it_lacks() -> None:
     assert len(NAMES) == 48
     assert sorted(hvd.__all__) == sorted([*NAMES, *BEYOND])
     assert all(hasattr(hvd, name) for name in hvd.__all__)
-    assert all(hasattr(ops, name) for name in ops.__all__)
 
 
 @pytest.mark.parametrize("name", SIGNATURES)

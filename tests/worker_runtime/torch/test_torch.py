@@ -9,7 +9,6 @@ import torch
 import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import FORMS, KINDS, NEEDED, call
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch import ops
 
 # fmt: off
 OTHER_NAMES = [
@@ -97,12 +96,6 @@ def test_the_constants_are_horovods_numbers() -> None:
 
 def test_a_device_is_asked_for_under_horovods_name() -> None:
     assert hvd._check_has_gpu() == torch.cuda.is_available()
-
-
-def test_what_horovod_keeps_beside_the_collectives_is_there() -> None:
-    assert all(hasattr(ops, name) for name in ops.__all__)
-    for name in ("is_homogeneous", "handle_average_backwards_compatibility", "_basics", "_handle_map"):
-        assert hasattr(ops, name)
 
 
 def compute_everything() -> list[object]:

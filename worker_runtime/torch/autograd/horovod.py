@@ -6,10 +6,8 @@ import torch
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.api.reductions import choose_reduction
-from worker_runtime.collectives import Combination
 from worker_runtime.collectives.alltoall import Splits
-from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.collectives.combination import choose, choose_for_scatter
 from worker_runtime.torch.autograd.adjoints import copy, exchange, gather, reduce, scatter
 from worker_runtime.torch.autograd.collective import Collective, keep
 
@@ -29,7 +27,7 @@ class HorovodAllreduce(Collective):
         process_set: ProcessSet,
     ) -> torch.Tensor:
         """Combine."""
-        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+        how = choose(op, average, prescale_factor, postscale_factor)
         call = begin_call("allreduce", name, process_set)
         return keep(ctx, call, reduce(how, call, (tensor,)), (tensor,))[0]
 
@@ -49,7 +47,7 @@ class HorovodGroupedAllreduce(Collective):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Combine."""
-        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
+        how = choose(op, average, prescale_factor, postscale_factor)
         call = begin_call("grouped_allreduce", name, process_set)
         return keep(ctx, call, reduce(how, call, tensors), tensors, 6)
 
@@ -125,7 +123,7 @@ class HorovodReducescatter(Collective):
         postscale_factor: float,
     ) -> torch.Tensor:
         """Combine and cut."""
-        how = Combination(Reduction(op), prescale_factor, postscale_factor)
+        how = choose_for_scatter(op, prescale_factor, postscale_factor)
         call = begin_call("reducescatter", name, process_set)
         return keep(ctx, call, scatter(how, call, (tensor,)), (tensor,))[0]
 
@@ -144,6 +142,6 @@ class HorovodGroupedReducescatter(Collective):
         *tensors: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         """Combine and cut."""
-        how = Combination(Reduction(op), prescale_factor, postscale_factor)
+        how = choose_for_scatter(op, prescale_factor, postscale_factor)
         call = begin_call("grouped_reducescatter", name, process_set)
         return keep(ctx, call, scatter(how, call, tensors), tensors, 5)

@@ -1,0 +1,220 @@
+"""The functions of the API that communicate arrays, once for all frameworks.
+
+A framework's package declares the arguments of each function and makes a `Request` of them: no more. What becomes of it
+is written here. A collective is asked for and awaited, or gives a handle; its results are new arrays, or take the place
+of those that were given. Which of these a function does, its name says.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
+
+import torch
+from torch.autograd.graph import increment_version
+
+from worker_runtime.api.calls import Call, Tensors, begin_call, gives_up, make_allreduce
+from worker_runtime.api.process_set import ProcessSet
+from worker_runtime.collectives import Allgather, Alltoall, Broadcast, Combination, Reducescatter
+from worker_runtime.collectives.allgather import Gathered
+from worker_runtime.coordination.operation import Operation
+from worker_runtime.engine.engine import Engine
+from worker_runtime.errors import WrongArgumentError
+
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
+
+take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a call of one array
+_requires_gradient = attrgetter("requires_grad")
+
+
+class Arrays(Protocol):
+    """How the arrays of a framework become tensors, and tensors arrays.
+
+    takes_none: a group of none gives none, and nothing is asked for; otherwise it is an error.
+    """
+
+    takes_none: bool
+
+    def read(self, arrays: Sequence[Any], *, in_place: bool) -> Tensors:
+        """Tensors of the arrays' values; in place, tensors in the arrays' own memory, to be overwritten."""
+
+    def wrap(self, results: Tensors, arrays: Sequence[Any], *, in_place: bool) -> Sequence[Any]:
+        """New arrays of the results, like those that were given; in place, those that were given."""
+
+
+class Request(NamedTuple, Generic[ResultT]):
+    """What a program asks for.
+
+    given: the arrays.
+    name: the program's own for it; without one, calls are counted for each kind and set.
+    process_set: in which it runs.
+    settings: what else the collective needs to know: a Combination, a root, or splits.
+    finish: makes what the program gets of the resulting arrays.
+    arrays: of which kind they are; None for tensors.
+    differentiate: runs the collective where a tensor requires a gradient; None where that makes no difference.
+    """
+
+    given: Sequence[Any]
+    name: str | None
+    process_set: ProcessSet
+    settings: Any
+    finish: Callable[[Sequence[Any]], ResultT]
+    arrays: Arrays | None = None
+    differentiate: Callable[[str, Call, Any, Tensors], Tensors] | None = None
+
+
+class _Form(NamedTuple):
+    """What one function does with its requests.
+
+    kind: of collective, as programs call it: "grouped_allreduce".
+    in_place: the results take the place of what is given.
+    begins: it gives a handle.
+    finish: makes what `synchronize` gives; None for what the request says.
+    """
+
+    kind: str
+    in_place: bool
+    begins: bool
+    finish: Callable[[Sequence[Any]], object] | None = None
+
+    def complete(self, engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
+        """Ask for the collective; wait for its result, or give a handle."""
+        given, name, process_set, settings, finish, arrays, differentiate = request
+        kind, in_place, begins, own_finish = self
+        if kind.startswith("grouped_"):
+            given = _list_group(kind, given)
+            if arrays is not None and arrays.takes_none and not given and not begins:
+                return finish(given)
+        call = begin_call(kind, name, process_set, engine)
+        tensors = given if arrays is None else arrays.read(given, in_place=in_place)
+        if not (begins or in_place or differentiate is None) and _want_gradient(tensors):
+            results = differentiate(kind, call, settings, tensors)
+            return finish(results if arrays is None else arrays.wrap(results, given, in_place=False))
+        operation = _OPERATIONS[kind](call, tensors, settings, tensors if in_place else None)
+        if in_place:
+            increment_version(tensors)
+        convert = own_finish or finish
+        if arrays is not None or isinstance(operation, Allgather):
+            convert = functools.partial(_convert, convert, arrays, given, in_place)
+        if begins:
+            return engine.handle_table.add(engine.submit(operation), convert)
+        return convert(engine.run(operation))
+
+
+def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
+    """Make of a function that makes a request the function of the API that asks for it and waits for its result.
+
+    Args:
+        build: under its name in the API. Its arguments, and what it says of itself, are what programs see.
+    """
+    return _make_function(build, build.__name__, get_args(inspect.signature(build).return_annotation)[0])
+
+
+def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
+    """The same function in place.
+
+    Args:
+        like: as `runs` has made it.
+        name: in the API: "allreduce_".
+    """
+    text = f"`{like.__name__}` in place: what is given has the results' values then; not differentiable."
+    return _make_function(like, name, inspect.signature(like).return_annotation, text)
+
+
+def begins(
+    like: Callable[P, object], name: str = "", finish: Callable[[Sequence[Any]], object] | None = None
+) -> Callable[P, int]:
+    """The function of the API that asks, and gives a handle.
+
+    Args:
+        like: what makes the request, or the function that waits, as `runs` and `overwrites` have made it.
+        name: in the API: "allreduce_async"; that of `like` if none is given.
+        finish: makes what `synchronize` gives of the resulting arrays, where it is not what `like` gives.
+    """
+    text = (
+        f"Begin `{name.replace('_async', '')}`; not differentiable. It gives a handle for `poll` and `synchronize`, "
+        "which returns the result. Until then the arrays of the call must be left alone."
+    )
+    return _make_function(like, name or like.__name__, int, text if name else "", finish)
+
+
+def _gather(call: Call, tensors: Tensors, _: None, __: None) -> Operation[Any]:
+    return Allgather(tensors, call.among, call.name)
+
+
+def _copy(call: Call, tensors: Tensors, root: int, into: Tensors | None) -> Operation[Any]:
+    return Broadcast(tensors, root, call.among, call.name, into)
+
+
+def _exchange(call: Call, tensors: Tensors, splits: Any, _: None) -> Operation[Any]:  # noqa: ANN401 - as programs give them
+    return Alltoall(tensors[0], splits, call.among, call.name)
+
+
+def _scatter(call: Call, tensors: Tensors, how: Combination, _: None) -> Operation[Any]:
+    return Reducescatter(tensors, how, call.among, call.name)
+
+
+_OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Any], Operation[Any]]] = {
+    "allreduce": make_allreduce,
+    "grouped_allreduce": make_allreduce,
+    "allgather": _gather,
+    "grouped_allgather": _gather,
+    "broadcast": _copy,
+    "alltoall": _exchange,
+    "reducescatter": _scatter,
+    "grouped_reducescatter": _scatter,
+}
+
+
+def _make_function(
+    like: Callable[..., object],
+    name: str,
+    gives: object,
+    text: str = "",
+    finish: Callable[[Sequence[Any]], object] | None = None,
+) -> Callable[..., Any]:
+    """A function of the API.
+
+    Args:
+        like: what has its arguments: the function that makes the request, or what was made of it before.
+        name: of the function.
+        gives: the type of its result.
+        text: is put before what `like` says of itself.
+        finish: see `begins`.
+    """
+    kind = name.removesuffix("_").removesuffix("_async")
+    form = _Form(kind, name.endswith("_"), "_async" in name, finish)
+    build = inspect.unwrap(like)
+    made: Any = gives_up(kind, form.complete)(build)
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
+    made.__annotations__ = build.__annotations__ | {"return": gives}
+    made.__signature__ = inspect.signature(build).replace(return_annotation=gives)
+    return made  # type: ignore[no-any-return]  # a function with attributes
+
+
+def _list_group(kind: str, arrays: object) -> list[Any]:
+    """Raises WrongArgumentError where it is no list, but one array, which would be taken row by row."""
+    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):
+        raise WrongArgumentError(f"{kind}: a list of tensors was expected, not {type(arrays).__name__}")
+    return list(arrays)
+
+
+def _want_gradient(tensors: Tensors) -> bool:
+    try:
+        return torch.is_grad_enabled() and any(map(_requires_gradient, tensors))
+    except AttributeError:  # of no tensor, as the operation says
+        return False
+
+
+def _convert(
+    finish: Callable[[Sequence[Any]], object],
+    arrays: Arrays | None,
+    given: Sequence[Any],
+    in_place: bool,  # noqa: FBT001 - of a partial
+    results: Sequence[Any],
+) -> object:
+    tensors = [each.tensor if isinstance(each, Gathered) else each for each in results]
+    return finish(tensors if arrays is None else arrays.wrap(tensors, given, in_place=in_place))
