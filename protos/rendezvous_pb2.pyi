@@ -609,7 +609,6 @@ class Notice(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PUBLISHED_FIELD_NUMBER: _builtins.int
-    STORE_OPENED_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     DEPARTED_FIELD_NUMBER: _builtins.int
     SEQUENCER_OPENED_FIELD_NUMBER: _builtins.int
@@ -618,8 +617,6 @@ class Notice(_message.Message):
     RESIZE_OFFERED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def published(self) -> Global___Published: ...
-    @_builtins.property
-    def store_opened(self) -> Global___StoreOpened: ...
     @_builtins.property
     def refused(self) -> Global___Refused: ...
     @_builtins.property
@@ -636,7 +633,6 @@ class Notice(_message.Message):
         self,
         *,
         published: Global___Published | None = ...,
-        store_opened: Global___StoreOpened | None = ...,
         refused: Global___Refused | None = ...,
         departed: Global___Departed | None = ...,
         sequencer_opened: Global___SequencerOpened | None = ...,
@@ -644,11 +640,11 @@ class Notice(_message.Message):
         interrupted: Global___Interrupted | None = ...,
         resize_offered: Global___ResizeOffered | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened", "store_opened", b"store_opened"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["departed", b"departed", "interrupted", b"interrupted", "notice", b"notice", "published", b"published", "refused", b"refused", "resize_offered", b"resize_offered", "sequencer_failed", b"sequencer_failed", "sequencer_opened", b"sequencer_opened"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "store_opened", "refused", "departed", "sequencer_opened", "sequencer_failed", "interrupted", "resize_offered"]  # noqa: Y015
+    _WhichOneofReturnType_notice: _TypeAlias = _typing.Literal["published", "refused", "departed", "sequencer_opened", "sequencer_failed", "interrupted", "resize_offered"]  # noqa: Y015
     _WhichOneofArgType_notice: _TypeAlias = _typing.Literal["notice", b"notice"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_notice) -> _WhichOneofReturnType_notice | None: ...
 
@@ -769,31 +765,6 @@ class Member(_message.Message):
 Global___Member: _TypeAlias = Member  # noqa: Y015
 
 @_typing.final
-class StoreOpened(_message.Message):
-    """Where rank 0 of this generation serves torch's store."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    GENERATION_FIELD_NUMBER: _builtins.int
-    ENDPOINT_FIELD_NUMBER: _builtins.int
-    generation: _builtins.int
-    @_builtins.property
-    def endpoint(self) -> Global___Endpoint: ...
-    def __init__(
-        self,
-        *,
-        generation: _builtins.int = ...,
-        endpoint: Global___Endpoint | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "generation", b"generation"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___StoreOpened: _TypeAlias = StoreOpened  # noqa: Y015
-
-@_typing.final
 class Refused(_message.Message):
     """This worker's wish to join can never be met, and why."""
 
@@ -848,7 +819,7 @@ Global___Departed: _TypeAlias = Departed  # noqa: Y015
 
 @_typing.final
 class SequencerOpened(_message.Message):
-    """An agent to the workers on rank 0's host: where the generation's sequencer listens."""
+    """Where the generation's sequencer listens."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -873,7 +844,7 @@ Global___SequencerOpened: _TypeAlias = SequencerOpened  # noqa: Y015
 
 @_typing.final
 class SequencerFailed(_message.Message):
-    """The same agent to the same workers: there will be none, and why."""
+    """The agent of rank 0's host to its workers: there will be none, and why."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -919,34 +890,33 @@ class Endpoint(_message.Message):
 Global___Endpoint: _TypeAlias = Endpoint  # noqa: Y015
 
 @_typing.final
-class OpenStoreRequest(_message.Message):
+class OpenSequencerRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    WORKER_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     ENDPOINT_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
     generation: _builtins.int
-    @_builtins.property
-    def worker(self) -> Global___WorkerId: ...
     @_builtins.property
     def endpoint(self) -> Global___Endpoint: ...
     def __init__(
         self,
         *,
-        worker: Global___WorkerId | None = ...,
+        host: _builtins.str = ...,
         generation: _builtins.int = ...,
         endpoint: Global___Endpoint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "generation", b"generation", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoint", b"endpoint", "generation", b"generation", "host", b"host"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OpenStoreRequest: _TypeAlias = OpenStoreRequest  # noqa: Y015
+Global___OpenSequencerRequest: _TypeAlias = OpenSequencerRequest  # noqa: Y015
 
 @_typing.final
-class OpenStoreReply(_message.Message):
+class OpenSequencerReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -958,7 +928,7 @@ class OpenStoreReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OpenStoreReply: _TypeAlias = OpenStoreReply  # noqa: Y015
+Global___OpenSequencerReply: _TypeAlias = OpenSequencerReply  # noqa: Y015
 
 @_typing.final
 class AgentReport(_message.Message):

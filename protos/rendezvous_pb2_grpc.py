@@ -44,10 +44,10 @@ class RendezvousStub(object):
                 request_serializer=protos_dot_rendezvous__pb2.WatchRequest.SerializeToString,
                 response_deserializer=protos_dot_rendezvous__pb2.Notice.FromString,
                 _registered_method=True)
-        self.OpenStore = channel.unary_unary(
-                '/hvdrun.rendezvous.v1.Rendezvous/OpenStore',
-                request_serializer=protos_dot_rendezvous__pb2.OpenStoreRequest.SerializeToString,
-                response_deserializer=protos_dot_rendezvous__pb2.OpenStoreReply.FromString,
+        self.OpenSequencer = channel.unary_unary(
+                '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
+                request_serializer=protos_dot_rendezvous__pb2.OpenSequencerRequest.SerializeToString,
+                response_deserializer=protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
                 _registered_method=True)
         self.Declare = channel.unary_unary(
                 '/hvdrun.rendezvous.v1.Rendezvous/Declare',
@@ -94,8 +94,8 @@ class RendezvousServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OpenStore(self, request, context):
-        """Rank 0 of a generation says where its torch store listens.
+    def OpenSequencer(self, request, context):
+        """The agent of rank 0's host says where the generation's sequencer listens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,10 +151,10 @@ def add_RendezvousServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_rendezvous__pb2.WatchRequest.FromString,
                     response_serializer=protos_dot_rendezvous__pb2.Notice.SerializeToString,
             ),
-            'OpenStore': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenStore,
-                    request_deserializer=protos_dot_rendezvous__pb2.OpenStoreRequest.FromString,
-                    response_serializer=protos_dot_rendezvous__pb2.OpenStoreReply.SerializeToString,
+            'OpenSequencer': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSequencer,
+                    request_deserializer=protos_dot_rendezvous__pb2.OpenSequencerRequest.FromString,
+                    response_serializer=protos_dot_rendezvous__pb2.OpenSequencerReply.SerializeToString,
             ),
             'Declare': grpc.unary_unary_rpc_method_handler(
                     servicer.Declare,
@@ -247,7 +247,7 @@ class Rendezvous(object):
             _registered_method=True)
 
     @staticmethod
-    def OpenStore(request,
+    def OpenSequencer(request,
             target,
             options=(),
             channel_credentials=None,
@@ -260,9 +260,9 @@ class Rendezvous(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/hvdrun.rendezvous.v1.Rendezvous/OpenStore',
-            protos_dot_rendezvous__pb2.OpenStoreRequest.SerializeToString,
-            protos_dot_rendezvous__pb2.OpenStoreReply.FromString,
+            '/hvdrun.rendezvous.v1.Rendezvous/OpenSequencer',
+            protos_dot_rendezvous__pb2.OpenSequencerRequest.SerializeToString,
+            protos_dot_rendezvous__pb2.OpenSequencerReply.FromString,
             options,
             channel_credentials,
             insecure,

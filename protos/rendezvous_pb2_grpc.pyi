@@ -46,8 +46,8 @@ class RendezvousStub:
     """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
     every change.
     """
-    OpenStore: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenStoreRequest, _rendezvous_pb2.OpenStoreReply]
-    """Rank 0 of a generation says where its torch store listens."""
+    OpenSequencer: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenSequencerRequest, _rendezvous_pb2.OpenSequencerReply]
+    """The agent of rank 0's host says where the generation's sequencer listens."""
     Declare: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Fail: _grpc.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]
@@ -72,8 +72,8 @@ class RendezvousAsyncStub(RendezvousStub):
     """What concerns one worker (`worker` set) or all workers of one host (`host` set): the present state first, then
     every change.
     """
-    OpenStore: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenStoreRequest, _rendezvous_pb2.OpenStoreReply]  # type: ignore[assignment]
-    """Rank 0 of a generation says where its torch store listens."""
+    OpenSequencer: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.OpenSequencerRequest, _rendezvous_pb2.OpenSequencerReply]  # type: ignore[assignment]
+    """The agent of rank 0's host says where the generation's sequencer listens."""
     Declare: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.DeclareRequest, _rendezvous_pb2.DeclareReply]  # type: ignore[assignment]
     """A worker has state that it can begin again with: from now on a lost member is replaced."""
     Fail: _aio.UnaryUnaryMultiCallable[_rendezvous_pb2.FailRequest, _rendezvous_pb2.FailReply]  # type: ignore[assignment]
@@ -109,12 +109,12 @@ class RendezvousServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
-    def OpenStore(
+    def OpenSequencer(
         self,
-        request: _rendezvous_pb2.OpenStoreRequest,
+        request: _rendezvous_pb2.OpenSequencerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_rendezvous_pb2.OpenStoreReply, _abc.Awaitable[_rendezvous_pb2.OpenStoreReply]]:
-        """Rank 0 of a generation says where its torch store listens."""
+    ) -> _typing.Union[_rendezvous_pb2.OpenSequencerReply, _abc.Awaitable[_rendezvous_pb2.OpenSequencerReply]]:
+        """The agent of rank 0's host says where the generation's sequencer listens."""
 
     @_abc_1.abstractmethod
     def Declare(

@@ -13,7 +13,7 @@ from rendezvous.notices import (
     Published,
     Refused,
     ResizeOffered,
-    StoreOpened,
+    SequencerOpened,
 )
 
 
@@ -38,7 +38,7 @@ class Boards:
             case OfferResize(generation, number, adds, removes):
                 self._post(ResizeOffered(generation, number, adds, removes))
             case Announce(generation, endpoint):
-                self._post(StoreOpened(generation, endpoint))
+                self._post(SequencerOpened(generation, endpoint))
             case Depart(generation, worker, rank):
                 self._post(Departed(generation, worker, rank))
             case Refuse(worker, reason):

@@ -54,16 +54,8 @@ class ResizeOffered:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOpened:
-    """Rank 0 of the generation serves torch's store there."""
-
-    generation: int
-    endpoint: Endpoint
-
-
-@dataclass(frozen=True, slots=True)
 class SequencerOpened:
-    """The generation's sequencer listens there; told by the agent of rank 0's host to its own workers."""
+    """The generation's sequencer listens there; told by the agent of rank 0's host, to other hosts by the server."""
 
     generation: int
     endpoint: Endpoint
@@ -71,7 +63,7 @@ class SequencerOpened:
 
 @dataclass(frozen=True, slots=True)
 class SequencerFailed:
-    """The generation will have no sequencer; told in place of `SequencerOpened`.
+    """The generation will have no sequencer; told in place of `SequencerOpened`, to the workers of rank 0's host.
 
     reason: one sentence, without a full stop.
     """
@@ -97,7 +89,7 @@ class Departed:
     rank: int
 
 
-Notice = Published | Interrupted | ResizeOffered | StoreOpened | SequencerOpened | SequencerFailed | Refused | Departed
+Notice = Published | Interrupted | ResizeOffered | SequencerOpened | SequencerFailed | Refused | Departed
 
 
 class Bulletin:

@@ -8,7 +8,7 @@ On the way the relay sees when a sequencer is needed on its host, and whoever pr
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from rendezvous import serving, wire
 from rendezvous.client import AgentClient, name_socket
 from rendezvous.core.model import Worker
 from rendezvous.errors import ListenError, WireError
-from rendezvous.notices import Board, Notice, Published, Refused
+from rendezvous.notices import Board, Notice, Published, Refused, SequencerOpened
 
 _GRACE_SECONDS = 0.5  # for calls to come to their end by themselves; most are those of followers
 
@@ -31,7 +31,7 @@ class Sequencing(Protocol):
     def prepare(self, interpreter: str) -> None:
         """A worker of this host wishes to join, which this Python runs ("": not known): one may soon be needed."""
 
-    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
         """Serve this generation if its rank 0 is on this host, and post where, or why not, when that is known.
 
         It may be told of one generation several times.
@@ -86,7 +86,13 @@ class Relay(pb_grpc.RendezvousServicer):
         async for notice in self._client.watch():
             self._board.post(notice)
             if isinstance(notice, Published):
-                self._sequencing.activate(notice, self._board.post)
+                self._sequencing.activate(notice, self._post)
+
+    async def _post(self, notice: Notice) -> None:
+        """Hang up what the sequencer's owner tells; workers of other hosts hear of an open one from the server."""
+        self._board.post(notice)
+        if isinstance(notice, SequencerOpened):
+            await self._client.open_sequencer(notice.generation, notice.endpoint)
 
     async def close(self) -> None:
         """Stop serving; the socket goes with its folder.
@@ -104,12 +110,6 @@ class Relay(pb_grpc.RendezvousServicer):
         request.ClearField("interpreter")
         async with _faults_told(context):
             return await self._client.join(request)
-
-    async def OpenStore(
-        self, request: pb.OpenStoreRequest, context: grpc.aio.ServicerContext[pb.OpenStoreRequest, pb.OpenStoreReply]
-    ) -> pb.OpenStoreReply:
-        async with _faults_told(context):
-            return await self._client.open_store(request)
 
     async def Declare(
         self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]
@@ -136,6 +136,13 @@ class Relay(pb_grpc.RendezvousServicer):
         self, request: pb.AgentReport, context: grpc.aio.ServicerContext[pb.AgentReport, pb.ReportAck]
     ) -> pb.ReportAck:
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent reports, and to the server")
+
+    async def OpenSequencer(
+        self,
+        request: pb.OpenSequencerRequest,
+        context: grpc.aio.ServicerContext[pb.OpenSequencerRequest, pb.OpenSequencerReply],
+    ) -> pb.OpenSequencerReply:
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "only an agent opens a sequencer, and tells the server")
 
     async def FetchTask(
         self, request: pb.FetchTaskRequest, context: grpc.aio.ServicerContext[pb.FetchTaskRequest, pb.TaskPart]

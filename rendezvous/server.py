@@ -35,7 +35,7 @@ from rendezvous.core.messages import (
     IllegalEventError,
     Noticed,
     Reported,
-    StoreOpened,
+    SequencerOpened,
     Ticked,
 )
 from rendezvous.core.model import Policy
@@ -245,14 +245,16 @@ class _Servicer(pb_grpc.RendezvousServicer):
                 self._server.tell(joined)
         return pb.JoinReply()
 
-    async def OpenStore(
-        self, request: pb.OpenStoreRequest, context: grpc.aio.ServicerContext[pb.OpenStoreRequest, pb.OpenStoreReply]
-    ) -> pb.OpenStoreReply:
-        await self._authorize(context, request.worker.host)
+    async def OpenSequencer(
+        self,
+        request: pb.OpenSequencerRequest,
+        context: grpc.aio.ServicerContext[pb.OpenSequencerRequest, pb.OpenSequencerReply],
+    ) -> pb.OpenSequencerReply:
+        await self._authorize(context, request.host)
         async with self._faults_told(context):
             endpoint = wire.decode_endpoint(request.endpoint)
-            self._server.tell(StoreOpened(wire.decode_worker(request.worker), request.generation, endpoint))
-        return pb.OpenStoreReply()
+            self._server.tell(SequencerOpened(request.host, request.generation, endpoint))
+        return pb.OpenSequencerReply()
 
     async def Declare(
         self, request: pb.DeclareRequest, context: grpc.aio.ServicerContext[pb.DeclareRequest, pb.DeclareReply]

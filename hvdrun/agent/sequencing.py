@@ -98,7 +98,7 @@ class Sequencing:
         if self._is_expected and not self._is_closing:
             self._ensure_opening()
 
-    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
         """Serve this generation if its rank 0 is here; see `rendezvous.relay.Sequencing`."""
         sizes = [numbers.size for _, numbers in published.members if numbers.rank == 0 and numbers.size > 1]
         if not sizes or published.generation == self._generation or self._is_closing:
@@ -168,7 +168,7 @@ class Sequencing:
             self._opening.add_done_callback(_take_notice)
         return self._opening
 
-    async def _activate(self, activation: Activation, post: Callable[[Notice], None]) -> None:
+    async def _activate(self, activation: Activation, post: Callable[[Notice], Awaitable[None]]) -> None:
         """Have the process serve this generation, or another one where that turns out to be dead."""
         try:
             try:
@@ -179,9 +179,9 @@ class Sequencing:
                 process = await self._obtain()
                 self._order(process, activation)
         except SequencerStartError as error:
-            post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
+            await post(SequencerFailed(activation.generation, f"on {self._begin.host}, {error.reason}"))
         else:
-            post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
+            await post(SequencerOpened(activation.generation, Endpoint(self._begin.address, process.port)))
 
     def _order(self, process: SequencerProcess, activation: Activation) -> None:
         if self._is_stopping:

@@ -14,7 +14,7 @@ from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client.calls import CALL_SECONDS, OPTIONS, RETRY_SECONDS, may_be_retried, raise_final
 from rendezvous.core.messages import Exited
-from rendezvous.core.model import Worker
+from rendezvous.core.model import Endpoint, Worker
 from rendezvous.credentials import SERVER_NAME, Credential
 from rendezvous.errors import UnreachableError
 from rendezvous.notices import Notice
@@ -98,9 +98,23 @@ class AgentClient:
         else:
             self._joining = [wish for wish in self._joining if not any(wish is each for each in sent)]
 
-    async def open_store(self, request: pb.OpenStoreRequest) -> pb.OpenStoreReply:
-        """Pass on where a worker's store listens."""
-        return await self._stub.OpenStore(request, timeout=CALL_SECONDS)
+    async def open_sequencer(self, generation: int, endpoint: Endpoint) -> None:
+        """Tell where the generation's sequencer listens, through broken connections, until cancelled.
+
+        Raises:
+            CallRefusedError: rank 0 of that generation is not on this host.
+        """
+        request = pb.OpenSequencerRequest(
+            host=self._host, generation=generation, endpoint=wire.encode_endpoint(endpoint)
+        )
+        while True:
+            try:
+                await self._stub.OpenSequencer(request, timeout=CALL_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                raise_final(error, self._server)
+            else:
+                return
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def declare(self, request: pb.DeclareRequest) -> pb.DeclareReply:
         """Pass on that a worker has state."""

@@ -31,7 +31,6 @@ from rendezvous.notices import (
     ResizeOffered,
     SequencerFailed,
     SequencerOpened,
-    StoreOpened,
 )
 
 _FAIL_SECONDS = 1.0  # for a call of one who ends, which its agent sees in any case
@@ -132,47 +131,12 @@ class WorkerClient:
             if isinstance(notice, Interrupted | ResizeOffered | Departed):
                 yield notice
 
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Say where this worker, rank 0 of the generation, serves torch's store.
-
-        Raises:
-            CallRefusedError: it is not rank 0 of that generation.
-            UnreachableError: nobody answered in time.
-        """
-        request = pb.OpenStoreRequest(
-            worker=wire.encode_worker(self._worker), generation=generation, endpoint=wire.encode_endpoint(endpoint)
-        )
-        deadline = time.monotonic() + self._patience_seconds
-        self._call(lambda seconds: self._stub.OpenStore(request, timeout=seconds, wait_for_ready=True), deadline)
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Wait until rank 0 of the generation has opened its store.
-
-        Raises:
-            JoinRefusedError: rank 0 has ended without it.
-            GenerationInterruptedError: the generation cannot go on.
-            UnreachableError: it did not, within what is left of the time for joining.
-        """
-
-        def find(notice: Notice) -> Endpoint | None:
-            match notice:
-                case StoreOpened(number, endpoint) if number == generation:
-                    return endpoint
-                case Departed(number, _, rank) if number == generation and rank == 0:
-                    raise JoinRefusedError("rank 0 has ended before the workers were connected")
-                case _:
-                    return self._raise_interruption(notice, generation)
-
-        endpoint = self._reading.wait(find, self._find_deadline())
-        if endpoint is None:
-            raise UnreachableError("rank 0's store", f"generation {generation}", "it was not announced in time")
-        return endpoint
-
     def await_sequencer(self, generation: int) -> Endpoint:
-        """Wait until the agent of this worker, rank 0 of the generation, has a sequencer for it.
+        """Wait until the generation has a sequencer.
 
         Raises:
-            SequencerStartError: there will be none.
+            SequencerStartError: there will be none, as the agent of rank 0's host tells rank 0.
+            JoinRefusedError: rank 0 has ended without one.
             GenerationInterruptedError: the generation cannot go on.
             UnreachableError: nothing was heard of it within what is left of the time for joining.
         """
@@ -183,12 +147,14 @@ class WorkerClient:
                     return endpoint
                 case SequencerFailed(number, reason) if number == generation:
                     raise SequencerStartError(reason)
+                case Departed(number, _, rank) if number == generation and rank == 0:
+                    raise JoinRefusedError("rank 0 has ended before the workers were connected")
                 case _:
                     return self._raise_interruption(notice, generation)
 
         endpoint = self._reading.wait(find, self._find_deadline())
         if endpoint is None:
-            raise UnreachableError("the sequencer", f"generation {generation}", "this host's agent did not announce it")
+            raise UnreachableError("the sequencer", f"generation {generation}", "it was not announced in time")
         return endpoint
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:

@@ -25,8 +25,8 @@ from rendezvous.core.messages import (
     OfferResize,
     Refuse,
     Reported,
+    SequencerOpened,
     Stopped,
-    StoreOpened,
     Terminate,
 )
 from rendezvous.core.model import Worker
@@ -49,7 +49,7 @@ def record(state: State, event: Event) -> tuple[State, tuple[Effect, ...]]:
             return _join(state, event)
         case Declared(worker, is_blank):
             return _declare(state, worker, is_blank=is_blank), ()
-        case StoreOpened():
+        case SequencerOpened():
             return state, _announce(state, event)
         case Exited():
             return _exit(state, event)
@@ -103,12 +103,12 @@ def _change_hosts(state: State, event: HostsChanged) -> tuple[State, tuple[Effec
     return state, tuple(Log(f"the worker on the host {host} stays there until it ends: {why}") for host in staying)
 
 
-def _announce(state: State, event: StoreOpened) -> tuple[Effect, ...]:
+def _announce(state: State, event: SequencerOpened) -> tuple[Effect, ...]:
     generation = state.generation
     if state.phase is not Phase.RUNNING or generation is None or event.generation != generation.number:
         return ()
-    if event.worker != generation.members[0]:
-        raise IllegalEventError(event, f"only rank 0 ({generation.members[0]}) opens the store")
+    if event.host != generation.members[0].slot.host:
+        raise IllegalEventError(event, f"rank 0 ({generation.members[0]}) is on another host")
     return (Announce(event.generation, event.endpoint),)
 
 

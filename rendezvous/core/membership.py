@@ -92,7 +92,7 @@ from rendezvous.core.messages import (
     Lost,
     Refuse,
     Reported,
-    StoreOpened,
+    SequencerOpened,
     Ticked,
 )
 from rendezvous.core.model import Policy
@@ -154,7 +154,7 @@ def step(state: State, event: Event) -> Step:
         IllegalEventError: the event contradicts the state, which is unchanged.
         TooFewSlotsError: the hosts do not offer enough slots; the state is unchanged.
     """
-    if isinstance(event, Joined | Exited | StoreOpened | Declared):
+    if isinstance(event, Joined | Exited | Declared):
         if (stale := _find_staleness(state, event)) is not None:
             return state, (Refuse(event.worker, stale),) if isinstance(event, Joined) else ()
     elif isinstance(event, Begun | Reported | Lost):
@@ -167,7 +167,9 @@ def step(state: State, event: Event) -> Step:
         state, effects = record(state, event)
     else:
         state, effects = record_the_end(state, state.outcome, event)
-    if isinstance(event, Begun | Reported | Declared | StoreOpened) or (isinstance(event, Joined) and _awaits(state)):
+    if isinstance(event, Begun | Reported | Declared | SequencerOpened) or (
+        isinstance(event, Joined) and _awaits(state)
+    ):
         return state, effects  # with thousands of workers each look at all of them counts: the next tick settles
     state, more = settle(state, has_ticked=isinstance(event, Ticked))
     return state, effects + more
@@ -221,11 +223,11 @@ def _ignore_former(state: State, event: Begun | Reported | Lost, host: str) -> t
     return state, ()
 
 
-def _find_staleness(state: State, event: Joined | Exited | StoreOpened | Declared) -> str | None:
+def _find_staleness(state: State, event: Joined | Exited | Declared) -> str | None:
     """Why an event about this worker comes too late; None when it is the intended one and has not ended."""
     worker, record = event.worker, state.workers.get(event.worker.slot)
     match event:
-        case Joined(_, number) | StoreOpened(_, number) if number > state.number:
+        case Joined(_, number) if number > state.number:
             raise IllegalEventError(event, f"generation {number} has not been published")
         case _ if record is None:
             raise IllegalEventError(event, f"slot {worker.slot} is not in use")

@@ -84,10 +84,10 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOpened:
-    """Rank 0 of a generation serves torch's store at this endpoint."""
+class SequencerOpened:
+    """The sequencer of a generation, on the host of its rank 0, listens at this endpoint."""
 
-    worker: Worker
+    host: str
     generation: int
     endpoint: Endpoint
 
@@ -138,7 +138,9 @@ class Ticked:
     now: float
 
 
-Event = HostsChanged | Begun | Reported | Joined | Declared | StoreOpened | Exited | Lost | Noticed | Stopped | Ticked
+Event = (
+    HostsChanged | Begun | Reported | Joined | Declared | SequencerOpened | Exited | Lost | Noticed | Stopped | Ticked
+)
 
 
 class Level(StrEnum):
@@ -240,7 +242,7 @@ class Notify:
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell every member of the generation where its store listens."""
+    """Tell every member of the generation where its sequencer listens."""
 
     generation: int
     endpoint: Endpoint

@@ -15,7 +15,6 @@ from rendezvous.notices import (
     ResizeOffered,
     SequencerFailed,
     SequencerOpened,
-    StoreOpened,
 )
 from rendezvous.wire.reports import decode_report, decode_verdict, encode_verdict
 from rendezvous.wire.text import encode_text
@@ -110,8 +109,6 @@ def encode_notice(notice: Notice) -> pb.Notice:
         case ResizeOffered(generation, number, adds, removes):
             offered = pb.ResizeOffered(generation=generation, number=number, adds=adds, removes=removes)
             return pb.Notice(resize_offered=offered)
-        case StoreOpened(generation, endpoint):
-            return pb.Notice(store_opened=pb.StoreOpened(generation=generation, endpoint=encode_endpoint(endpoint)))
         case SequencerOpened(generation, endpoint):
             opened = pb.SequencerOpened(generation=generation, endpoint=encode_endpoint(endpoint))
             return pb.Notice(sequencer_opened=opened)
@@ -135,8 +132,6 @@ def decode_notice(message: pb.Notice) -> Notice:
         case "resize_offered":
             offered = message.resize_offered
             return ResizeOffered(offered.generation, offered.number, offered.adds, offered.removes)
-        case "store_opened":
-            return StoreOpened(message.store_opened.generation, decode_endpoint(message.store_opened.endpoint))
         case "sequencer_opened":
             opened = message.sequencer_opened
             return SequencerOpened(opened.generation, decode_endpoint(opened.endpoint))

@@ -5,7 +5,7 @@ import functools
 import gc
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,20 +110,23 @@ class Sequencing:
 
     endpoint: Endpoint = field(default_factory=lambda: Endpoint(LOOPBACK, 4712))
     failure: str | None = None
+    is_slow: bool = False
     interpreters: list[str] = field(default_factory=list)
     published: list[Published] = field(default_factory=list)
+    posting: list[asyncio.Future[None]] = field(default_factory=list)
 
     def prepare(self, interpreter: str) -> None:
         """See `rendezvous.relay.Sequencing`."""
         self.interpreters.append(interpreter)
 
-    def activate(self, published: Published, post: Callable[[Notice], None]) -> None:
+    def activate(self, published: Published, post: Callable[[Notice], Awaitable[None]]) -> None:
         """See `rendezvous.relay.Sequencing`."""
         self.published.append(published)
-        if self.failure is None:
-            post(SequencerOpened(published.generation, self.endpoint))
-        else:
-            post(SequencerFailed(published.generation, self.failure))
+        if self.is_slow or all(assignment.rank for _, assignment in published.members):
+            return  # it is not there yet, or another host's
+        opened = SequencerOpened(published.generation, self.endpoint)
+        failed = None if self.failure is None else SequencerFailed(published.generation, self.failure)
+        self.posting.append(asyncio.ensure_future(post(failed or opened)))
 
 
 @dataclass

@@ -42,7 +42,6 @@ async def test_one_hosts_certificate_does_not_speak_for_another_or_for_none() ->
         named = wire.encode_worker(B0)
         for call in (
             agent.join(pb.JoinRequest(worker=named)),
-            agent.open_store(pb.OpenStoreRequest(worker=named, generation=1)),
             agent.declare(pb.DeclareRequest(worker=named)),
         ):
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -13,7 +13,7 @@ import pytest
 
 import rendezvous.server
 from rendezvous.core.messages import Exited, Finish
-from rendezvous.core.model import Endpoint, Host
+from rendezvous.core.model import Host
 from rendezvous.credentials import SERVER_NAME
 from rendezvous.errors import CallRefusedError, UnreachableError
 from rendezvous.server import MAX_MESSAGE_BYTES
@@ -26,8 +26,7 @@ STRANGERS = 12
 GENERATIONS = 5
 KINDS = 6  # of strangers
 OF_EACH_KIND = 3
-METHODS = ("Join", "OpenStore", "Declare", "Report", "Watch")
-STORE = Endpoint(LOOPBACK, 4711)
+METHODS = ("Join", "OpenSequencer", "Declare", "Report", "Watch")
 
 
 @in_clean_loop
@@ -45,8 +44,7 @@ async def test_a_job_joins_goes_on_and_ends_well_under_fire(path: Path) -> None:
             first, second = await asyncio.gather(*(in_thread(partial(client.join, generation)) for client in (a0, a1)))
             generation += 1
             assert first.generation == second.generation == generation
-            await in_thread(partial(a0.open_store, generation, STORE))
-            assert await in_thread(partial(a1.await_store, generation)) == STORE
+            assert await in_thread(partial(a1.await_sequencer, generation)) == stage.sequencing.endpoint
             await agent.report(generation, [A0, A1], [], LIMIT_SECONDS)
         await agent.report(generation + 1, [], [Exited(A0, 0), Exited(A1, 0)], LIMIT_SECONDS)
         finish = stage.effects[-1]

@@ -17,7 +17,7 @@ from protos import rendezvous_pb2 as pb
 from protos import rendezvous_pb2_grpc as pb_grpc
 from rendezvous import wire
 from rendezvous.client import AgentClient, WorkerClient, name_socket
-from rendezvous.core.model import Assignment, Endpoint, Host, Membership, Worker
+from rendezvous.core.model import Assignment, Host, Membership, Worker
 from rendezvous.errors import CallRefusedError, ListenError
 from rendezvous.notices import Refused
 from rendezvous.relay import Relay
@@ -27,6 +27,7 @@ from tests.rendezvous.stage import (
     B0,
     B1,
     LIMIT_SECONDS,
+    Sequencing,
     in_clean_loop,
     in_thread,
     open_network,
@@ -36,7 +37,7 @@ from tests.rendezvous.stage import (
 )
 from tests.waiting import happen
 
-STORE = Endpoint("10.0.0.1", 4711)
+SEQUENCER = Sequencing().endpoint
 
 
 # Follows as a worker does, in a process whose gRPC has not been silenced, until it is told no more.
@@ -57,12 +58,11 @@ print("ended")
 
 
 async def meet(first: WorkerClient, *others: WorkerClient) -> list[Membership]:
-    """All join, the first one opens the store of their generation, and all find it."""
+    """All join, and find the sequencer of their generation."""
     clients = (first, *others)
     members = await asyncio.gather(*(in_thread(partial(client.join, 0)) for client in clients))
-    await in_thread(lambda: first.open_store(1, STORE))
-    stores = await asyncio.gather(*(in_thread(partial(client.await_store, 1)) for client in clients))
-    assert stores == [STORE] * len(clients)
+    found = await asyncio.gather(*(in_thread(partial(client.await_sequencer, 1)) for client in clients))
+    assert found == [SEQUENCER] * len(clients)
     return members
 
 
@@ -126,10 +126,9 @@ async def test_a_relay_that_is_started_late_and_anew_loses_nobody(path: Path) ->
         async with stage.relay("a", path):
             assert (await in_thread(lambda: a1.join(0))).assignment.rank == 1
             assert (await joining).assignment.rank == 0
-            finding = asyncio.create_task(in_thread(lambda: a1.await_store(1)))
+        finding = asyncio.create_task(in_thread(lambda: a1.await_sequencer(1)))
         async with stage.relay("a", path):
-            await in_thread(lambda: a0.open_store(1, STORE))
-            assert await finding == STORE
+            assert await finding == SEQUENCER
 
 
 @in_clean_loop
@@ -151,10 +150,10 @@ async def test_a_broken_way_to_the_server_loses_nothing(tmp_path: Path) -> None:
         await happen(lambda: stage.server.state.waiting == 1)
         await network.cut()
         assert (await in_thread(lambda: a0.join(0))).assignment.rank == 0
-        await in_thread(lambda: a0.open_store(1, STORE))
+        assert await in_thread(lambda: a0.await_sequencer(1)) == SEQUENCER
         await network.mend()
         assert (await joining).assignment.rank == 1
-        assert await in_thread(lambda: b0.await_store(1)) == STORE
+        assert await in_thread(lambda: b0.await_sequencer(1)) == SEQUENCER
 
 
 @in_clean_loop
@@ -253,10 +252,8 @@ async def test_a_worker_of_one_host_cannot_speak_for_a_worker_of_another(path: P
     async with open_stage() as stage, stage.relay("a", path), open_worker(path, B0) as liar:
         with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
             await in_thread(lambda: liar.join(0))
-        with pytest.raises(CallRefusedError, match="does not speak for host 'b'"):
-            await in_thread(lambda: liar.open_store(1, STORE))
         with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
-            await in_thread(lambda: liar.await_store(1))
+            await in_thread(lambda: liar.await_sequencer(1))
         with pytest.raises(CallRefusedError, match="worker b:0 is not on host a"):
             await in_thread(lambda: liar.fail(3))
         assert stage.server.state.waiting == 0

@@ -35,7 +35,7 @@ from rendezvous.core.messages import (
 from rendezvous.core.model import Assignment, Endpoint, Host, Policy, Recovery, Slot, Worker
 from rendezvous.core.outcome import Cause
 from rendezvous.errors import CallRefusedError, ListenError, UnreachableError, WireError
-from rendezvous.notices import KEY_BYTES, Notice, Published, StoreOpened
+from rendezvous.notices import KEY_BYTES, Notice, Published, SequencerOpened
 from rendezvous.server import Server
 from tests.rendezvous.counting import count_steps
 from tests.rendezvous.stage import (
@@ -52,7 +52,7 @@ from tests.rendezvous.stage import (
 )
 from tests.waiting import happen
 
-STORE = Endpoint("10.0.0.1", 4711)
+SEQUENCER = Endpoint("10.0.0.1", 4711)
 # Ranks go host by host; cross ranks count the hosts that have the same local rank.
 KEY = b"k" * KEY_BYTES
 ON_B = Published(1, ((B0, Assignment(2, 4, 0, 2, 1, 2)), (B1, Assignment(3, 4, 1, 2, 1, 2))), KEY)
@@ -66,13 +66,6 @@ def _known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 async def join(agent: AgentClient, *workers: Worker, after: int = 0) -> None:
     for worker in workers:
         await agent.join(pb.JoinRequest(worker=wire.encode_worker(worker), after=after))
-
-
-async def open_store(agent: AgentClient, worker: Worker, generation: int = 1, endpoint: Endpoint = STORE) -> None:
-    encoded = wire.encode_endpoint(endpoint)
-    await agent.open_store(
-        pb.OpenStoreRequest(worker=wire.encode_worker(worker), generation=generation, endpoint=encoded)
-    )
 
 
 async def form(stage: Stage) -> None:
@@ -110,9 +103,9 @@ async def test_what_happens_while_the_connection_is_broken_is_told_when_it_is_me
         assert await first == ON_B
         await network.cut()
         async with stage.agent("a") as a:
-            await open_store(a, A0)
+            await a.open_sequencer(1, SEQUENCER)
         await network.mend()
-        assert [await anext(notices) for _ in range(2)] == [ON_B, StoreOpened(1, STORE)]
+        assert [await anext(notices) for _ in range(2)] == [ON_B, SequencerOpened(1, SEQUENCER)]
 
 
 @in_clean_loop
@@ -188,7 +181,7 @@ async def test_what_is_malformed_or_cannot_have_happened_is_refused_with_its_rea
             (join(a, Worker(Slot("a", 9), 1)), "FAILED_PRECONDITION.*slot a:9 is not in use"),
             (join(a, Worker(Slot("a", 0), 3)), "FAILED_PRECONDITION.*incarnation 3 of slot a:0 was never intended"),
             (join(c, Worker(Slot("c", 0), 1)), "FAILED_PRECONDITION.*slot c:0 is not in use"),
-            (open_store(a, A1), "FAILED_PRECONDITION.*only rank 0"),
+            (c.open_sequencer(1, SEQUENCER), "rank 0 .a:0. is on another host"),
             (join(a, Worker(Slot("a", 0), 0)), "INVALID_ARGUMENT.*a worker without host or incarnation"),
             (report(a, 0), "a report without number"),
             (report(a, 1, Exited(A0, 0), Exited(B0, 1)), "b:0 is not on host a"),

@@ -35,27 +35,23 @@ class PipeExchange:
         """A new generation each time."""
         return Membership(after + 1, self._assignment, KEY)
 
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Write to every other rank."""
-        for descriptor in self._writable[: self._assignment.size - 1]:
-            os.write(descriptor, f"{generation} {endpoint.address} {endpoint.port}\n".encode())
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Read rank 0's line."""
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """Rank 0 has one of its own, and writes to every other rank."""
+        if self._assignment.rank == 0:
+            SEQUENCER.activate(generation, self._assignment.size, KEY)
+            endpoint = SEQUENCER.await_endpoint(timedelta(seconds=LIMIT_SECONDS))
+            for descriptor in self._writable[: self._assignment.size - 1]:
+                os.write(descriptor, f"{generation} {endpoint.address} {endpoint.port}\n".encode())
+            return endpoint
         poller = select.poll()  # a process of many interrupted worlds has more than 1,024 files
         poller.register(self._readable, select.POLLIN)
-        assert poller.poll(LIMIT_SECONDS * 1000), "rank 0 opened no store"
+        assert poller.poll(LIMIT_SECONDS * 1000), "rank 0 opened no sequencer"
         line = b""
         while not line.endswith(b"\n"):
             line += os.read(self._readable, 1)
         told, address, port = line.decode().split()
         assert int(told) == generation
         return Endpoint(address, int(port))
-
-    def await_sequencer(self, generation: int) -> Endpoint:
-        """This process has one of its own."""
-        SEQUENCER.activate(generation, self._assignment.size, KEY)
-        return SEQUENCER.await_endpoint(timedelta(seconds=LIMIT_SECONDS))
 
     def find_departed(self, generation: int, limit_seconds: float) -> int | None:
         """Nobody is heard of."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeAlias
 
+from rendezvous.core.model import Endpoint
 from rendezvous.core.reports import Report, Verdict
 from tests.worker_runtime.conversation import LIMIT_SECONDS
 from worker_runtime.rendezvous import (
@@ -73,6 +74,10 @@ class Registrar:
         self._open.append(call)
         self.calls.put(call)
         return call.wait()
+
+    def await_sequencer(self, generation: int) -> Endpoint:
+        """As the client's; a test replaces who would ask."""
+        raise AssertionError(generation)
 
     def follow(self) -> Iterator[Notice]:
         """As the client's."""

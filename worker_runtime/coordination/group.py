@@ -1,15 +1,15 @@
 """The torch process group of one generation: formed from a membership, closed without leaving anything behind.
 
 It is a bare `ProcessGroupGloo` and not torch's default group, so that the user's own `init_process_group()` stays
-possible. The members find each other in a store that lies with the generation's sequencer: rank 0 hears where that is
-and tells the others.
+possible. The members find each other in a store that lies with the generation's sequencer.
 """
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, Self
+from typing import Self
 
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.store import SequencerStore
@@ -26,19 +26,6 @@ from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss
 # of a worker is noticed by its agent, so this is only the backstop that makes every wait finite.
 OPERATION_LIMIT = timedelta(minutes=30)
-
-
-class StoreExchange(Protocol):
-    """How the members of a generation hear where its store is."""
-
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """As rank 0: announce the store, which lies with the sequencer."""
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Wait until rank 0 has announced the store."""
-
-    def await_sequencer(self, generation: int) -> Endpoint:
-        """On rank 0: wait until the generation has a sequencer; raises RendezvousError where it will have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class Group:
 
 def form(
     membership: Membership,
-    exchange: StoreExchange,
+    await_sequencer: Callable[[int], Endpoint],
     address: str,
     limit: timedelta,
     operation_limit: timedelta = OPERATION_LIMIT,
@@ -73,17 +60,17 @@ def form(
 
     Args:
         membership: this worker's numbers, and the generation's key.
-        exchange: where rank 0 announces its store, and hears of the sequencer.
+        await_sequencer: waits until the sequencer of a generation listens: where.
         address: the address or host name on which the other members reach this worker; nothing listens elsewhere.
         limit: how long to wait for the other members.
         operation_limit: the time limit of each later collective.
         choice: through which backends tensors travel.
-        cancellation: makes this fail soon, where the store is waited for; gloo's own connecting goes on to its limit.
+        cancellation: makes this fail soon, where another member is waited for.
 
     Raises:
         GroupFormationError: the members could not all connect in time, or it was cancelled.
         CanaryError: the backend that was chosen does not work.
-        RendezvousError: the store could not be announced or was not announced, or there is no sequencer.
+        RendezvousError: there is no sequencer.
     """
     if membership.assignment.size == 1:
         return None
@@ -91,7 +78,7 @@ def form(
     try:
         return _connect(
             membership,
-            exchange,
+            await_sequencer,
             address,
             limit,
             operation_limit=operation_limit,
@@ -108,7 +95,7 @@ def form(
 
 def _connect(
     membership: Membership,
-    exchange: StoreExchange,
+    await_sequencer: Callable[[int], Endpoint],
     address: str,
     limit: timedelta,
     *,
@@ -119,7 +106,7 @@ def _connect(
     """Connect to the other members; see `form`."""
     numbers = membership.assignment
     deadline = _Deadline.after(limit)
-    sequencer = _find_sequencer(membership, exchange)
+    sequencer = await_sequencer(membership.generation)
     store = SequencerStore(sequencer, membership.key, membership.generation, numbers.rank, limit)
     cancellation.cover(store.cancel)
     gloo = Gloo(store, store.compare, address, operation_limit)
@@ -158,15 +145,6 @@ def connect(group: Group, limit: timedelta) -> Link:
         group.torch_groups.close()
         raise
     return link
-
-
-def _find_sequencer(membership: Membership, exchange: StoreExchange) -> Endpoint:
-    """Where the sequencer listens; rank 0 tells the others."""
-    if membership.assignment.rank != 0:
-        return exchange.await_store(membership.generation)
-    endpoint = exchange.await_sequencer(membership.generation)
-    exchange.open_store(membership.generation, endpoint)
-    return endpoint
 
 
 @dataclass(frozen=True, slots=True)

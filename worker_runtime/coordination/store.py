@@ -7,6 +7,7 @@ up no other. All of them end as soon as a process group stands: the next group o
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -54,9 +55,11 @@ class SequencerStore(Store):
         return self._awaited.pop(key, None) or self._ask(StoreFrame.GET, key.encode(), self._limit)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all these keys are set."""
+        """Wait until all these keys are set, for so long in all."""
+        deadline = time.monotonic() + (timeout or self._limit).total_seconds()
         for key in keys:
-            self._awaited[key] = self._ask(StoreFrame.GET, key.encode(), timeout or self._limit)
+            left = timedelta(seconds=deadline - time.monotonic())
+            self._awaited[key] = self._ask(StoreFrame.GET, key.encode(), left)
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all these keys are set by now."""
@@ -90,7 +93,7 @@ class SequencerStore(Store):
             return receive_exactly(connection, length)
         except TimeoutError:
             self._forget(connection)  # its answer may come later
-            raise RuntimeError(f"the other members did not answer within {limit.total_seconds():g} s") from None
+            raise RuntimeError(f"the other members did not answer within {limit.total_seconds():.3g} s") from None
         except OSError as error:
             self._forget(connection)
             raise RuntimeError(f"the connection to the sequencer's store broke: {error}") from None

@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from worker_runtime.collectives.agreements import Commit
+from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Operation
-from worker_runtime.coordination.ordering.questions import Release
+from worker_runtime.coordination.ordering.questions import Question, Release
 from worker_runtime.rendezvous import CompletedOperation
 
 # Of so many operations that were done last a report tells. Survivors are never further apart than the sequencer's loss
@@ -40,7 +41,7 @@ class Retry:
     def __init__(self, tell_trouble: Callable[[int, str], None]) -> None:
         self.tell_trouble = tell_trouble
         self.floor = 0
-        self._completed: deque[CompletedOperation] = deque()
+        self._completed: deque[tuple[Release, int, bytes]] = deque()  # of a commit round its number; what is told
 
     def remember(self, operation: Operation[Any], terms: Release, payload: memoryview, *, is_stopping: bool) -> None:
         """An operation is done on this rank; others may not know that yet.
@@ -52,18 +53,18 @@ class Retry:
             is_stopping: a stop notice for the job had come before the release.
         """
         number = operation.number if isinstance(operation, Commit) else 0
-        answer = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
-        if number and is_stopping:
-            answer = STOPPING
-        self._completed.append(CompletedOperation(terms.members, terms.question.name, terms.index, number, answer))
+        told = bytes(payload) if payload.nbytes <= _TOLD_BYTES else b""
+        self._completed.append((terms, number, STOPPING if number and is_stopping else told))
         if len(self._completed) > _REMEMBERED:
-            self.floor = max(self.floor, self._completed.popleft().index + 1)
+            forgotten, _, _ = self._completed.popleft()
+            self.floor = max(self.floor, forgotten.index + 1)
 
     def list_completed(self) -> Iterator[CompletedOperation]:
         """For the report."""
         untold = len(self._completed) - _TOLD
-        for place, operation in enumerate(self._completed):
-            yield replace(operation, answer=b"") if place < untold and not operation.number else operation
+        for place, (terms, number, told) in enumerate(self._completed):
+            answer = told if number else encode_answer(terms, told) if place >= untold else b""
+            yield CompletedOperation(terms.members, terms.question.name, terms.index, number, answer)
 
     def forget(self) -> None:
         """Another generation begins."""
@@ -72,6 +73,19 @@ class Retry:
 
 
 LossPolicy: TypeAlias = Fail | Retry
+
+
+def encode_answer(terms: Release, payload: bytes) -> bytes:
+    """What makes the result of an operation whose data have travelled as payload; b"" where none have."""
+    return wire.encode_releases(0, terms, (payload,)) if payload else b""
+
+
+def decode_answer(answer: bytes, question: Question, members: tuple[int, ...]) -> tuple[Release, memoryview]:
+    """What to finish an operation with that others have done, and its payload; b"" is the answer to a barrier."""
+    if not answer:
+        return Release(-1, question, members), memoryview(b"")
+    released = next(wire.decode_releases(memoryview(answer), lambda _: len(members)))
+    return Release(-1, question, members, released.joined, released.extents, released.value), released.payload
 
 
 def is_made_anew(operation: Operation[Any]) -> bool:

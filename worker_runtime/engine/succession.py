@@ -16,10 +16,10 @@ from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.coordination.group import Group
 from worker_runtime.coordination.link import Link
 from worker_runtime.coordination.operation import Handle, State
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Release
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
-from worker_runtime.engine.losses import STOPPING, Retry, is_made_anew
+from worker_runtime.engine.losses import STOPPING, Retry, decode_answer, is_made_anew
 from worker_runtime.errors import HorovodInternalError, OperationFailedError, StuckError
 from worker_runtime.rendezvous import PendingOperation, Report, Verdict, Wish
 
@@ -238,7 +238,8 @@ class Succession:
         number = operation.number if isinstance(operation, Commit) else 0
         answer = done.get((former, number, "" if number else question.name))
         if answer is not None and handle in self._reported:
-            handle.begin(Release(-1, question, former), (), memoryview(answer))
+            terms, payload = decode_answer(b"" if number else answer, question, former)
+            handle.begin(terms, (), payload)
             if number:
                 engine.steps.rounds[question.process_set] = number
                 engine.steps.note_commit(question.process_set, former)

@@ -134,7 +134,7 @@ class Formation:
             self._tell(Joined(self, membership))
             group = form(
                 membership,
-                client,
+                client.await_sequencer,
                 self._address,
                 CONNECT_LIMIT,
                 choice=self._choice,

@@ -148,25 +148,27 @@ class Meeting:
         self._sequencer.activate(generation, self._world.size, key)
         return key
 
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Announce the store; see `group.StoreExchange`."""
-        self._place.say(f"{generation}/store", f"{endpoint.port} {endpoint.address}")
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Wait for rank 0 to announce the store; see `group.StoreExchange`."""
-        told = self._place.hear(f"{generation}/store")
-        if told.startswith(_NONE):
-            raise SequencerStartError(told.removeprefix(_NONE))
-        port, _, address = told.partition(" ")
-        return Endpoint(address, int(port))
-
     def await_sequencer(self, generation: int) -> Endpoint:
-        """On rank 0: wait until its sequencer listens; see `group.StoreExchange`."""
+        """Wait until rank 0's sequencer listens.
+
+        Raises:
+            MeetingError: rank 0 did not come in time.
+            SequencerStartError: there will be none.
+        """
+        name = f"{generation}/sequencer"
+        if self._world.rank != 0:
+            told = self._place.hear(name)
+            if told.startswith(_NONE):
+                raise SequencerStartError(told.removeprefix(_NONE))
+            port, _, address = told.partition(" ")
+            return Endpoint(address, int(port))
         try:
-            return self._sequencer.await_endpoint(self._limit)
+            endpoint = self._sequencer.await_endpoint(self._limit)
         except SequencerStartError as error:
-            self._place.say(f"{generation}/store", f"{_NONE}{error.reason}")  # else the others would wait
+            self._place.say(name, f"{_NONE}{error.reason}")  # else the others would wait
             raise
+        self._place.say(name, f"{endpoint.port} {endpoint.address}")
+        return endpoint
 
     def end(self) -> None:
         """The group stands: what led to it is not needed any more."""
@@ -208,7 +210,7 @@ def join_world(
     """
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     membership = Membership(generation, unknown, meeting.share_key(generation))
-    group = form(membership, meeting, meeting.address, limit, choice=choice)
+    group = form(membership, meeting.await_sequencer, meeting.address, limit, choice=choice)
     executor = Engine.connect(group, limit)
     hosts = objects.allgather_object(executor, socket.gethostname(), "hosts")
     meeting.end()

@@ -247,7 +247,7 @@ class Runtime:
         with closing(self._connect(bootstrap)) as client:
             membership = client.join(self._generation)
             self._generation = membership.generation
-            group = form(membership, client, bootstrap.address, limit, choice=choice)
+            group = form(membership, client.await_sequencer, bootstrap.address, limit, choice=choice)
         executor = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
         return membership.assignment, executor
 

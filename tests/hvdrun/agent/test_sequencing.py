@@ -70,7 +70,11 @@ class Room:
     def publish(self, generation: int = 1, *assignments: Assignment) -> None:
         """A generation is formed, with these members here."""
         members = tuple((Worker(Slot("a", numbers.rank), 1), numbers) for numbers in assignments or (FIRST, SECOND))
-        self.sequencing.activate(Published(generation, members, KEY), self.board.append)
+        self.sequencing.activate(Published(generation, members, KEY), self.post)
+
+    async def post(self, notice: Notice) -> None:
+        """As a relay would."""
+        self.board.append(notice)
 
     async def told(self, count: int = 1) -> list[Notice]:
         """What was posted, once it is as much."""

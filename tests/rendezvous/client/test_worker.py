@@ -39,7 +39,6 @@ from tests.rendezvous.stage import (
 )
 from tests.waiting import happen
 
-STORE = Endpoint("10.0.0.1", 4711)
 PAIR = [Host("a", 2)]
 LONE = [Host("a", 1)]
 KEY = b"k" * KEY_BYTES
@@ -64,13 +63,17 @@ def open_impatient(path: Path) -> Iterator[WorkerClient]:
 async def open_pair(
     path: Path, policy: Policy | None = None, report: Report | None = None
 ) -> AsyncIterator[tuple[Stage, WorkerClient, WorkerClient]]:
-    """Two workers that are members of the first generation, of a static job unless the policy is another."""
+    """Two workers that are members of the first generation, of a static job unless the policy is another.
+
+    Their sequencer is still to come.
+    """
     async with (
         open_stage(PAIR, policy) as stage,
         stage.relay("a", path),
         open_worker(path, A0) as first,
         open_worker(path, A1) as second,
     ):
+        stage.sequencing.is_slow = True
         await asyncio.gather(*(in_thread(partial(each.join, 0, report)) for each in (first, second)))
         yield stage, first, second
 
@@ -111,8 +114,6 @@ async def test_a_worker_is_told_where_the_sequencer_is_or_why_there_is_none(path
     async with open_stage(LONE) as stage, stage.relay("a", path), open_worker(path, A0) as client:
         await in_thread(lambda: client.join(0))
         assert await in_thread(lambda: client.await_sequencer(1)) == stage.sequencing.endpoint
-        await in_thread(lambda: client.open_store(1, STORE))
-        assert await in_thread(lambda: client.await_store(1)) == STORE
         stage.sequencing.failure = "on a, there is no NumPy"
         await in_thread(lambda: client.join(1))
         with pytest.raises(SequencerStartError, match="on a, there is no NumPy"):
@@ -128,9 +129,9 @@ async def test_a_peer_that_left_is_known_by_its_rank(path: Path) -> None:
 
 
 @in_clean_loop
-async def test_who_waits_for_the_store_of_a_rank_0_that_has_ended_is_told(path: Path) -> None:
+async def test_who_waits_for_the_sequencer_of_a_rank_0_that_has_ended_is_told(path: Path) -> None:
     async with open_pair(path) as (stage, _, other):
-        waiting = asyncio.create_task(in_thread(lambda: other.await_store(1)))
+        waiting = asyncio.create_task(in_thread(lambda: other.await_sequencer(1)))
         stage.server.tell(Exited(A0, 0))
         with pytest.raises(JoinRefusedError, match="rank 0 has ended"):
             await waiting
@@ -145,8 +146,8 @@ def test_an_agent_that_is_not_there_or_does_not_answer_is_given_up(
         if is_mute:
             mute.bind(str(path))
             mute.listen()
-        for call in (lambda: client.join(0), lambda: client.await_store(1), lambda: client.open_store(1, STORE)):
-            with pytest.raises(UnreachableError, match=r"the agent|rank 0's store"):
+        for call in (lambda: client.join(0), lambda: client.await_sequencer(1)):
+            with pytest.raises(UnreachableError, match=r"the agent|the sequencer"):
                 call()
 
 
@@ -156,7 +157,6 @@ async def test_what_does_not_come_is_given_up(path: Path) -> None:
         with open_impatient(path) as client:
             for call, what in (
                 (lambda: client.join(0), "no generation was formed"),
-                (lambda: client.await_store(1), "rank 0's store at generation 1"),
                 (lambda: client.await_sequencer(7), "the sequencer at generation 7"),
             ):
                 with pytest.raises(UnreachableError, match=what):
@@ -188,7 +188,7 @@ async def test_a_workers_client_that_is_closed_leaves_no_connection(path: Path) 
 
 
 @in_clean_loop
-async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_store(path: Path) -> None:
+async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_sequencer(path: Path) -> None:
     async with (
         open_stage(PAIR) as stage,
         stage.relay("a", path),
@@ -200,9 +200,8 @@ async def test_a_worker_that_joins_again_waits_for_a_newer_generation_and_its_st
             await happen(lambda: stage.server.state.waiting == 1)
             assert (await in_thread(partial(second.join, generation - 1))).generation == generation
             assert (await joining).generation == generation
-            moved = Endpoint(LOOPBACK, 4710 + generation)
-            await in_thread(partial(first.open_store, generation, moved))
-            assert await in_thread(partial(second.await_store, generation)) == moved
+            assert await in_thread(partial(second.await_sequencer, generation)) == stage.sequencing.endpoint
+            stage.sequencing.endpoint = Endpoint(LOOPBACK, 4710 + generation)
 
 
 @in_clean_loop
@@ -233,7 +232,7 @@ async def test_who_asks_late_hears_of_the_interruption_as_well(path: Path) -> No
             notices = late.follow()
             assert await in_thread(lambda: next(notices)) == Interrupted(1, "rank 1 (a:1) failed with exit code 1")
             with pytest.raises(GenerationInterruptedError, match="generation 1 was interrupted: rank 1"):
-                await in_thread(partial(client.await_store, 1))
+                await in_thread(partial(client.await_sequencer, 1))
 
 
 @in_clean_loop

@@ -13,8 +13,8 @@ from rendezvous.core.messages import (
     Lost,
     Noticed,
     Reported,
+    SequencerOpened,
     Stopped,
-    StoreOpened,
     Ticked,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
@@ -124,10 +124,10 @@ def parse_event(words: list[str], size: int = 0) -> Event:
         case ["declare", worker, *blank]:
             assert blank in ([], ["blank"]), blank
             return Declared(parse_worker(worker), is_blank=bool(blank))
-        case ["store", worker, generation, "at", endpoint]:
+        case ["sequencer", host, generation, "at", endpoint]:
             address, _, port = endpoint.rpartition(":")
             number = int(generation.removeprefix("generation="))
-            return StoreOpened(parse_worker(worker), number, Endpoint(address, int(port)))
+            return SequencerOpened(host, number, Endpoint(address, int(port)))
         case ["exit", worker, returncode, *why]:
             error = why[-1] if why else None
             is_put_down = why[:-1] == ["put", "down"]

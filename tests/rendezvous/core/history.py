@@ -14,8 +14,8 @@ from rendezvous.core.messages import (
     Lost,
     Noticed,
     Reported,
+    SequencerOpened,
     Stopped,
-    StoreOpened,
     Ticked,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
@@ -43,10 +43,10 @@ def choose_report(state: State, choose: "Choose[Host]") -> Event:
     return Reported(host, tuple(r.worker for r in state.on(host) if r.state is not WorkerState.ENDED))
 
 
-def choose_store(state: State) -> Event:
-    """Rank 0, or who will be, opens the store of the newest generation."""
+def choose_sequencer(state: State) -> Event:
+    """The host of rank 0, or of who will be, opens the sequencer of the newest generation."""
     first = next(iter(state.workers.values())).worker
-    return StoreOpened(first, state.number, Endpoint("10.0.0.1", 4711))
+    return SequencerOpened(first.slot.host, state.number, Endpoint("10.0.0.1", 4711))
 
 
 class Chance:
@@ -82,7 +82,7 @@ class Chance:
         likely: list[Callable[[], Event]] = [
             lambda: choose_report(state, chance.choice),
             lambda: Ticked(state.now + chance.choice([0.25, 0.25, 1.0, 5.0, 100.0])),
-            lambda: choose_store(state),
+            lambda: choose_sequencer(state),
             lambda: Exited(self._anybody(), 0),
             lambda: choose_join(state, chance.choice),
         ]
@@ -113,7 +113,7 @@ class Chance:
             Reported(somebody.slot.host, (somebody, stranger)),
             Reported(somebody.slot.host),
             Begun(somebody.slot.host),
-            StoreOpened(somebody, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
+            SequencerOpened(somebody.slot.host, self.random.randint(0, 3), Endpoint("10.0.0.1", 4711)),
             Declared(self.random.choice([stranger, somebody]), is_blank=self.random.random() < 0.5),
             Joined(somebody, state.number, Report(self.random.choice(list(Wish)), has_state=True)),
             Lost("z", "it never was"),
@@ -190,7 +190,7 @@ class ElasticChance:
             world.end_the_told: 2,
             lambda: world.pass_time(0.25): 2,
             lambda: world.tell(Ticked(state.now + chance.choice([0.25, 0.5, 30.0]))): 0.7,
-            lambda: world.tell(choose_store(state)) if state.workers else None: 0.3,
+            lambda: world.tell(choose_sequencer(state)) if state.workers else None: 0.3,
             world.begin_again: 0.1,
         }
         (action,) = chance.choices(list(actions), list(actions.values()))

@@ -28,8 +28,8 @@ from rendezvous.core.messages import (
     Lost,
     Publish,
     Reported,
+    SequencerOpened,
     Stopped,
-    StoreOpened,
     Ticked,
 )
 from rendezvous.core.model import Endpoint, Host, Policy, Recovery, Slot, Worker
@@ -140,9 +140,9 @@ class Job(RuleBasedStateMachine):
 
     @precondition(lambda self: self.is_placed)
     @rule(data=st.data(), number=st.integers(0, 3))
-    def a_store_opens(self, data: st.DataObject, number: int) -> None:
-        """By rank 0 or another, of this generation or another."""
-        self.witness.tell(StoreOpened(data.draw(self.anybody()), number, Endpoint("10.0.0.1", 4711)))
+    def a_sequencer_opens(self, data: st.DataObject, number: int) -> None:
+        """On rank 0's host or another, of this generation or another."""
+        self.witness.tell(SequencerOpened(data.draw(self.anybody()).slot.host, number, Endpoint("10.0.0.1", 4711)))
 
     @rule(host=st.sampled_from(["h0", "h4", "elsewhere"]))
     def a_host_is_begun(self, host: str) -> None:

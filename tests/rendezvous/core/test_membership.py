@@ -49,7 +49,7 @@ LEGAL = [
     ("running", ["report", "a", "running", "a:0"], Phase.RUNNING),
     ("running", ["join", "a:0"], Phase.RUNNING),
     ("running", ["join", "a:0", "after=1"], Phase.FORMING),
-    ("running", ["store", "a:0", "generation=1", "at", "h:1"], Phase.RUNNING),
+    ("running", ["sequencer", "a", "generation=1", "at", "h:1"], Phase.RUNNING),
     ("running", ["exit", "a:0", "0"], Phase.RUNNING),
     ("running", ["exit", "a:0", "1"], Phase.DRAINING),
     ("running", ["lost", "b", "gone"], Phase.DRAINING),
@@ -79,7 +79,6 @@ EVERYWHERE_ILLEGAL = {
     "join a:0 after=2": f"{NOT_YET}generation 2 has not been published",
     "exit a:0#2 0": f"{NOT_YET}incarnation 2 of slot a:0 was never intended",
     "exit b:1 0": "slot b:1 is not in use",
-    "store a:0 generation=2 at h:1": f"{NOT_YET}generation 2 has not been published",
     "report a running b:0": "host a is not in use|worker b:0 is not on host a",
 }
 ILLEGAL = [(before, event, reason) for before in BEFORE for event, reason in EVERYWHERE_ILLEGAL.items()] + [
@@ -87,12 +86,10 @@ ILLEGAL = [(before, event, reason) for before in BEFORE for event, reason in EVE
     ("begun", "lost a gone", "host a is not in use"),
     ("begun", "join a:0", "slot a:0 is not in use"),
     ("begun", "exit a:0 0", "slot a:0 is not in use"),
-    ("begun", "store a:0 generation=0 at h:1", "slot a:0 is not in use"),
     ("forming", "hosts a:1 b:1", "the placement of this job is fixed"),
     ("forming", "join a:0 after=1", "generation 1 has not been published"),
-    ("forming", "store a:0 generation=1 at h:1", "generation 1 has not been published"),
     ("running", "hosts a:1 b:1", "the placement of this job is fixed"),
-    ("running", "store b:0 generation=1 at h:1", r"only rank 0 \(a:0\) opens the store"),
+    ("running", "sequencer b generation=1 at h:1", r"rank 0 \(a:0\) is on another host"),
 ]
 
 

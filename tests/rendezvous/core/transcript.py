@@ -11,7 +11,7 @@ A file begins with prose up to the first empty line. Lines that start with `#` a
     declare a:0
     join a:0 b:0 after=1 form   (each of them does so; workers may be listed for `declare` and `exit`, too)
     join all        (in the order of their ranks; so do `declare all` and, host by host, `report all`)
-    store a:0 generation=1 at 10.0.0.1:4711
+    sequencer a generation=1 at 10.0.0.1:4711
     exit b:1 127 "the command was not found"
     exit b:1 -9 put down "it was stopped"
     lost b "its order channel closed"

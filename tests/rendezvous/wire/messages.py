@@ -20,7 +20,6 @@ from rendezvous.notices import (
     ResizeOffered,
     SequencerFailed,
     SequencerOpened,
-    StoreOpened,
 )
 from rendezvous.orders import (
     Alert,
@@ -106,7 +105,6 @@ notices: st.SearchStrategy[Notice] = st.one_of(
     ),
     st.builds(Interrupted, generations, texts),
     st.builds(ResizeOffered, generations, generations, st.booleans(), st.booleans()),
-    st.builds(StoreOpened, generations, endpoints),
     st.builds(SequencerOpened, generations, endpoints),
     st.builds(SequencerFailed, generations, texts),
     st.builds(Refused, workers, texts),

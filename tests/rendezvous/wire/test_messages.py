@@ -130,7 +130,6 @@ def publish(*members: pb.Member, key: bytes = KEY) -> pb.Notice:
         (NOTICES, publish(key=KEY[1:]), "key"),
         (NOTICES, publish(key=b""), "key"),
         (NOTICES, pb.Notice(sequencer_opened=pb.SequencerOpened(generation=1)), "without address"),
-        (NOTICES, pb.Notice(store_opened=pb.StoreOpened(generation=1)), "without address"),
         (NOTICES, pb.Notice(refused=pb.Refused(reason="no")), "without host"),
         (NOTICES, pb.Notice(departed=pb.Departed(generation=1)), "without host"),
         (REPORTS, pb.StateReport(wish=pb.Wish.ValueType(77)), "a wish of kind 77"),

@@ -191,7 +191,8 @@ def test_a_killed_hvdrun_leaves_no_step(slurm: Slurm) -> None:
     end(launchers, signal.SIGKILL)
     slurm.wait_for(job, "ended with 137")
     wait_slowly(lambda: not any("sleep 600" in trace for trace in slurm.find_left()), "the end of all workers")
-    assert slurm.run("squeue", "--steps", "--noheader", "--format=%i").stdout.split() == [f"{job}.batch"]
+    steps = ("squeue", "--steps", "--noheader", "--format=%i")
+    wait_slowly(lambda: slurm.run(*steps).stdout.split() == [f"{job}.batch"], "the end of hvdrun's steps")
     slurm.run("scancel", job)
 
 

@@ -3,7 +3,6 @@
 import os
 import socket
 import sys
-import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -82,34 +81,17 @@ def test_once_a_group_stands_no_member_takes_connections(ranks: RankPool) -> Non
 
 def test_a_generation_of_one_has_no_group() -> None:
     alone = Membership(1, Assignment(0, 1, 0, 1, 0, 1), KEY)
-    assert form(alone, Announcements(AssertionError()), "127.0.0.1", timedelta(seconds=1)) is None
+    assert form(alone, Finder(AssertionError()), "127.0.0.1", timedelta(seconds=1)) is None
 
 
-class Announcements:
-    """Where ranks in one process meet.
-
-    sequencer: where it is, or why there is none.
-    """
+class Finder:
+    """Tells where the sequencer of generation 7 is, or raises why there is none."""
 
     def __init__(self, sequencer: Endpoint | Exception) -> None:
-        self.heard: list[Endpoint] = []
-        self._has_store = threading.Event()
         self._sequencer = sequencer
 
-    def open_store(self, generation: int, endpoint: Endpoint) -> None:
-        """Remember it, and tell."""
-        assert generation == 7
-        self.heard.append(endpoint)
-        self._has_store.set()
-
-    def await_store(self, generation: int) -> Endpoint:
-        """Wait for it."""
-        assert generation == 7
-        assert self._has_store.wait(LIMIT.total_seconds())
-        return self.heard[0]
-
-    def await_sequencer(self, generation: int) -> Endpoint:
-        """Tell rank 0."""
+    def __call__(self, generation: int) -> Endpoint:
+        """As `WorkerClient.await_sequencer`."""
         assert generation == 7
         if isinstance(self._sequencer, Exception):
             raise self._sequencer
@@ -124,15 +106,15 @@ def sequencer() -> Iterator[Endpoint]:
         yield Endpoint("127.0.0.1", process.port)
 
 
-def form_pair(rendezvous: Announcements) -> list[Group | BaseException | None]:
+def form_pair(find: Finder) -> list[Group | BaseException | None]:
     """What each of two ranks gets."""
     with ThreadPoolExecutor() as threads:
-        groups = [threads.submit(form, be(rank), rendezvous, "127.0.0.1", LIMIT) for rank in range(2)]
+        groups = [threads.submit(form, be(rank), find, "127.0.0.1", LIMIT) for rank in range(2)]
         return [group.exception(2 * LIMIT.total_seconds()) or group.result() for group in groups]
 
 
 def test_all_members_know_where_the_sequencer_is_and_the_key(sequencer: Endpoint) -> None:
-    for rank, group in enumerate(form_pair(Announcements(sequencer))):
+    for rank, group in enumerate(form_pair(Finder(sequencer))):
         assert isinstance(group, Group)
         assert (group.generation, group.rank, group.size) == (7, rank, 2)
         assert (group.sequencer, group.key) == (sequencer, KEY)
@@ -143,7 +125,7 @@ def test_all_members_know_where_the_sequencer_is_and_the_key(sequencer: Endpoint
 
 def test_without_a_sequencer_rank_0_says_why() -> None:
     with pytest.raises(SequencerStartError, match="on a, it ended with signal 9") as caught:
-        form(be(0), Announcements(SequencerStartError("on a, it ended with signal 9")), "127.0.0.1", LIMIT)
+        form(be(0), Finder(SequencerStartError("on a, it ended with signal 9")), "127.0.0.1", LIMIT)
     assert [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)][-1] == "form"  # none of gloo's
 
 
@@ -170,7 +152,7 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit(sequencer: End
     message = r"^Horovod initialization failed: rank 0 on 127\.0\.0\.1 could not connect .* 7 within 0\.6 s"
     for _ in range(4):
         with pytest.raises(GroupFormationError, match=message):
-            form(be(0), Announcements(sequencer), "127.0.0.1", timedelta(seconds=0.6))
+            form(be(0), Finder(sequencer), "127.0.0.1", timedelta(seconds=0.6))
         descriptors.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208 - a count
     assert descriptors[-1] <= descriptors[0]  # fewer, where threads of earlier tests close theirs meanwhile
 
@@ -178,10 +160,9 @@ def test_a_member_that_does_not_come_is_an_error_within_the_limit(sequencer: End
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_member_that_waits_for_others_can_be_told_to_stop(sequencer: Endpoint, rank: int) -> None:
     """Long before the limit; gloo itself has no such way."""
-    announcements, cancellation = Announcements(sequencer), Cancellation()
-    announcements.open_store(7, sequencer)
+    cancellation = Cancellation()
     with ThreadPoolExecutor() as threads:
-        forming = threads.submit(form, be(rank), announcements, "127.0.0.1", 9 * LIMIT, cancellation=cancellation)
+        forming = threads.submit(form, be(rank), Finder(sequencer), "127.0.0.1", 9 * LIMIT, cancellation=cancellation)
         with pytest.raises(TimeoutError):
             forming.exception(0.5)
         cancellation.cancel()
@@ -192,7 +173,7 @@ def test_a_sequencer_that_is_gone_is_an_error_within_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = Endpoint(*listener.getsockname()[:2])
     with pytest.raises(GroupFormationError, match=r"rank 0 on 127\.0\.0\.1"):
-        form(be(0), Announcements(gone), "127.0.0.1", timedelta(seconds=1))
+        form(be(0), Finder(gone), "127.0.0.1", timedelta(seconds=1))
 
 
 GUESSES = b"".join(number.to_bytes(8, sys.byteorder) for number in range(4))  # of what gloo calls its connections

@@ -6,9 +6,10 @@ Long because each verdict needs its own story, and all of them the same beginnin
 import pickle
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from worker_runtime.api.process_set import ProcessSet, remove_process_set
 from worker_runtime.collectives import AVERAGE, SUM, Allgather, Allreduce, Alltoall, Barrier, Broadcast, SparseAllreduce
 from worker_runtime.collectives.agreements import AddSet, Commit
 from worker_runtime.coordination.operation import Handle, Members, Operation
-from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
+from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction, Release
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.generation import Generation
-from worker_runtime.engine.losses import STOPPING
+from worker_runtime.engine.losses import STOPPING, Retry
 from worker_runtime.errors import HorovodInternalError, SetLostError, StepRevokedError
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer
@@ -163,7 +164,8 @@ def test_what_was_answered_before_the_snapshot_is_done_and_its_result_stays(scen
     handle = scene.ask(scene.sum("x", 1.0))
     scene.before.release(0, index=4, payload=pack(6.0))
     report = scene.interrupt()
-    assert (report.pending, report.completed) == ((), (CompletedOperation(THREE, "allreduce.x", 4, answer=pack(6.0)),))
+    assert report.pending == ()
+    assert [(each.ranks, each.name, each.index) for each in report.completed] == [(THREE, "allreduce.x", 4)]
     scene.go_on()
     assert scene.executor.wait(handle)[0].tolist() == [6.0]
 
@@ -310,12 +312,45 @@ def test_a_barrier_that_others_have_passed_is_done(scene: Scene) -> None:
     scene.executor.wait(handle)
 
 
-def test_with_the_answer_that_others_have_got_a_sum_is_done(scene: Scene) -> None:
+def make_average(members: Members) -> Operation[list[Any]]:
+    return Allreduce([torch.tensor([1.0, 2.0])], AVERAGE, members, "x")
+
+
+def make_gathering(members: Members) -> Operation[list[Any]]:
+    return Allgather([torch.tensor([1.0]), torch.tensor([[7]])], members, "x")
+
+
+@pytest.mark.parametrize(
+    ("make", "extents", "payload", "result"),
+    [
+        (make_average, (), pack(6.0, 12.0), [[2.0, 4.0]]),
+        (
+            make_gathering,
+            ((1, 1), (2, 0), (0, 1)),
+            pack(1.0) + struct.pack("q", 7) + pack(2.0, 3.0) + struct.pack("q", 8),
+            [([1.0, 2.0, 3.0], (1, 2, 0)), ([[7], [8]], (1, 0, 1))],
+        ),
+    ],
+)
+def test_with_the_answer_that_others_have_got_an_operation_is_done(
+    scene: Scene,
+    make: Callable[[Members], Operation[list[Any]]],
+    extents: tuple[tuple[int, ...], ...],
+    payload: bytes,
+    result: object,
+) -> None:
     """It is that of all who were there, and nobody asks for it again."""
-    handle = scene.executor.submit(Allreduce([torch.tensor([1.0, 2.0])], AVERAGE, scene.all_ranks, "allreduce.x"))
+    operation = make(scene.all_ranks)
+    other = Retry(lambda *_: None)  # of one that has done it
+    other.remember(
+        operation, Release(4, operation.question, THREE, extents=extents), memoryview(payload), is_stopping=False
+    )
+    (done,) = other.list_completed()
+    handle = scene.executor.submit(operation)
     scene.interrupt()
-    scene.go_on(Done(THREE, 0, "allreduce.x", pack(6.0, 12.0)))
-    assert scene.executor.wait(handle)[0].tolist() == [2.0, 4.0]
+    scene.go_on(Done(THREE, 0, "x", done.answer))
+    found = scene.executor.wait(handle)
+    assert [each.tolist() if make is make_average else (each[0].tolist(), each[1]) for each in found] == result
     scene.executor.submit(scene.sum("y", 1.0))
     assert scene.after.sequencer.read_names(1) == ["allreduce.y"]
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rendezvous.core.model import Endpoint
 from worker_runtime.errors import ForeignRankError, ForeignWorldError, MeetingError
 from worker_runtime.membership.meeting import FilePlace, Meeting, find_own_address
 from worker_runtime.membership.worlds import Master, OneHost, World, find_world
@@ -176,11 +175,10 @@ def meeting_as(rank: int, limit: timedelta = LIMIT) -> Iterator[Meeting]:
 
 def test_a_member_may_come_before_rank_0(place: Path) -> None:
     with ThreadPoolExecutor() as threads, meeting_as(0) as first, meeting_as(1) as other:
-        early = threads.submit(other.await_store, 1)
+        early = threads.submit(other.await_sequencer, 1)
         early_key = threads.submit(other.share_key, 1)
-        first.open_store(1, Endpoint("127.0.0.1", 4711))
         key = first.share_key(1)
-        assert early.result(LIMIT.total_seconds()) == Endpoint("127.0.0.1", 4711)
+        assert first.await_sequencer(1) == early.result(LIMIT.total_seconds())
         assert early_key.result(LIMIT.total_seconds()) == key
         assert len(key) == 32
         assert {path.stat().st_mode & 0o777 for path in place.iterdir()} == {0o600}
@@ -209,15 +207,16 @@ def test_a_rank_0_that_never_comes_is_named() -> None:
         meeting_as(1, timedelta(seconds=0.1)) as other,
         pytest.raises(MeetingError, match=r"mpirun started could not meet.*rank 0 did not come in 0.1 s"),
     ):
-        other.await_store(1)
+        other.await_sequencer(1)
 
 
 @pytest.mark.usefixtures("place")
 def test_generations_do_not_read_each_others_files() -> None:
     with meeting_as(0) as first, meeting_as(1, timedelta(seconds=0.1)) as other:
-        first.open_store(1, Endpoint("127.0.0.1", 4711))
+        first.share_key(1)
+        first.await_sequencer(1)
         with pytest.raises(MeetingError):
-            other.await_store(2)
+            other.await_sequencer(2)
 
 
 def test_the_own_address_is_the_one_that_leads_to_the_master() -> None:
