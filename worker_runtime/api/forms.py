@@ -8,7 +8,7 @@ of those that were given. Which of these a function does, its name says.
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
 
 import torch
@@ -25,14 +25,16 @@ from worker_runtime.errors import WrongArgumentError
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
+Finish = Callable[[Sequence[Any]], object]
+Differentiate = Callable[[str, Call, Any, Tensors], Tensors]
+
 take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a call of one array
-_requires_gradient = attrgetter("requires_grad")
 
 
 class Arrays(Protocol):
     """How the arrays of a framework become tensors, and tensors arrays.
 
-    takes_none: a group of none gives none, and nothing is asked for; otherwise it is an error.
+    takes_none: a group of none is given back, and nothing is asked for; otherwise it is an error.
     """
 
     takes_none: bool
@@ -53,7 +55,6 @@ class Request(NamedTuple, Generic[ResultT]):
     settings: what else the collective needs to know: a Combination, a root, or splits.
     finish: makes what the program gets of the resulting arrays.
     arrays: of which kind they are; None for tensors.
-    differentiate: runs the collective where a tensor requires a gradient; None where that makes no difference.
     """
 
     given: Sequence[Any]
@@ -62,54 +63,19 @@ class Request(NamedTuple, Generic[ResultT]):
     settings: Any
     finish: Callable[[Sequence[Any]], ResultT]
     arrays: Arrays | None = None
-    differentiate: Callable[[str, Call, Any, Tensors], Tensors] | None = None
 
 
-class _Form(NamedTuple):
-    """What one function does with its requests.
-
-    kind: of collective, as programs call it: "grouped_allreduce".
-    in_place: the results take the place of what is given.
-    begins: it gives a handle.
-    finish: makes what `synchronize` gives; None for what the request says.
-    """
-
-    kind: str
-    in_place: bool
-    begins: bool
-    finish: Callable[[Sequence[Any]], object] | None = None
-
-    def complete(self, engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
-        """Ask for the collective; wait for its result, or give a handle."""
-        given, name, process_set, settings, finish, arrays, differentiate = request
-        kind, in_place, begins, own_finish = self
-        if kind.startswith("grouped_"):
-            given = _list_group(kind, given)
-            if arrays is not None and arrays.takes_none and not given and not begins:
-                return finish(given)
-        call = begin_call(kind, name, process_set, engine)
-        tensors = given if arrays is None else arrays.read(given, in_place=in_place)
-        if not (begins or in_place or differentiate is None) and _want_gradient(tensors):
-            results = differentiate(kind, call, settings, tensors)
-            return finish(results if arrays is None else arrays.wrap(results, given, in_place=False))
-        operation = _OPERATIONS[kind](call, tensors, settings, tensors if in_place else None)
-        if in_place:
-            increment_version(tensors)
-        convert = own_finish or finish
-        if arrays is not None or isinstance(operation, Allgather):
-            convert = functools.partial(_convert, convert, arrays, given, in_place)
-        if begins:
-            return engine.handle_table.add(engine.submit(operation), convert)
-        return convert(engine.run(operation))
-
-
-def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
+def runs(build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None) -> Callable[P, ResultT]:
     """Make of a function that makes a request the function of the API that asks for it and waits for its result.
 
     Args:
         build: under its name in the API. Its arguments, and what it says of itself, are what programs see.
+        differentiate: runs a collective of this kind where a tensor requires a gradient, unless it works in place; None
+            where no tensor does.
     """
-    return _make_function(build, build.__name__, get_args(inspect.signature(build).return_annotation)[0])
+    name = build.__name__
+    gives = get_args(inspect.signature(build).return_annotation)[0]
+    return _make_function(build, name, gives, _make_completion(name, None, differentiate))
 
 
 def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
@@ -120,12 +86,11 @@ def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
         name: in the API: "allreduce_".
     """
     text = f"`{like.__name__}` in place: what is given has the results' values then; not differentiable."
-    return _make_function(like, name, inspect.signature(like).return_annotation, text)
+    gives = inspect.signature(like).return_annotation
+    return _make_function(like, name, gives, _make_completion(name), text)
 
 
-def begins(
-    like: Callable[P, object], name: str = "", finish: Callable[[Sequence[Any]], object] | None = None
-) -> Callable[P, int]:
+def begins(like: Callable[P, object], name: str = "", finish: Finish | None = None) -> Callable[P, int]:
     """The function of the API that asks, and gives a handle.
 
     Args:
@@ -137,7 +102,8 @@ def begins(
         f"Begin `{name.replace('_async', '')}`; not differentiable. It gives a handle for `poll` and `synchronize`, "
         "which returns the result. Until then the arrays of the call must be left alone."
     )
-    return _make_function(like, name or like.__name__, int, text if name else "", finish)
+    name, text = (name, text) if name else (like.__name__, "")
+    return _make_function(like, name, int, _make_completion(name, finish), text)
 
 
 def _gather(call: Call, tensors: Tensors, _: None, __: None) -> Operation[Any]:
@@ -169,11 +135,7 @@ _OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Any], Operation[Any]]] = {
 
 
 def _make_function(
-    like: Callable[..., object],
-    name: str,
-    gives: object,
-    text: str = "",
-    finish: Callable[[Sequence[Any]], object] | None = None,
+    like: Callable[..., object], name: str, gives: object, complete: Callable[[Engine, Any], Any], text: str = ""
 ) -> Callable[..., Any]:
     """A function of the API.
 
@@ -181,18 +143,59 @@ def _make_function(
         like: what has its arguments: the function that makes the request, or what was made of it before.
         name: of the function.
         gives: the type of its result.
+        complete: makes the result of the request.
         text: is put before what `like` says of itself.
-        finish: see `begins`.
     """
-    kind = name.removesuffix("_").removesuffix("_async")
-    form = _Form(kind, name.endswith("_"), "_async" in name, finish)
     build = inspect.unwrap(like)
-    made: Any = gives_up(kind, form.complete)(build)
+    made: Any = gives_up(_find_kind(name), complete)(build)
     made.__name__ = made.__qualname__ = name
     made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
     made.__annotations__ = build.__annotations__ | {"return": gives}
     made.__signature__ = inspect.signature(build).replace(return_annotation=gives)
     return made  # type: ignore[no-any-return]  # a function with attributes
+
+
+def _find_kind(name: str) -> str:
+    """Which collective a function is of: "grouped_allreduce"."""
+    return name.removesuffix("_").removesuffix("_async")
+
+
+def _make_completion(
+    name: str, own_finish: Finish | None = None, differentiate: Differentiate | None = None
+) -> Callable[[Engine, Request[Any]], Any]:
+    """What asks for a request's collective and waits for its result, or gives a handle, as the function's name says."""
+    kind = _find_kind(name)
+    in_place, begins = name.endswith("_"), "_async" in name
+    if in_place or begins:
+        differentiate = None
+    make_operation = _OPERATIONS[kind]
+    is_group, is_gather = kind.startswith("grouped_"), make_operation is _gather
+
+    def complete(engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
+        given, name, process_set, settings, finish, arrays = request
+        if is_group:
+            given = _list_group(kind, given)
+            if arrays is not None and arrays.takes_none and not (given or begins):
+                return request.given
+        call = begin_call(kind, name, process_set, engine)
+        tensors = given if arrays is None else arrays.read(given, in_place=in_place)
+        if differentiate is not None and _require_gradient(tensors):
+            results: Sequence[Any] = differentiate(kind, call, settings, tensors)
+        else:
+            operation = make_operation(call, tensors, settings, tensors if in_place else None)
+            if in_place:
+                increment_version(tensors)
+            if begins:
+                convert = own_finish or finish
+                if arrays is not None or is_gather:
+                    convert = functools.partial(_convert, convert, arrays, given, in_place)
+                return engine.handle_table.add(engine.submit(operation), convert)
+            results = engine.run(operation)
+            if is_gather:
+                results = [each.tensor for each in results]
+        return finish(results if arrays is None else arrays.wrap(results, given, in_place=in_place))
+
+    return complete
 
 
 def _list_group(kind: str, arrays: object) -> list[Any]:
@@ -202,15 +205,15 @@ def _list_group(kind: str, arrays: object) -> list[Any]:
     return list(arrays)
 
 
-def _want_gradient(tensors: Tensors) -> bool:
-    try:
-        return torch.is_grad_enabled() and any(map(_requires_gradient, tensors))
-    except AttributeError:  # of no tensor, as the operation says
-        return False
+def _require_gradient(tensors: Tensors) -> bool:
+    for tensor in tensors:  # those that are none are named by the operation
+        if getattr(tensor, "requires_grad", False):
+            return torch.is_grad_enabled()
+    return False
 
 
 def _convert(
-    finish: Callable[[Sequence[Any]], object],
+    finish: Finish,
     arrays: Arrays | None,
     given: Sequence[Any],
     in_place: bool,  # noqa: FBT001 - of a partial

@@ -60,9 +60,8 @@ class Combination(_Parts):
 
 def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
     """How programs have an allreduce combine; see `choose_reduction`."""
-    if average is None and isinstance(op, Reduction):
-        return Combination(op, prescale, postscale)
-    return Combination(choose_reduction(op, average), prescale, postscale)
+    is_plain = average is None and isinstance(op, Reduction)
+    return Combination(op if is_plain else choose_reduction(op, average), prescale, postscale)  # type: ignore[arg-type]
 
 
 def choose_for_scatter(op: object, prescale: float, postscale: float) -> Combination:
@@ -96,6 +95,8 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         return Reduction.AVERAGE if average else Reduction.SUM
     if op is None:
         return Reduction.AVERAGE
+    if isinstance(op, Reduction):
+        return op
     try:
         return Reduction(op)  # type: ignore[arg-type]  # that it may be none is what is looked for
     except ValueError:

@@ -21,10 +21,11 @@ from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_back, view_for_reading
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
-from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
+from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.settings import Compressor
 
 
 class Gradient(NamedTuple):

@@ -2,6 +2,8 @@
 
 None of them is differentiable, as in Horovod. `priority` has no effect anywhere: what is ready on all ranks first runs
 first.
+
+Long because each of them explains its arguments.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,10 +14,10 @@ from typing import Any
 
 import mxnet as mx
 
+from worker_runtime.api.arguments import read_group_count, read_predivide
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.mxnet import contexts
-from worker_runtime.mxnet.arguments import read_factor, read_group_count
 from worker_runtime.mxnet.arrays import bring_home, take_back, view_for_writing
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
@@ -72,7 +72,7 @@ class DistributedOptimizer(Wrapper):
         keep_wrappers()
         own = vars_of(self)
         own["_optimizer"] = unwrap(optimizer)
-        own["_gradient_predivide_factor"] = read_factor(_TITLE, gradient_predivide_factor)
+        own["_gradient_predivide_factor"] = read_predivide(_TITLE, gradient_predivide_factor)
         own["_num_groups"] = read_group_count(_TITLE, num_groups)
         check_process_set(_TITLE, process_set)
         own["_process_set"] = process_set

@@ -5,36 +5,21 @@ or an object.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from worker_runtime.api.arguments import NoneCompressor, check_compression
 from worker_runtime.collectives.tensor_operation import check_tensor
 from worker_runtime.errors import WrongArgumentError
-
-_ADVICE = "give hvd.Compression.none, fp16 or bf16, or an object with compress() and decompress()"
-
-
-class Compressor(Protocol):
-    """How a tensor is made smaller; both methods are pure, and differentiable if gradients shall flow through."""
-
-    def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
-        """The tensor that is to travel, dense, and whatever `decompress` needs to know."""
-
-    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
-        """The tensor as it was, of what has come back."""
-
-
-def check_compression(compression: object) -> None:
-    """Raise WrongArgumentError unless it has what a compressor has."""
-    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
-        raise WrongArgumentError(f"compression is {compression!r}; {_ADVICE}")
+from worker_runtime.reduction.settings import Compressor
 
 
 class Compressed:
     """The tensors of one call, smaller on their way: `Arrays` of the API.
 
     Args:
+        title: of the call, for messages.
         compression: the compressor.
 
     Raises:
@@ -43,8 +28,9 @@ class Compressed:
 
     takes_none = False
 
-    def __init__(self, compression: Compressor) -> None:
-        check_compression(compression)
+    def __init__(self, title: str, compression: Compressor) -> None:
+        check_compression(title, compression)
+        self._title = title
         self._compression = compression
         self._contexts: list[Any] = []
 
@@ -57,7 +43,7 @@ class Compressed:
         del in_place  # which no function is that compresses
         compressed = []
         for tensor in arrays:
-            check_tensor("compression", tensor)
+            check_tensor(self._title, tensor)
             small, context = self._compression.compress(tensor)
             if not isinstance(small, torch.Tensor):
                 raise WrongArgumentError(f"compression made {type(small).__name__} of a tensor; it must make a tensor")
@@ -74,21 +60,6 @@ class Compressed:
             self._compression.decompress(result, context)
             for result, context in zip(results, self._contexts, strict=True)
         ]
-
-
-class NoneCompressor:
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The tensor itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: None) -> torch.Tensor:
-        """The tensor itself."""
-        del context
-        return tensor
 
 
 class _CastingCompressor:

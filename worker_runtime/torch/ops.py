@@ -5,18 +5,21 @@ Long because each of them explains its arguments.
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import ParamSpec, TypeVar
 
 import torch
 
+from worker_runtime.api import forms
 from worker_runtime.api.calls import begin_call, gives_up
-from worker_runtime.api.forms import Request, begins, overwrites, runs, take_first
+from worker_runtime.api.forms import Request, begins, overwrites, take_first
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Reduction, SparseAllreduce
 from worker_runtime.collectives.alltoall import Splits
 from worker_runtime.collectives.combination import choose, choose_for_scatter, choose_reduction
+from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.autograd.groups import run_differentiably
-from worker_runtime.torch.compression import Compressed, Compression, Compressor
+from worker_runtime.torch.compression import Compressed, Compression
 
 __all__ = [
     "allgather",
@@ -48,9 +51,17 @@ __all__ = [
     "synchronize",
 ]
 
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 
-def _choose_arrays(compression: Compressor) -> Compressed | None:
-    return None if compression is Compression.none else Compressed(compression)
+
+def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
+    """As `forms.runs`; what is not in place is differentiable."""
+    return forms.runs(build, run_differentiably)
+
+
+def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:
+    return None if compression is Compression.none else Compressed(title, compression)
 
 
 @runs
@@ -93,8 +104,8 @@ def allreduce(  # noqa: PLR0917 - Horovod's signature
             Horovod has not been initialized.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    arrays = _choose_arrays(compression)
-    return Request((tensor,), name, process_set, how, take_first, arrays, run_differentiably)
+    arrays = _choose_arrays("allreduce", compression)
+    return Request((tensor,), name, process_set, how, take_first, arrays)
 
 
 @runs
@@ -167,7 +178,7 @@ def grouped_allreduce(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `allreduce`.
     """
     how = choose(op, average, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, _choose_arrays(compression), run_differentiably)
+    return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_allreduce", compression))
 
 
 @runs
@@ -258,7 +269,7 @@ def allgather(
         HorovodInternalError: the ranks do not agree on dtype, shape or device; one of them has joined; the operation
             failed; or Horovod has not been initialized.
     """
-    return Request((tensor,), name, process_set, None, take_first, None, run_differentiably)
+    return Request((tensor,), name, process_set, None, take_first)
 
 
 @runs
@@ -281,7 +292,7 @@ def grouped_allgather(
         ValueError: as `allgather`; also tensors on several devices, or none at all.
         HorovodInternalError: as `allgather`.
     """
-    return Request(tensors, name, process_set, None, list, None, run_differentiably)
+    return Request(tensors, name, process_set, None, list)
 
 
 allgather_async = begins(allgather, "allgather_async")
@@ -314,7 +325,7 @@ def broadcast(
         HorovodInternalError: the ranks do not agree on dtype, shape, root or device; one of them has joined; the
             operation failed; or Horovod has not been initialized.
     """
-    return Request((tensor,), name, process_set, root_rank, take_first, None, run_differentiably)
+    return Request((tensor,), name, process_set, root_rank, take_first)
 
 
 broadcast_ = overwrites(broadcast, "broadcast_")
@@ -354,7 +365,7 @@ def alltoall(
             failed; or Horovod has not been initialized.
     """
     finish = take_first if splits is None else tuple
-    return Request((tensor,), name, process_set, splits, finish, None, run_differentiably)
+    return Request((tensor,), name, process_set, splits, finish)
 
 
 alltoall_async = begins(alltoall, "alltoall_async", tuple)
@@ -396,8 +407,8 @@ def reducescatter(  # noqa: PLR0917 - Horovod's signature
             of them has joined; the operation failed; or Horovod has not been initialized.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    arrays = _choose_arrays(compression)
-    return Request((tensor,), name, process_set, how, take_first, arrays, run_differentiably)
+    arrays = _choose_arrays("reducescatter", compression)
+    return Request((tensor,), name, process_set, how, take_first, arrays)
 
 
 @begins
@@ -461,7 +472,7 @@ def grouped_reducescatter(  # noqa: PLR0917 - Horovod's signature
         HorovodInternalError: as `reducescatter`.
     """
     how = choose_for_scatter(op, prescale_factor, postscale_factor)
-    return Request(tensors, name, process_set, how, list, _choose_arrays(compression), run_differentiably)
+    return Request(tensors, name, process_set, how, list, _choose_arrays("grouped_reducescatter", compression))
 
 
 @begins

@@ -48,12 +48,15 @@ SIGNATURES = {
     "join": "device=-1",
     "poll": "handle",
     "synchronize": "handle",
+    "DistributedOptimizer": "optimizer gradient_predivide_factor=1.0 num_groups=0 process_set",
+    "DistributedTrainer": "params optimizer=None optimizer_params=None compression gradient_predivide_factor=1.0 "
+    "prefix=None num_groups=0 process_set",
 }
 
 
 def describe(parameter: inspect.Parameter) -> str:
     """A parameter with its default, as above."""
-    if parameter.default in (inspect.Parameter.empty, hvd.global_process_set):
+    if parameter.default in (inspect.Parameter.empty, hvd.global_process_set, hvd.Compression.none):
         return parameter.name
     default = int(parameter.default) if parameter.name == "op" and parameter.default is not None else parameter.default
     return f"{parameter.name}={default!r}"

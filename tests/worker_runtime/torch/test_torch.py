@@ -15,7 +15,7 @@ OTHER_NAMES = [
     "elastic", "Compression", "shutdown", "is_initialized", "stop_timeline", "size", "local_size", "cross_size", "rank",
     "local_rank", "cross_rank", "mpi_threads_supported", "mpi_enabled", "mpi_built", "gloo_enabled", "gloo_built",
     "nccl_built", "ddl_built", "ccl_built", "cuda_built", "rocm_built", "global_process_set", "Average", "Sum",
-    "Adasum", "Min", "Max", "Product", "HorovodInternalError", "DistributedOptimizer", "SyncBatchNorm",
+    "Adasum", "Min", "Max", "Product", "HorovodInternalError", "SyncBatchNorm",
 ]
 # fmt: on
 BEYOND = ["pin_device", "prepare", "scale_learning_rate", "split_data", "stopping"]
@@ -52,6 +52,8 @@ SIGNATURES = {form: write_signature(form) for form in FORMS} | {
     "ProcessSet": "ranks_or_comm",
     "add_process_set": "process_set",
     "remove_process_set": "process_set",
+    "DistributedOptimizer": "optimizer named_parameters=None compression backward_passes_per_step=1 op=0 "
+    "gradient_predivide_factor=1.0 num_groups=0 groups=None sparse_as_dense=False process_set",
 }
 OWN_DEFAULTS = {"process_set": hvd.global_process_set, "compression": hvd.Compression.none}
 
