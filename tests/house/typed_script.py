@@ -35,8 +35,8 @@ def use_torch(x: torch.Tensor) -> None:
     assert_type(hvd.join(), int)
     assert_type(hvd.poll(1), bool)
     hvd.allreduce_(x, None, "x", hvd.Compression.fp16)  # type: ignore[arg-type]  # what works in place is not compressed
-    hvd.allreduce_async(x, nme="x")  # type: ignore[call-arg]
-    hvd.broadcast(x)  # type: ignore[call-arg]
+    hvd.allreduce_async(x, nme="x")  # type: ignore[call-arg]  # there is no such argument
+    hvd.broadcast(x)  # type: ignore[call-arg]  # it has no default root
 
 
 def use_mxnet(x: object) -> None:
@@ -45,5 +45,5 @@ def use_mxnet(x: object) -> None:
     assert_type(mxnet_hvd.grouped_allgather_async([x], "x", 0, EVERYONE), int)
     assert_type(mxnet_hvd.reducescatter_async(x, mxnet_hvd.Sum, "x", 0, EVERYONE, 1.0, 1.0), int)
     assert_type(mxnet_hvd.barrier(EVERYONE), None)
-    mxnet_hvd.allreduce(x, compression=None)  # type: ignore[call-arg]
-    mxnet_hvd.broadcast_(x, 0, "x", "0")  # type: ignore[arg-type]
+    mxnet_hvd.allreduce(x, compression=None)  # type: ignore[call-arg]  # PyTorch's argument
+    mxnet_hvd.broadcast_(x, 0, "x", "0")  # type: ignore[arg-type]  # a text is no priority

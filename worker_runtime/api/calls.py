@@ -1,25 +1,29 @@
-"""A collective as programs call it: of what kind, under what name, in which process set.
+"""A collective as programs call it, once for all frameworks.
 
-A call that fails before it asks anything tells the other ranks so, which wait for it or will. Otherwise they would wait
-for a rank that has gone on, and their next calls of this name would meet this rank's later ones. A call that has failed
-here counts as one: for the others, which are refused theirs, and where calls are counted.
+A framework's package declares the arguments of each function and makes a `Request` of them: no more. What becomes of it
+is written here. A collective is asked for and awaited, or gives a handle; its results are new arrays, or take the place
+of those that were given. Which of these a function does, its name says.
 """
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, get_args
 
 import torch
+from torch.autograd.graph import increment_version
 
+from worker_runtime.api.failures import bind, tell_failure
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.collectives import Adasum, Allreduce, Combination
+from worker_runtime.collectives import Adasum, Allgather, Allreduce, Alltoall, Broadcast, Combination, Reducescatter
+from worker_runtime.collectives.allgather import Gathered
 from worker_runtime.collectives.untraced import untraced
-from worker_runtime.coordination.operation import Handle, Members, Operation
+from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Reduction
 from worker_runtime.engine.engine import Engine
-from worker_runtime.errors import HorovodInternalError
+from worker_runtime.errors import NotInitializedError, WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
 
 P = ParamSpec("P")
@@ -48,13 +52,93 @@ class Call(NamedTuple):
         return Call(self.executor, self.among, f"{self.name}.{suffix}")
 
 
+Finish = Callable[[Sequence[Any]], object]
+Differentiate = Callable[[str, Call, Any, Tensors], Tensors]
+
+take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a call of one array
+
+
+class Arrays(Protocol):
+    """How the arrays of a framework become tensors, and tensors arrays.
+
+    takes_none: a group of none is given back, and nothing is asked for; otherwise it is an error.
+    """
+
+    takes_none: bool
+
+    def read(self, arrays: Sequence[Any], *, in_place: bool) -> Tensors:
+        """Tensors of the arrays' values; in place, tensors in the arrays' own memory, to be overwritten."""
+
+    def wrap(self, results: Tensors, arrays: Sequence[Any], *, in_place: bool) -> Sequence[Any]:
+        """New arrays of the results, like those that were given; in place, those that were given."""
+
+
+class Request(NamedTuple, Generic[ResultT]):
+    """What a program asks for.
+
+    given: the arrays.
+    name: the program's own for it; without one, calls are counted for each kind and set.
+    process_set: in which it runs.
+    settings: what else the collective needs to know: a Combination, a root, or splits.
+    finish: makes what the program gets of the resulting arrays.
+    arrays: of which kind they are; None for tensors.
+    """
+
+    given: Sequence[Any]
+    name: str | None
+    process_set: ProcessSet
+    settings: Any
+    finish: Callable[[Sequence[Any]], ResultT]
+    arrays: Arrays | None = None
+
+
+def runs(build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None) -> Callable[P, ResultT]:
+    """Make of a function that makes a request the function of the API that waits for its result.
+
+    Args:
+        build: under its name in the API. Its arguments, and what it says of itself, are what programs see.
+        differentiate: runs such a collective where a tensor requires a gradient, unless it works in place.
+    """
+    name = build.__name__
+    gives = get_args(inspect.signature(build).return_annotation)[0]
+    return _make_function(build, name, gives, _make_completion(name, None, differentiate))
+
+
+def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
+    """The same function in place.
+
+    Args:
+        like: as `runs` has made it.
+        name: of the function: "allreduce_".
+    """
+    text = f"`{like.__name__}` in place: what is given has the results' values then; not differentiable."
+    gives = inspect.signature(like).return_annotation
+    return _make_function(like, name, gives, _make_completion(name), text)
+
+
+def begins(like: Callable[P, object], name: str = "", finish: Finish | None = None) -> Callable[P, int]:
+    """The function of the API that asks, and gives a handle.
+
+    Args:
+        like: what makes the request, or the function that waits, as `runs` and `overwrites` have made it.
+        name: in the API: "allreduce_async"; that of `like` if none is given.
+        finish: makes what `synchronize` gives of the resulting arrays, where it is not what `like` gives.
+    """
+    text = (
+        f"Begin `{name.replace('_async', '')}`; not differentiable. It gives a handle for `poll` and `synchronize`, "
+        "which returns the result. Until then the arrays of the call must be left alone."
+    )
+    own = name or like.__name__
+    return _make_function(like, own, int, _make_completion(own, finish), text if name else "")
+
+
 def gives_up(
     kind: str, complete: Callable[[Engine, Any], Any] | None = None
 ) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """Have a function of the API tell the other ranks when it fails before it has asked for its one operation.
+    """Have a function of the API tell the other ranks when it fails before it has asked for its operation.
 
     Args:
-        kind: of the operation, which has the arguments `name` and `process_set`.
+        kind: of the operation; `name` and `process_set` are arguments of the function.
         complete: makes what programs get of what the function gives; None where that is the same.
     """
 
@@ -63,8 +147,10 @@ def gives_up(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
-            engine = RUNTIME.executor
-            calls = engine.calls
+            world = RUNTIME.world
+            if world is None:
+                raise NotInitializedError
+            engine, calls = world.executor, world.executor.calls
             asked, unnamed = calls.asked, calls.unnamed
             try:
                 made = function(*args, **kwargs)
@@ -72,7 +158,7 @@ def gives_up(
             except BaseException as error:
                 if calls.asked == asked:
                     counted = None if calls.unnamed is unnamed else calls.unnamed
-                    _tell(engine, kind, _bind(signature, args, kwargs), counted, error)
+                    tell_failure(engine, kind, bind(signature, args, kwargs), counted, error)
                 raise
 
         return untraced(call)
@@ -107,76 +193,107 @@ def begin_call(
 def make_allreduce(
     call: Call, tensors: Tensors, how: Combination, into: Tensors | None = None
 ) -> Operation[list[torch.Tensor]]:
-    """The operation that combines tensors; see `Allreduce` and `Adasum`.
-
-    Raises:
-        ValueError: what the operation says of its tensors.
-    """
+    """The operation that combines tensors; see `Allreduce` and `Adasum`, whose errors it raises."""
     if how.reduction is Reduction.ADASUM:
         return Adasum(tensors, how, call.among, call.name, into)
     return Allreduce(tensors, how, call.among, call.name, into)
 
 
-def await_all(engine: Engine, handles: Sequence[Handle[object]]) -> None:
-    """Wait for all operations, also after one has failed, so that none stays behind in flight.
-
-    Args:
-        engine: that runs them.
-        handles: of the operations.
-
-    Raises:
-        HorovodInternalError: the first one's failure.
-    """
-    failures = []
-    for handle in handles:
-        try:
-            engine.wait(handle)
-        except HorovodInternalError as error:
-            failures.append(error)
-    if failures:
-        raise failures[0]
+def _gather(call: Call, tensors: Tensors, _: None, __: None) -> Operation[Any]:
+    return Allgather(tensors, call.among, call.name)
 
 
-def _bind(signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, object]:
-    """What was passed, by name, as far as it fits."""
-    try:
-        return signature.bind_partial(*args, **kwargs).arguments
-    except TypeError:
-        return kwargs
+def _copy(call: Call, tensors: Tensors, root: int, into: Tensors | None) -> Operation[Any]:
+    return Broadcast(tensors, root, call.among, call.name, into)
 
 
-def _tell(
-    engine: Engine, kind: str, arguments: dict[str, object], counted: tuple[int, str] | None, error: BaseException
-) -> None:
-    """Tell the others of a failure; nobody where this rank cannot make the name that they use.
-
-    Args:
-        engine: of the generation.
-        kind: of the operation.
-        arguments: of the call.
-        counted: the set and name, where the call had counted one.
-        error: of the call.
-    """
-    name = arguments.get("name")
-    if counted is None and isinstance(name, str | None):
-        number = _guess_number(engine, arguments.get("process_set", global_process_set))
-        try:
-            counted = number, engine.make_name(kind, name, engine.find_members(number, kind).number)
-        except (ValueError, HorovodInternalError):
-            return
-    if counted is not None:
-        engine.fail(*counted, error)
+def _exchange(call: Call, tensors: Tensors, splits: Any, _: None) -> Operation[Any]:  # noqa: ANN401 - as programs give them
+    return Alltoall(tensors[0], splits, call.among, call.name)
 
 
-def _guess_number(engine: Engine, where: object) -> int:
-    """The process set that was meant, as far as a wrong argument tells: its number, or its ranks; else the global one.
+def _scatter(call: Call, tensors: Tensors, how: Combination, _: None) -> Operation[Any]:
+    return Reducescatter(tensors, how, call.among, call.name)
 
-    A wrong guess is not worse than none: then the others wait for something else than this rank.
-    """
-    sets = engine.process_sets
-    if isinstance(where, ProcessSet):
-        if where.process_set_id is not None:
-            return where.process_set_id
-        ranks = tuple(where.ranks or ())
-        return next((number for number in sets.numbers if sets.list_ranks(number) == ranks), GLOBAL_SET)
-    return where if isinstance(where, int) and where in sets.numbers else GLOBAL_SET
+
+_OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Any], Operation[Any]]] = {
+    "allreduce": make_allreduce,
+    "allgather": _gather,
+    "broadcast": _copy,
+    "alltoall": _exchange,
+    "reducescatter": _scatter,
+}
+
+
+def _make_function(
+    like: Callable[..., object], name: str, gives: object, complete: Callable[[Engine, Any], Any], text: str = ""
+) -> Callable[..., Any]:
+    """A function of the API, with the arguments of `like`, and with `text` before what that says of itself."""
+    build = inspect.unwrap(like)
+    made: Any = gives_up(name.removesuffix("_").removesuffix("_async"), complete)(build)
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
+    made.__annotations__ = build.__annotations__ | {"return": gives}
+    made.__signature__ = inspect.signature(build).replace(return_annotation=gives)
+    return made  # type: ignore[no-any-return]  # a function with attributes
+
+
+def _make_completion(
+    name: str, own_finish: Finish | None = None, differentiate: Differentiate | None = None
+) -> Callable[[Engine, Request[Any]], Any]:
+    """What asks for a request's collective and waits, or gives a handle: what the function's name says."""
+    kind = name.removesuffix("_").removesuffix("_async")
+    in_place, begins = name.endswith("_"), "_async" in name
+    if in_place or begins:
+        differentiate = None
+    make_operation = _OPERATIONS[kind.removeprefix("grouped_")]
+    is_group, is_gather = kind.startswith("grouped_"), make_operation is _gather
+
+    def complete(engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
+        given, name, process_set, settings, finish, arrays = request
+        if is_group:
+            given = _list_group(kind, given)
+            if arrays is not None and arrays.takes_none and not (given or begins):
+                return request.given
+        call = begin_call(kind, name, process_set, engine)
+        tensors = given if arrays is None else arrays.read(given, in_place=in_place)
+        if differentiate is not None and _require_gradient(tensors):
+            results: Sequence[Any] = differentiate(kind, call, settings, tensors)
+        else:
+            operation = make_operation(call, tensors, settings, tensors if in_place else None)
+            if in_place:
+                increment_version(tensors)
+            if begins:
+                convert = own_finish or finish
+                if arrays is not None or is_gather:
+                    convert = functools.partial(_convert, convert, arrays, given, in_place)
+                return engine.handle_table.add(engine.submit(operation), convert)
+            results = engine.run(operation)
+            if is_gather:
+                results = [each.tensor for each in results]
+        return finish(results if arrays is None else arrays.wrap(results, given, in_place=in_place))
+
+    return complete
+
+
+def _list_group(kind: str, arrays: object) -> list[Any]:
+    if not isinstance(arrays, Iterable) or hasattr(arrays, "shape"):  # one array would be taken row by row
+        raise WrongArgumentError(f"{kind}: a list of tensors was expected, not {type(arrays).__name__}")
+    return list(arrays)
+
+
+def _require_gradient(tensors: Tensors) -> bool:
+    for tensor in tensors:  # those that are none are named by the operation
+        if getattr(tensor, "requires_grad", False):
+            return torch.is_grad_enabled()
+    return False
+
+
+def _convert(
+    finish: Finish,
+    arrays: Arrays | None,
+    given: Sequence[Any],
+    in_place: bool,  # noqa: FBT001 - of a partial
+    results: Sequence[Any],
+) -> object:
+    tensors = [each.tensor if isinstance(each, Gathered) else each for each in results]
+    return finish(tensors if arrays is None else arrays.wrap(tensors, given, in_place=in_place))

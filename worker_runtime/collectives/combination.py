@@ -60,8 +60,8 @@ class Combination(_Parts):
 
 def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
     """How programs have an allreduce combine; see `choose_reduction`."""
-    is_plain = average is None and isinstance(op, Reduction)
-    return Combination(op if is_plain else choose_reduction(op, average), prescale, postscale)  # type: ignore[arg-type]
+    reduction = op if average is None and isinstance(op, Reduction) else choose_reduction(op, average)
+    return Combination(reduction, prescale, postscale)
 
 
 def choose_for_scatter(op: object, prescale: float, postscale: float) -> Combination:

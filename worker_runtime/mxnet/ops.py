@@ -1,4 +1,4 @@
-"""Horovod's functions of arrays: their arguments, and what they do; how they do it stands in `api.forms`.
+"""Horovod's functions of arrays: their arguments, and what they do; how they do it stands in `api.calls`.
 
 None of them is differentiable, as in Horovod. `priority` has no effect anywhere: what is ready on all ranks first runs
 first.
@@ -11,8 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import mxnet as mx
 
-from worker_runtime.api import forms, functions
-from worker_runtime.api.forms import Request, take_first
+from worker_runtime.api import calls, functions
+from worker_runtime.api.calls import Request, take_first
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Reduction
 from worker_runtime.collectives.combination import choose, choose_for_scatter
@@ -54,18 +54,18 @@ Splits = Any  # integers, or an array: of MXNet's classes no type can be made
 
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """As `forms.runs`; its errors are MXNet's too."""
-    return raises_mxnet_errors(forms.runs(build))
+    """As `calls.runs`; its errors are MXNet's too."""
+    return raises_mxnet_errors(calls.runs(build))
 
 
 def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
-    """As `forms.overwrites`; its errors are MXNet's too."""
-    return raises_mxnet_errors(forms.overwrites(like, name))
+    """As `calls.overwrites`; its errors are MXNet's too."""
+    return raises_mxnet_errors(calls.overwrites(like, name))
 
 
 def begins(like: Callable[P, object], name: str, finish: Callable[[Sequence[Any]], object] = list) -> Callable[P, int]:
-    """As `forms.begins`; its errors are MXNet's too."""
-    return raises_mxnet_errors(forms.begins(like, name, finish))
+    """As `calls.begins`; its errors are MXNet's too."""
+    return raises_mxnet_errors(calls.begins(like, name, finish))
 
 
 barrier = raises_mxnet_errors(functions.barrier)

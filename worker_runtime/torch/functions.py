@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.api.calls import await_all, begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.failures import await_all
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
 from worker_runtime.collectives import Broadcast

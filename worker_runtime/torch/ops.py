@@ -1,4 +1,4 @@
-"""Horovod's functions of tensors: their arguments, and what they do; how they do it stands in `api.forms`.
+"""Horovod's functions of tensors: their arguments, and what they do; how they do it stands in `api.calls`.
 
 Long because each of them explains its arguments.
 """
@@ -9,9 +9,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from worker_runtime.api import forms
-from worker_runtime.api.calls import begin_call, gives_up
-from worker_runtime.api.forms import Request, begins, overwrites, take_first
+from worker_runtime.api import calls
+from worker_runtime.api.calls import Request, begin_call, begins, gives_up, overwrites, take_first
 from worker_runtime.api.functions import barrier, join, poll, synchronize
 from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Reduction, SparseAllreduce
@@ -56,8 +55,8 @@ ResultT = TypeVar("ResultT")
 
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """As `forms.runs`; what is not in place is differentiable."""
-    return forms.runs(build, run_differentiably)
+    """As `calls.runs`; what is not in place is differentiable."""
+    return calls.runs(build, run_differentiably)
 
 
 def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:

@@ -10,7 +10,8 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.api import basics
 from worker_runtime.api.basics import HorovodBasics, start_timeline, stop_timeline
-from worker_runtime.api.calls import await_all, begin_call, make_allreduce
+from worker_runtime.api.calls import begin_call, make_allreduce
+from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
@@ -67,7 +68,7 @@ def test_hosts_of_different_sizes_are_noticed(
     try:
         world = RUNTIME._require()
         numbers = Assignment(0, 4, 0, local_size, 0, cross_size)
-        monkeypatch.setattr(RUNTIME, "_world", type(world)(numbers, world.executor))
+        monkeypatch.setattr(RUNTIME, "world", type(world)(numbers, world.executor))
         assert basics.is_homogeneous() is is_even
         monkeypatch.undo()
     finally:
