@@ -179,6 +179,29 @@ def check_array(array: mx.nd.NDArray) -> None:
         )
 
 
+def sum_parts(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
+    """The sum of a gradient's parts as a dense array on the first one's context.
+
+    Args:
+        parts: one for each context, of one shape and dtype, dense or sparse.
+
+    Returns:
+        The first part itself, with the others added, where it is dense; else a new array.
+    """
+    total = _make_dense(parts[0])
+    for part in parts[1:]:
+        total += _make_dense(part).as_in_context(total.context)
+    return total
+
+
+def fill_parts(total: mx.nd.NDArray, parts: Sequence[mx.nd.NDArray]) -> None:
+    """Give all parts of a gradient the values of `total`, which `sum_parts` has made of them."""
+    for part in parts:
+        if part is not total:
+            converted = total if part.stype == total.stype else total.tostype(part.stype)  # which mx.np has not
+            converted.copyto(part)
+
+
 def _make_compact(tensor: torch.Tensor) -> torch.Tensor:
     """One without elements, with the strides that MXNet expects of it: torch leaves the zeros out of their product."""
     strides = [math.prod(tensor.shape[place + 1 :]) for place in range(tensor.dim())]
@@ -194,3 +217,7 @@ def _view(array: mx.nd.NDArray) -> torch.Tensor:
         # the address puts it in order.
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
         return from_dlpack(array.to_dlpack_for_read())
+
+
+def _make_dense(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    return array if array.stype == "default" else array.tostype("default")

@@ -20,8 +20,7 @@ from worker_runtime.torch.averaging import Averaging, read_passes
 from worker_runtime.torch.compression import Compression
 from worker_runtime.torch.delta import Delta
 from worker_runtime.torch.facade import OptimizerT, check_optimizer, list_parameters, make_facade, unwrap
-from worker_runtime.torch.parameter_groups import read_groups
-from worker_runtime.torch.parameter_names import read_names
+from worker_runtime.torch.parameters import read_groups, read_names
 
 __all__ = ["DistributedOptimizer", "unwrap"]
 

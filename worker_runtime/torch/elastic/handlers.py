@@ -8,7 +8,7 @@ import torch
 
 from worker_runtime.api.functions import broadcast_object
 from worker_runtime.torch.elastic.copies import copy_to_host
-from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.torch.elastic.loader import ElasticSampler
 from worker_runtime.torch.functions import (
     broadcast_model,
     broadcast_optimizer_state,
