@@ -2,10 +2,13 @@
 
     hvdrun -np 2 python examples/torch_digits.py
 
-The data comes with scikit-learn, so nothing is downloaded. Without hvdrun the script trains alone.
+The data comes with scikit-learn, so nothing is downloaded. Without hvdrun the script trains alone. With `--checkpoint
+FILE` a job that gets a stop notice (SIGUSR2 to hvdrun) saves there and ends with 75; the same command then goes on.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
@@ -30,6 +33,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.02, help="learning rate of one worker (default: %(default)s)")
     parser.add_argument("--momentum", type=float, default=0.9, help="momentum of SGD (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="makes a run repeatable (default: %(default)s)")
+    parser.add_argument("--checkpoint", type=Path, help="where a job that is told to stop saves, and goes on from")
     return parser.parse_args()
 
 
@@ -104,15 +108,27 @@ def main() -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=network.named_parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=arguments.epochs)
+    saved = {"network": network, "optimizer": optimizer, "schedule": schedule}
+    begin = 0
+    if arguments.checkpoint and arguments.checkpoint.exists():  # all hosts share it
+        checkpoint = torch.load(arguments.checkpoint)
+        begin = checkpoint.pop("epochs")
+        for name, state in checkpoint.items():
+            saved[name].load_state_dict(state)
     hvd.broadcast_parameters(network.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-    for epoch in range(arguments.epochs):
+    for epoch in range(begin, arguments.epochs):
         sampler.set_epoch(epoch)
         loss = train_epoch(network, optimizer, batches)
         schedule.step()
         if hvd.rank() == 0:
             print(f"epoch {epoch + 1:2d} of {arguments.epochs}: loss {loss:.4f}", flush=True)
+        if arguments.checkpoint and hvd.stopping():  # the same on all ranks
+            if hvd.rank() == 0:
+                states = {name: each.state_dict() for name, each in saved.items()}
+                torch.save({"epochs": epoch + 1, **states}, arguments.checkpoint)
+            sys.exit(75)
 
     check_replicas(network)
     accuracy = measure_accuracy(network, test_data)

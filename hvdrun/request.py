@@ -167,7 +167,7 @@ def make_spec(
         joining=joining,
         remote_python=values["remote_python"],
         remote_prefix=values["remote_prefix"],
-        rsh=values["rsh"] or (),
+        rsh=_anchor(values["rsh"] or (), here),
         agent_prefix=values["agent_prefix"] or (),
         allocation=allocation,
         ssh=SshOptions(
@@ -193,6 +193,12 @@ def make_spec(
         dry_run=values["dry_run"],
         remarks=(*explain_mca(values["mca"]), *(() if allocation is None else (allocation.describe(),))),
     )
+
+
+def _anchor(words: Sequence[str], here: Path) -> tuple[str, ...]:
+    """A program's words; they are run from another folder than this one, from which its path counts."""
+    program, *others = words or [""]
+    return (str(here / program) if "/" in program else program, *others) if words else ()
 
 
 def refuse_two_ways(values: Mapping[str, Any]) -> None:

@@ -23,6 +23,8 @@ from rendezvous.orders import Release
 
 _RELEASE_SECONDS = 5.0  # for them to go by themselves
 _MARGIN_SECONDS = 5.0
+# If the job has lost that one, it ends, and its next try needs this one.
+_COUNTED_ON = "the job counts on another agent with the name {!r}: start this one again when the job has ended."
 
 
 @dataclass(slots=True)
@@ -98,7 +100,9 @@ class Roster:
                 )
             await asyncio.sleep(0)
         if self._full:
-            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._find_exit_code(join.host))
+            if self._exit_code is None and join.host in self._arrivals:
+                return AgentAdmitted(Admission.NOT_NEEDED, _COUNTED_ON.format(join.host), TEMPORARY_FAILURE)
+            return AgentAdmitted(Admission.NOT_NEEDED, self._full, self._exit_code or 0)
         channel.keep_alive(self._proof_seconds)
         self._arrivals[join.host] = _Arrival(Host(join.host, join.slots), channel, join.tunnel)
         channel.closed.add_done_callback(lambda _: self._forget(join.host, channel))
@@ -162,15 +166,6 @@ class Roster:
         self._tunnels.add(tunnel)
         tunnel.add_done_callback(self._tunnels.discard)
         return AgentAdmitted(Admission.ACCEPTED)
-
-    def _find_exit_code(self, host: str) -> int:
-        """What an agent ends with that is not needed.
-
-        One that comes in the place of another, which the job counts on and may have lost, is needed by the next try.
-        """
-        if self._exit_code is not None:
-            return self._exit_code
-        return TEMPORARY_FAILURE if host in self._arrivals else 0
 
     def _limit(self, arrival: _Arrival) -> float:
         """How long the connection of an agent that is gone may stand."""

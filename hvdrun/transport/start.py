@@ -72,8 +72,10 @@ class RemoteAgent:
             parts.append(f"p=$(printf '{_write_octal(self.prefix)}')")
             failed = f"printf '{_write_octal(_PREFIX_MARK.decode())}%s\\n' $s >&2; exit {_PREFIX_FAILED}"
             parts.append(f'eval "$p" </dev/null || {{ s=$?; {failed}; }}')
-        if self.directory is not None:
-            parts.append(f"[ -d \"$(printf '{_write_octal(self.directory)}')\" ] || exit {_DIRECTORY_MISSING}")
+        if self.directory is not None:  # the wrapper's words may name files in it
+            check = "cd" if self.wrapper else "[ -d"
+            end = "" if self.wrapper else " ]"
+            parts.append(f"{check} \"$(printf '{_write_octal(self.directory)}')\"{end} || exit {_DIRECTORY_MISSING}")
         mark = _write_octal(MARK.decode())
         begin = f"printf '{mark}' >&2; printf '{mark}'"
         run = f"exec {word} -P -m hvdrun.agent"

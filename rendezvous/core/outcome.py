@@ -149,7 +149,8 @@ def end_as_noticed() -> Outcome:
 def overrun_notice(worker: Worker, rank: int, limit_seconds: float) -> Outcome:
     """The workers have not ended in time after a stop notice, and are ended as by SIGTERM."""
     since = f"{limit_seconds:g} s (--grace) after the stop notice"
-    reason = f"rank {rank} ({worker}) had not ended {since}; a script learns of one by hvd.stopping()"
+    remedy = "give it longer, or have it save with --checkpoint and hvd.elastic.run, or when hvd.stopping() says so"
+    reason = f"rank {rank} ({worker}) had not ended {since}: {remedy}"
     return Outcome(SIGNAL_OFFSET + SIGTERM, Cause.STOPPED, reason)
 
 

@@ -202,9 +202,9 @@ def _judge(state: State) -> Step:
         return _go_on_without_newcomers(state, survivors, reason_to_end)
     newcomers = sum(state.offers(record.worker.slot) for record in state.list_workers(WorkerState.READY))
     cause = _explain(state, reports.values())
-    minimum = state.policy.min_size
     past_state = frozenset(ranks[record.worker] for record in survivors if record.is_past_state)
-    situation = Situation(len(generation.members), reports, minimum, newcomers, state.verdict, cause, past_state)
+    least = state.least_size
+    situation = Situation(len(generation.members), reports, least, newcomers, state.verdict, cause, past_state)
     match decide(situation):
         case End(reason, is_state_lost):
             return replace(state, outcome=(lose_state if is_state_lost else give_up)(reason, state.cause)), ()

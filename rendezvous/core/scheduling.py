@@ -68,7 +68,7 @@ def compose(state: State, decision: Decision, survivors: Sequence[WorkerRecord])
         leaving.sort(key=lambda record: record.is_blank)
         staying |= {record.worker: record for record in leaving[:1]}
     for record in leaving:
-        if len(staying) + len(ready) >= state.policy.min_size:
+        if len(staying) + len(ready) >= state.least_size:
             break
         staying[record.worker] = record
     kept = [record for record in survivors if record.worker in staying]

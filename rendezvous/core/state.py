@@ -134,6 +134,11 @@ class State:
         """Somebody has ended as one does after a stop notice."""
         return any(record.is_done and record.returncode == TEMPORARY_FAILURE for record in self.workers.values())
 
+    @property
+    def least_size(self) -> int:
+        """How many workers a generation needs; after a stop notice for the job whoever is left may save the state."""
+        return self.policy.min_size if self.stops_at is None else 1
+
     def offers(self, slot: Slot) -> bool:
         """The slot is one of them."""
         return slot.index < self.slots.get(slot.host, 0)

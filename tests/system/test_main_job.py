@@ -1,6 +1,7 @@
 """The example trains on real data, with any number of workers and without hvdrun."""
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.system.launcher import Launcher
+from tests.waiting import wait_until
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "torch_digits.py"
+LIMIT_SECONDS = 110
 EPOCHS = "12"  # enough for the accuracy that is promised
 ENVIRONMENT = {"OMP_NUM_THREADS": "1"}  # keeps a run short on a busy machine
 
@@ -25,11 +28,26 @@ def read_accuracy(line: str) -> float:
 @pytest.mark.parametrize("size", [2, 4])
 def test_the_example_learns_with_two_workers_and_with_more(hvdrun: Launcher, size: int) -> None:
     command = ("python", SCRIPT, "--epochs", EPOCHS)
-    finished = hvdrun("-np", str(size), *command, environment=ENVIRONMENT, limit_seconds=110)
+    finished = hvdrun("-np", str(size), *command, environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
     assert (finished.returncode, finished.stderr) == (0, "")
     *epochs, last = finished.stdout.splitlines()
     assert len(epochs) == int(EPOCHS)
     assert read_accuracy(last.removeprefix("[0] ")) >= 0.95
+
+
+@pytest.mark.nightly
+def test_the_example_goes_on_after_a_stop_notice(hvdrun: Launcher) -> None:
+    command = ("python", SCRIPT, "--epochs", EPOCHS, "--checkpoint", hvdrun.directory / "digits.pt")
+    running = hvdrun.start("-np", "2", "--grace", f"{LIMIT_SECONDS}s", *command, environment=ENVIRONMENT)
+    wait_until(lambda: "epoch  2" in running.stdout.text())
+    running.send(signal.SIGUSR2)
+    stopped = running.wait(LIMIT_SECONDS)
+    assert stopped.returncode == 75
+    finished = hvdrun("-np", "2", *command, environment=ENVIRONMENT, limit_seconds=LIMIT_SECONDS)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    *before, after = (stopped.stdout + finished.stdout).splitlines()
+    assert [int(line.split()[2]) for line in before] == list(range(1, int(EPOCHS) + 1))
+    assert read_accuracy(after.removeprefix("[0] ")) >= 0.95
 
 
 @pytest.mark.nightly

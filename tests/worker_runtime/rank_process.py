@@ -90,6 +90,7 @@ def main() -> None:
     """Read the descriptors from the command line."""
     torch.set_num_threads(1)
     warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", "`torch.jit.script_method` is deprecated")  # of torch's own compiler
     warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"mxnet\.")  # of NumPy and SciPy
     os.register_at_fork(after_in_child=SEQUENCER.abandon)
     rank, descriptor, readable, *writable = map(int, sys.argv[1:])

@@ -54,6 +54,7 @@ class Call(NamedTuple):
 
 Finish = Callable[[Sequence[Any]], object]
 Differentiate = Callable[[str, Call, Any, Tensors], Tensors]
+Trace = Callable[[str, Any], Any]
 
 take_first: Callable[[Sequence[Any]], Any] = itemgetter(0)  # the result of a call of one array
 
@@ -92,16 +93,19 @@ class Request(NamedTuple, Generic[ResultT]):
     arrays: Arrays | None = None
 
 
-def runs(build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None) -> Callable[P, ResultT]:
+def runs(
+    build: Callable[P, Request[ResultT]], differentiate: Differentiate | None = None, trace: Trace | None = None
+) -> Callable[P, ResultT]:
     """Make of a function that makes a request the function of the API that waits for its result.
 
     Args:
         build: under its name in the API. Its arguments, and what it says of itself, are what programs see.
         differentiate: runs such a collective where a tensor requires a gradient, unless it works in place.
+        trace: puts it into the graph that torch.compile makes; None to be left out of graphs.
     """
     name = build.__name__
     gives = get_args(inspect.signature(build).return_annotation)[0]
-    return _make_function(build, name, gives, _make_completion(name, None, differentiate))
+    return _make_function(build, name, gives, _make_completion(name, None, differentiate), trace=trace)
 
 
 def overwrites(like: Callable[P, ResultT], name: str) -> Callable[P, ResultT]:
@@ -133,13 +137,14 @@ def begins(like: Callable[P, object], name: str = "", finish: Finish | None = No
 
 
 def gives_up(
-    kind: str, complete: Callable[[Engine, Any], Any] | None = None
+    kind: str, complete: Callable[[Engine, Any], Any] | None = None, trace: Trace | None = None
 ) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
     """Have a function of the API tell the other ranks when it fails before it has asked for its operation.
 
     Args:
         kind: of the operation; `name` and `process_set` are arguments of the function.
         complete: makes what programs get of what the function gives; None where that is the same.
+        trace: does so while torch.compile traces.
     """
 
     def decorate(function: Callable[P, ResultT]) -> Callable[P, ResultT]:
@@ -147,6 +152,8 @@ def gives_up(
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> ResultT:
+            if trace is not None and torch.compiler.is_compiling():
+                return trace(kind, function(*args, **kwargs))  # type: ignore[no-any-return]  # what the function gives
             world = RUNTIME.world
             if world is None:
                 raise NotInitializedError
@@ -161,7 +168,7 @@ def gives_up(
                     tell_failure(engine, kind, bind(signature, args, kwargs), counted, error)
                 raise
 
-        return untraced(call)
+        return untraced(call) if trace is None else call
 
     return decorate
 
@@ -225,11 +232,17 @@ _OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Any], Operation[Any]]] = {
 
 
 def _make_function(
-    like: Callable[..., object], name: str, gives: object, complete: Callable[[Engine, Any], Any], text: str = ""
+    like: Callable[..., object],
+    name: str,
+    gives: object,
+    complete: Callable[[Engine, Any], Any],
+    text: str = "",
+    *,
+    trace: Trace | None = None,
 ) -> Callable[..., Any]:
     """A function of the API, with the arguments of `like`, and with `text` before what that says of itself."""
     build = inspect.unwrap(like)
-    made: Any = gives_up(name.removesuffix("_").removesuffix("_async"), complete)(build)
+    made: Any = gives_up(name.removesuffix("_").removesuffix("_async"), complete, trace)(build)
     made.__name__ = made.__qualname__ = name
     made.__doc__ = f"{text}\n\n{inspect.getdoc(like)}" if text else build.__doc__
     made.__annotations__ = build.__annotations__ | {"return": gives}

@@ -5,6 +5,7 @@ without ranks that were lost, the object has the others' new numbers. After `shu
 begins again, the object is there, its number is not.
 """
 
+import itertools
 import operator
 import weakref
 from collections.abc import Iterable
@@ -16,6 +17,14 @@ from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.membership.runtime import RUNTIME
+
+_KEYS = itertools.count()
+_SETS: weakref.WeakValueDictionary[int, "ProcessSet"] = weakref.WeakValueDictionary()
+
+
+def find_process_set(key: int) -> "ProcessSet":
+    """The set of this `key`, by which a compiled graph names it."""
+    return _SETS[key]
 
 
 class ProcessSet:
@@ -32,6 +41,8 @@ class ProcessSet:
 
     def __init__(self, ranks_or_comm: Iterable[int]) -> None:
         self._ranks = read_ranks("ProcessSet", ranks_or_comm)
+        self.key = next(_KEYS)
+        _SETS[self.key] = self
         self._registration: tuple[weakref.ref[Engine], int, object] | None = None
 
     @property

@@ -61,11 +61,22 @@ class CheckpointFolder:
             for _, old in numbered[KEPT - 1 :]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            raise CheckpointError(
-                f"no checkpoint could be written to {self._path}: {error.strerror or error}; free space there, or give "
-                "a folder that rank 0 may write to"
-            ) from error
+            raise self._explain(error) from error
         return path
+
+    def check_writable(self) -> None:
+        """Make the folder, and write and remove a file there.
+
+        Raises:
+            CheckpointError: one of these is not possible.
+        """
+        unfinished = self._path / _UNFINISHED
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            unfinished.touch()
+            unfinished.unlink()
+        except OSError as error:
+            raise self._explain(error) from error
 
     def find_newest_number(self) -> int:
         """Of the newest checkpoint that can be seen from here, whole or not; 0 where none can be."""
@@ -107,6 +118,12 @@ class CheckpointFolder:
                 "another folder"
             )
         return None
+
+    def _explain(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"no checkpoint can be written to {self._path}: {error.strerror or error}; free space there, or give a "
+            "folder that rank 0 may write to"
+        )
 
     def _list(self) -> list[tuple[int, Path]]:
         """The checkpoints with their numbers, the newest first."""

@@ -91,7 +91,8 @@ def choose_reduction(op: object, average: object = None) -> Reduction:
         if op is not None:
             raise ValueError("The op parameter supersedes average. Please provide only one of them.")
         message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
-        warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
+        if not torch.compiler.is_compiling():  # which cannot trace the search for the line
+            warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
         return Reduction.AVERAGE if average else Reduction.SUM
     if op is None:
         return Reduction.AVERAGE

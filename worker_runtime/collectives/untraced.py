@@ -1,4 +1,4 @@
-"""Keeping torch.compile out of the runtime: a compiled function that communicates is cut in two there.
+"""Keeping torch.compile out of the runtime: a compiled function is cut in two where it calls what is no operation.
 
 What the compiler traces it runs once, with stand-ins, and never again; a collective is asked for, counted and awaited
 by every call. `torch.compiler.disable` would say so, but it imports the whole compiler, which takes two seconds and
@@ -14,7 +14,10 @@ import torch
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
-_REASON = "it communicates with other processes"
+_REASON = (
+    "it communicates outside of the graph: leave out fullgraph=True, or call hvd.allreduce, hvd.allgather, "
+    "hvd.broadcast, hvd.reducescatter or hvd.SyncBatchNorm, which are operations of the graph"
+)
 
 
 def untraced(function: Callable[P, ResultT]) -> Callable[P, ResultT]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.elastic import states
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
@@ -153,6 +154,8 @@ def _synchronise(state: State) -> None:
         state.sync()
         return
     is_begun = state._bcast_object(state._is_begun)  # noqa: SLF001 - of this room
+    if not is_begun and RUNTIME.executor.rank == 0:
+        CheckpointFolder(folder).check_writable()  # now, and not when the work of hours is to be saved
     if is_begun or not state.load(folder):
         state.sync()
     state._is_begun = True  # noqa: SLF001 - of this room

@@ -19,6 +19,7 @@ from worker_runtime.collectives.combination import choose, choose_for_scatter, c
 from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.autograd.groups import run_differentiably
 from worker_runtime.torch.compression import Compressed, Compression
+from worker_runtime.torch.graphs import run_in_graph
 
 __all__ = [
     "allgather",
@@ -50,13 +51,24 @@ __all__ = [
     "synchronize",
 ]
 
+_TRACED = ("allreduce", "allgather", "broadcast", "reducescatter")  # in compiled graphs
+
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
 
 
 def runs(build: Callable[P, Request[ResultT]]) -> Callable[P, ResultT]:
-    """As `calls.runs`; what is not in place is differentiable."""
-    return calls.runs(build, run_differentiably)
+    """As `calls.runs`; what is not in place is differentiable, and some of it an operation of compiled graphs."""
+    return calls.runs(build, run_differentiably, _trace if build.__name__ in _TRACED else None)
+
+
+def _trace(kind: str, request: Request[torch.Tensor]) -> torch.Tensor:
+    """Put a request's collective into the graph that is being traced."""
+    given, name, process_set, settings, _, arrays = request
+    (sent,) = given if arrays is None else arrays.read(given, in_place=False)
+    how = settings if isinstance(settings, tuple) else (settings or 0, 1.0, 1.0)  # a root, or nothing
+    result = run_in_graph(kind, sent, name, process_set, how)
+    return result if arrays is None else arrays.wrap([result], given, in_place=False)[0]
 
 
 def _choose_arrays(title: str, compression: Compressor) -> Compressed | None:

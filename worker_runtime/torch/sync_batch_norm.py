@@ -1,12 +1,14 @@
 """Batch normalisation as if the batches of all ranks were one."""
 
+from functools import partial
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet, global_process_set
-from worker_runtime.collectives.untraced import untraced
-from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, gather_statistics
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, add_over_ranks, gather_statistics
+from worker_runtime.torch.graphs import normalize_in_graph
 
 _MIN_DIMENSIONS = 2
 
@@ -44,7 +46,6 @@ class SyncBatchNorm(_BatchNorm):
         super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)  # type: ignore[arg-type]  # device and dtype
         self.process_set = process_set
 
-    @untraced
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise.
 
@@ -61,18 +62,17 @@ class SyncBatchNorm(_BatchNorm):
         """
         if not self.training and self.running_mean is not None:
             return super().forward(x)
+        if torch.compiler.is_compiling():
+            self._check_input_dim(x)
+            return self._track(*normalize_in_graph(x, self.weight, self.bias, self.eps, self.process_set))
         call = begin_call("sync_batch_norm", None, self.process_set)
         if call.among.size == 1:
             return super().forward(x)
         with call.preparing():
             self._check_input_dim(x)
         statistics = gather_statistics(call, x)
-        if statistics.count == 1:
-            raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
-        if self.training:
-            self._track(statistics)
-        normalized: torch.Tensor = SyncNormalize.apply(x, self.weight, self.bias, statistics, self.eps, call)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return normalized
+        how = x, self.weight, self.bias, statistics, self.eps, partial(add_over_ranks, call)
+        return self._track(SyncNormalize.apply(*how), statistics)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def _check_input_dim(self, x: torch.Tensor) -> None:
         if x.dim() < _MIN_DIMENSIONS:
@@ -80,13 +80,20 @@ class SyncBatchNorm(_BatchNorm):
         if x.shape[1] != self.num_features:
             raise ValueError(f"expected {self.num_features} channels, got an input of shape {tuple(x.shape)}")
 
-    @torch.no_grad()
-    def _track(self, statistics: Statistics) -> None:
-        """Move the running statistics."""
-        if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
-            return
-        self.num_batches_tracked.add_(1)
-        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        unbiased = statistics.variance * (statistics.count / (statistics.count - 1))
-        self.running_mean.lerp_(statistics.mean.to(self.running_mean.dtype), weight)
-        self.running_var.lerp_(unbiased.to(self.running_var.dtype), weight)
+    def _track(self, result: torch.Tensor, statistics: Statistics) -> torch.Tensor:
+        """Move the running statistics in training; gives the result."""
+        if (
+            not self.training
+            or self.running_mean is None
+            or self.running_var is None
+            or self.num_batches_tracked is None
+        ):
+            return result
+        dtype, count = self.running_mean.dtype, statistics.count
+        with torch.no_grad():
+            self.num_batches_tracked.add_(1)
+            weight = (1.0 / self.num_batches_tracked).to(dtype) if self.momentum is None else self.momentum
+            unbiased = statistics.variance * (count / (count - 1))
+            self.running_mean.lerp_(statistics.mean.to(dtype), weight)
+            self.running_var.lerp_(unbiased.to(dtype), weight)
+        return result

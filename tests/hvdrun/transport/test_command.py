@@ -1,5 +1,6 @@
 """Agents behind commands: a shell in the place of srun and of an ssh, and programs that are no agents."""
 
+import shlex
 import signal
 import sys
 from dataclasses import replace
@@ -7,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hvdrun import cli
 from hvdrun.allocation.allocation import Allocation
 from hvdrun.jobspec import JobSpec, RemoteSide
+from hvdrun.request import make_job
 from hvdrun.transport import command
 from hvdrun.transport.command import CommandTransport
 from hvdrun.transport.failures import AgentStartError, NoTunnelError, PythonMissingError
@@ -46,6 +49,13 @@ def test_host_and_command_stand_where_the_words_say_or_behind_them(words: str, f
     assert fill_words(words.split(), "me@h", "C") == tuple(filled.split())
 
 
+@pytest.mark.parametrize(("way", "found"), [("./way -q", "/work/way -q"), ("way ./q", "way ./q")])
+def test_a_path_of_rsh_counts_from_the_folder_of_hvdrun(monkeypatch: pytest.MonkeyPatch, way: str, found: str) -> None:
+    monkeypatch.setattr("hvdrun.request.find_directory", lambda: Path("/work"))
+    typed, command = cli.parse(["-np", "1", "-H", "far", "--rsh", way, "true"])
+    assert shlex.join(make_job(typed, command, {}, lambda _: "hvdrun").rsh) == found
+
+
 @in_loop
 async def test_rsh_is_given_the_host_and_a_command_for_a_shell(tmp_path: Path) -> None:
     program = write_script(tmp_path / "rsh", RSH).python
@@ -73,8 +83,10 @@ async def test_a_step_has_no_variables_of_tasks(tmp_path: Path, monkeypatch: pyt
 
 @in_loop
 async def test_a_prefix_runs_the_agent_here_and_needs_no_tunnel(tmp_path: Path) -> None:
-    wrapper = write_script(tmp_path / "apptainer", '#!/bin/sh\necho pulling; shift; echo up >&2; exec "$@"\n').python
-    spec = make_spec("localhost", agent_prefix=(wrapper, "an image.sif"))
+    program = '#!/bin/sh\necho pulling; cat "$1" >&2; shift; exec "$@"\n'
+    write_script(tmp_path / "apptainer", program)
+    (tmp_path / "an image.sif").write_text("up")
+    spec = make_spec("localhost", directory=tmp_path, agent_prefix=("./apptainer", "an image.sif"))
     transport = Transports().make(
         "localhost", replace(spec, remote=replace(spec.remote, here=frozenset({"localhost"})))
     )

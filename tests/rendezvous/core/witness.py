@@ -205,7 +205,8 @@ class Witness:
         number, members = publish.generation.number, publish.generation.members
         assert self.state.generation == publish.generation
         assert number == len(self._published) + 1, "each number once, and in order"
-        assert self.policy.min_size <= len(members) <= self.policy.max_size
+        least_size = self.state.least_size if number > 1 else self.policy.min_size
+        assert least_size <= len(members) <= self.policy.max_size
         assert not (self._refused | self._exited.keys()) & set(members), "nobody is in it who was refused or has ended"
         slots = [worker.slot for worker in members]
         assert publish.assignments == number_members(slots)

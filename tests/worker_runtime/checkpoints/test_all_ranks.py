@@ -193,9 +193,9 @@ def test_an_error_of_rank_0_is_raised_on_all_ranks(ranks: RankPool, tmp_path: Pa
     for sentence, words in zip(
         first,
         (
-            f"no checkpoint could be written to {tmp_path}/file: File exists; free space there, or give a folder",
+            f"no checkpoint can be written to {tmp_path}/file: File exists; free space there, or give a folder",
             f"the checkpoints in {tmp_path}/file cannot be listed: Not a directory; give a folder",
-            f"no checkpoint could be written to {tmp_path}/full: File too large; free space there",
+            f"no checkpoint can be written to {tmp_path}/full: File too large; free space there",
             "000001.pt does not fit this program: it keeps epoch, model, optimizer, and the state has best, epoch, ",
             "does not fit this program: model: Error(s) in loading state_dict for Linear: size mismatch for weight",
             "; what the state keeps must be picklable",

@@ -133,6 +133,6 @@ def test_a_worker_that_is_killed_while_it_writes_leaves_a_whole_checkpoint(tmp_p
 def test_a_file_in_the_place_of_the_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
-    for use in (lambda: write(path, b"one"), lambda: find(path)):
+    for use in (lambda: write(path, b"one"), lambda: find(path), CheckpointFolder(path).check_writable):
         with pytest.raises(CheckpointError, match=f"{path}.*(File exists|Not a directory)"):
             use()

@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 
 import pytest
@@ -59,16 +58,6 @@ def run_step() -> bool:
     return all(torch.equal(compiled(x), step(x)) for x in inputs)
 
 
-def run_batch_norm() -> bool:
-    """A collective within a model, forward and backward."""
-    layer = torch.nn.Sequential(torch.nn.Linear(3, 4), hvd.SyncBatchNorm(4))
-    x = torch.arange(15.0).view(5, 3).sin() + hvd.rank()
-    outputs = [layer(x), torch.compile(layer, backend="aot_eager")(x)]
-    for output in outputs:
-        output.square().sum().backward()
-    return torch.allclose(*outputs)
-
-
 def run_training() -> bool:
     """A whole step of a distributed optimizer, compiled and not."""
     ends = []
@@ -90,16 +79,7 @@ def run_training() -> bool:
     return torch.allclose(*ends)
 
 
-def run_gradient() -> bool:
-    """A collective's gradient."""
-    x = torch.ones(3, requires_grad=True)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
-        torch.compile(lambda y: (hvd.allreduce(y * 2, op=hvd.Sum) ** 2).sum(), backend="aot_eager")(x).backward()
-    return x.grad is not None and x.grad.tolist() == [32.0] * 3
-
-
-@pytest.mark.parametrize("run", [run_step, run_batch_norm, run_training, run_gradient])
+@pytest.mark.parametrize("run", [run_step, run_training])
 def test_compiled_programs_communicate_without_a_word(ranks: RankPool, run: Callable[[], bool]) -> None:
     """Warnings are errors in the ranks."""
 

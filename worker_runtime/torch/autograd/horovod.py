@@ -30,20 +30,20 @@ def _make(kind: str, read: Callable[..., Given]) -> type[Collective]:
 
 HorovodAllreduce = _make(
     "allreduce",
-    lambda x, average, name, op, prescale, postscale, where: (
+    lambda x, average, name, op, pre, post, where: (
         (x,),
         name,
         where,
-        choose(op, average, prescale, postscale),
+        choose(op, average, pre, post),
     ),
 )
 HorovodGroupedAllreduce = _make(
     "grouped_allreduce",
-    lambda average, name, op, prescale, postscale, where, *xs: (
+    lambda average, name, op, pre, post, where, *xs: (
         xs,
         name,
         where,
-        choose(op, average, prescale, postscale),
+        choose(op, average, pre, post),
     ),
 )
 HorovodAllgather = _make("allgather", lambda x, name, where: ((x,), name, where, None))

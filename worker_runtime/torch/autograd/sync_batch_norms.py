@@ -7,6 +7,7 @@ means over the batch of all ranks. Statistics are computed in at least float32; 
 where the batches are of different sizes, or empty.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from worker_runtime.api.calls import Call, make_allreduce
 from worker_runtime.collectives import SUM, Allgather
+from worker_runtime.torch.autograd.collective import Ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Statistics:
 
     mean: torch.Tensor
     variance: torch.Tensor
-    count: int
+    count: int | torch.Tensor
 
 
 def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
@@ -35,7 +37,7 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
         x: this rank's batch, of shape (batch, channels, ...).
 
     Raises:
-        ValueError: all ranks' batches are empty.
+        ValueError: all ranks' batches are empty, or there is one value for each channel.
         HorovodInternalError: the ranks do not agree on dtype or channels, or the operation failed.
     """
     x, channels = x.detach(), x.shape[1]
@@ -55,10 +57,29 @@ def gather_statistics(call: Call, x: torch.Tensor) -> Statistics:
     total = sum(rows)
     if total == 0:
         raise ValueError(f"{call.name}: the batches of all ranks are empty")
+    if total == 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got {tuple(x.shape)} on all ranks")
     weights, means, variances = gathered[:, :1] / total, gathered[:, 1 : channels + 1], gathered[:, channels + 1 :]
     overall = (weights * means).sum(0)
     variance = (weights * (variances + (means - overall).square())).sum(0)
     return Statistics(overall.to(dtype), variance.to(dtype), total)
+
+
+def measure(call: Call, tensors: Sequence[torch.Tensor]) -> Ran:
+    """`gather_statistics` for a graph: count, mean and variance in one tensor; its adjoint sums over the ranks."""
+    found = gather_statistics(call, tensors[0])
+    count = found.mean.new_full((1,), float(found.count), dtype=torch.float64)
+    return Ran([torch.cat([count, found.mean.to(torch.float64), found.variance.to(torch.float64)])], _add)
+
+
+def add_over_ranks(call: Call, sums: torch.Tensor) -> torch.Tensor:
+    """The sum that the gradient of this call takes; a collective."""
+    (totals,) = _add(call.derive("backward"), [sums])
+    return totals
+
+
+def _add(call: Call, sums: Sequence[torch.Tensor], _: Sequence[torch.Tensor] = ()) -> Sequence[torch.Tensor]:
+    return call.executor.run(make_allreduce(call, sums, SUM))
 
 
 class SyncNormalize(Function):
@@ -75,12 +96,12 @@ class SyncNormalize(Function):
         bias: torch.Tensor | None,
         statistics: Statistics,
         eps: float,
-        call: Call,
+        add: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Normalise; the result has the dtype of x."""
         mean, variance = statistics.mean, statistics.variance
         ctx.save_for_backward(x, weight, mean, variance)  # not the result, which a ReLU may change in place
-        ctx.call, ctx.count, ctx.eps = call, statistics.count, eps
+        ctx.add, ctx.count, ctx.eps = add, statistics.count, eps
         scale, shift = (None if each is None else each.to(mean.dtype) for each in (weight, bias))
         result: torch.Tensor
         result, _, _ = torch.native_batch_norm(x, scale, shift, mean, variance, training=False, momentum=0.0, eps=eps)
@@ -108,10 +129,7 @@ class SyncNormalize(Function):
             )
         result = None
         if ctx.needs_input_grad[0]:
-            call: Call = ctx.call.derive("backward")
-            sums = torch.stack([shift_gradient, scale_gradient])
-            (totals,) = call.executor.run(make_allreduce(call, (sums,), SUM))
-            first, second = totals / ctx.count
+            first, second = ctx.add(torch.stack([shift_gradient, scale_gradient])) / ctx.count
             inverse = torch.rsqrt(variance + ctx.eps)
             slope = scale * inverse
             result = x - _spread(mean, x)  # not multiplied out: where the mean is large, its product loses the rest

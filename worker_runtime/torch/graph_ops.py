@@ -1,0 +1,209 @@
+"""The collectives as operations of the graphs that torch.compile makes.
+
+An operation communicates when the graph runs, not when torch traces it; an unnamed one is counted then. A name that
+the program gives is a part of the graph; the number of ranks is not. Each operation takes a token and gives the next
+one, so that torch never removes, merges or reorders them. It also gives a ticket, which holds the adjoint for the
+backward pass: pickled, since a graph passes nothing but tensors.
+
+The operations that a program's graph shows, `collective` and `sync_batch_norm`, consist of the two that communicate,
+`run` and `run_adjoint`. torch keeps compiled graphs on disk by the names of the former: a change of what they consist
+of needs new names.
+"""
+
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Self
+
+import torch
+from torch.library import custom_op, define, get_ctx, impl
+
+from worker_runtime.api.calls import Call, begin_call, gives_up
+from worker_runtime.api.process_set import ProcessSet, find_process_set
+from worker_runtime.collectives import Combination
+from worker_runtime.coordination.ordering.questions import Reduction
+from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.torch.autograd.adjoints import Tensors, copy, find_adjoint, gather, reduce, scatter
+from worker_runtime.torch.autograd.collective import Collective, Ran
+from worker_runtime.torch.autograd.sync_batch_norms import Statistics, SyncNormalize, measure
+
+TOKEN = torch.zeros(1, dtype=torch.uint8, device="cpu")
+_TICKET_BYTES = 512  # more than a ticket has beside the program's own name
+
+_OF_CALL = "str kind, str? name, int process_set, int op, float prescale, float postscale"
+
+
+class Node(NamedTuple):
+    """A collective of a graph, which takes the place of a `Call` while torch traces.
+
+    token: of all operations.
+    kind: what programs call it.
+    name: the program's own for it.
+    process_set: the key of the set.
+    how: a reduction or the root, and factors; what the kind has of these.
+    """
+
+    token: torch.Tensor
+    kind: str
+    name: str | None
+    process_set: int
+    how: tuple[int, float, float] = (0, 1.0, 1.0)
+
+    def derive(self, _: str) -> Self:
+        """Itself: the ticket has the name of the gradient's call."""
+        return self
+
+    def run(self, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the result and the ticket, and change the token."""
+        token, result, ticket = _run(self.token, tensor, self.kind, self.name, self.process_set, *self.how)
+        self.token.copy_(token)
+        return result, ticket
+
+    def run_adjoint(
+        self, gradient: torch.Tensor, saved: Tensors, ticket: torch.Tensor, shape: torch.Size
+    ) -> torch.Tensor:
+        """Give the gradient of the input, of this shape, and change the token."""
+        found: torch.Tensor
+        token, found = _run_adjoint(self.token, gradient, saved, ticket, self.process_set, shape)
+        self.token.copy_(token)
+        return found
+
+
+@custom_op("hvdrun::run", mutates_args=())
+def _run(  # noqa: PLR0917 - an operation of torch's has one list of arguments
+    token: torch.Tensor,
+    tensor: torch.Tensor,
+    kind: str,
+    name: str | None,
+    process_set: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Communicate; gives the next token, the result and the ticket."""
+    found = _ASK[kind](tensor, (op, prescale, postscale), name=name, process_set=find_process_set(process_set))
+    return token.clone(), *found
+
+
+@_run.register_fake
+def _(
+    token: torch.Tensor, tensor: torch.Tensor, kind: str, name: str | None, *_: object
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    match kind:
+        case "allgather" | "reducescatter":
+            result = tensor.new_empty((get_ctx().new_dynamic_size(), *tensor.shape[1:]))
+        case "sync_batch_norm":
+            result = tensor.new_empty((1 + 2 * tensor.shape[1],), dtype=torch.float64)
+        case _:
+            result = tensor.new_empty(tensor.shape)
+    return torch.empty_like(token), result, torch.empty(_count_bytes(name), dtype=torch.uint8, device="cpu")
+
+
+@custom_op("hvdrun::run_adjoint", mutates_args=())
+def _run_adjoint(  # noqa: PLR0917 - as above
+    token: torch.Tensor,
+    gradient: torch.Tensor,
+    saved: Sequence[torch.Tensor],
+    ticket: torch.Tensor,
+    process_set: int,
+    shape: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Communicate in the backward pass; gives the next token and the gradient of the input, which has this shape."""
+    del shape
+    name, adjoint = pickle.loads(bytes(ticket.tolist()))  # noqa: S301 - `_ask` has made it in this process
+    executor = RUNTIME.executor
+    members = executor.find_members(find_process_set(process_set).find_number(name), name)
+    (found,) = adjoint(Call(executor, members, name), (gradient,), saved)
+    return token.clone(), found.clone(memory_format=torch.contiguous_format)
+
+
+@_run_adjoint.register_fake
+def _(
+    token: torch.Tensor, gradient: torch.Tensor, _: Tensors, __: torch.Tensor, ___: int, shape: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty_like(token), gradient.new_empty(shape)
+
+
+def _ask(
+    kind: str, tensor: torch.Tensor, how: tuple[int, float, float], *, name: str | None, process_set: ProcessSet
+) -> tuple[torch.Tensor, torch.Tensor]:
+    call = begin_call(kind, name, process_set)
+    ran = _RUNS[kind](*how)(call, (tensor,))
+    ticket = pickle.dumps((call.derive("backward").name, ran.adjoint)).ljust(_count_bytes(name))
+    return ran.results[0].contiguous(), torch.frombuffer(bytearray(ticket), dtype=torch.uint8)
+
+
+_RUNS: dict[str, Callable[[int, float, float], Callable[[Call, Tensors], Ran]]] = {
+    "allreduce": lambda op, prescale, postscale: partial(reduce, Combination(Reduction(op), prescale, postscale)),
+    "allgather": lambda *_: gather,
+    "broadcast": lambda root, *_: partial(copy, root),
+    "reducescatter": lambda op, prescale, postscale: partial(scatter, Combination(Reduction(op), prescale, postscale)),
+    "sync_batch_norm": lambda *_: measure,
+}
+_ASK = {kind: gives_up(kind)(partial(_ask, kind)) for kind in _RUNS}
+
+
+def _count_bytes(name: str | None) -> int:
+    return _TICKET_BYTES + len((name or "").encode())
+
+
+def _trace(node: Node, tensors: Tensors) -> Ran:
+    """What `Collective` runs while torch traces."""
+    (tensor,) = tensors
+    result, ticket = node.run(tensor)
+    op, *factors = node.how
+    saved = (
+        find_adjoint(Combination(Reduction(op), *factors), tensors, (result,)).saved if node.kind == "allreduce" else ()
+    )
+    return Ran((result, ticket), partial(_trace_adjoint, tensor.shape), (ticket, *saved))
+
+
+def _trace_adjoint(shape: torch.Size, node: Node, gradients: Tensors, saved: Tensors) -> Tensors:
+    ticket, *others = saved
+    return [node.run_adjoint(gradients[0], others, ticket, shape)]
+
+
+define("hvdrun::collective", f"(Tensor(a!) token, Tensor tensor, {_OF_CALL}) -> (Tensor, Tensor)")
+define(
+    "hvdrun::sync_batch_norm",
+    "(Tensor(a!) token, Tensor x, Tensor? weight, Tensor? bias, float eps, int process_set) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+)
+
+
+@impl("hvdrun::collective", "CompositeImplicitAutograd")
+def _(  # noqa: PLR0917 - as above
+    token: torch.Tensor,
+    tensor: torch.Tensor,
+    kind: str,
+    name: str | None,
+    process_set: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    node = Node(token, kind, name, process_set, (op, prescale, postscale))
+    result: tuple[torch.Tensor, torch.Tensor] = Collective.apply(node, _trace, tensor)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return result
+
+
+@impl("hvdrun::sync_batch_norm", "CompositeImplicitAutograd")
+def _(  # noqa: PLR0917 - as above
+    token: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+    process_set: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    node = Node(token, "sync_batch_norm", None, process_set)
+    measured, ticket = node.run(x.detach())
+    count, mean, variance = measured.tensor_split([1, 1 + x.shape[1]])
+    mean, variance = (each.to(torch.promote_types(x.dtype, torch.float32)) for each in (mean, variance))
+
+    def add(sums: torch.Tensor) -> torch.Tensor:
+        return node.run_adjoint(sums, (), ticket, sums.shape)
+
+    statistics = Statistics(mean, variance, count)
+    normalized: torch.Tensor = SyncNormalize.apply(x, weight, bias, statistics, eps, add)  # type: ignore[no-untyped-call]  # as above
+    return normalized, mean, variance, count
