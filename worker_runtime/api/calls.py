@@ -206,28 +206,12 @@ def make_allreduce(
     return Allreduce(tensors, how, call.among, call.name, into)
 
 
-def _gather(call: Call, tensors: Tensors, _: None, __: None) -> Operation[Any]:
-    return Allgather(tensors, call.among, call.name)
-
-
-def _copy(call: Call, tensors: Tensors, root: int, into: Tensors | None) -> Operation[Any]:
-    return Broadcast(tensors, root, call.among, call.name, into)
-
-
-def _exchange(call: Call, tensors: Tensors, splits: Any, _: None) -> Operation[Any]:  # noqa: ANN401 - as programs give them
-    return Alltoall(tensors[0], splits, call.among, call.name)
-
-
-def _scatter(call: Call, tensors: Tensors, how: Combination, _: None) -> Operation[Any]:
-    return Reducescatter(tensors, how, call.among, call.name)
-
-
-_OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Any], Operation[Any]]] = {
+_OPERATIONS: dict[str, Callable[[Call, Tensors, Any, Tensors | None], Operation[Any]]] = {
     "allreduce": make_allreduce,
-    "allgather": _gather,
-    "broadcast": _copy,
-    "alltoall": _exchange,
-    "reducescatter": _scatter,
+    "allgather": lambda call, tensors, _, __: Allgather(tensors, call.among, call.name),
+    "broadcast": lambda call, tensors, root, into: Broadcast(tensors, root, call.among, call.name, into),
+    "alltoall": lambda call, tensors, splits, _: Alltoall(tensors[0], splits, call.among, call.name),
+    "reducescatter": lambda call, tensors, how, _: Reducescatter(tensors, how, call.among, call.name),
 }
 
 
@@ -259,7 +243,7 @@ def _make_completion(
     if in_place or begins:
         differentiate = None
     make_operation = _OPERATIONS[kind.removeprefix("grouped_")]
-    is_group, is_gather = kind.startswith("grouped_"), make_operation is _gather
+    is_group, is_gather = kind.startswith("grouped_"), kind.endswith("allgather")
 
     def complete(engine: Engine, request: Request[Any]) -> Any:  # noqa: ANN401 - what the function gives
         given, name, process_set, settings, finish, arrays = request
