@@ -14,8 +14,8 @@ import torch
 import worker_runtime.torch as hvd
 from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankFailedError, RankPool, Ranks, ask_child
+from worker_runtime.api import functions
 from worker_runtime.engine.engine import Engine
-from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 1_000_000  # elements: far more than travel inside a question
 CHILD_SECONDS = 60  # a forked child ends by itself
@@ -138,7 +138,7 @@ def test_forked_children_leave_pending_operations_to_their_parent(ranks: RankPoo
     def drop_all() -> list[int]:
         find_executor().handle_table._entries.clear()
         gc.collect()
-        return list(mpi_ops._handle_map)
+        return list(functions._handle_map)
 
     def body() -> object:
         handles = begin_all_kinds() if hvd.rank() == 0 else []

@@ -69,16 +69,14 @@ class Runtime:
         self.stop_notice = StopNotice()
         self._connect = connect
         self._lock = threading.RLock()
-        self._world: _World | None = None
+        self.world: _World | None = None  # while this process is a member; each collective looks here first
         self._generation = 0
         self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
         self._is_registered = False
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
         self._is_forked = False  # from the process that has joined
-        self._failure_notice = FailureNotice(
-            connect, lambda: self._world is not None and self._world.executor.has_failed
-        )
+        self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.executor.has_failed)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
@@ -90,7 +88,7 @@ class Runtime:
                 does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
         """
         with self._lock:
-            if self._world is not None and not self._is_forked:
+            if self.world is not None and not self._is_forked:
                 return
             try:
                 bootstrap = Bootstrap.read(environment)
@@ -111,7 +109,7 @@ class Runtime:
                     assignment, executor = ALONE, Engine()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world, self._is_forked = _World(assignment, executor), False
+            self.world, self._is_forked = _World(assignment, executor), False
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
@@ -142,12 +140,12 @@ class Runtime:
                 self.shutdown()
                 self.init()
                 return None
-            self._world = None
+            self.world = None
             try:
                 entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world = _World(entry.assignment, entry.engine)
+            self.world = _World(entry.assignment, entry.engine)
             return entry.verdict
 
     def join_late(self) -> bool:
@@ -163,11 +161,11 @@ class Runtime:
             late, self._late = self._late, None
             if late is None:
                 return False
-            world, self._world = self._world, None
+            world, self.world = self.world, None
             if world is not None:
                 world.executor.close()
             try:
-                self._world = _World(*self._join_elastic(*late))
+                self.world = _World(*self._join_elastic(*late))
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
             return True
@@ -188,7 +186,7 @@ class Runtime:
     @property
     def is_initialized(self) -> bool:
         """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child."""
-        return self._world is not None
+        return self.world is not None
 
     @property
     def is_forked(self) -> bool:
@@ -220,7 +218,7 @@ class Runtime:
         return engine.steps.is_stopping
 
     def _require(self) -> _World:
-        world = self._world
+        world = self.world
         if world is None:
             raise NotInitializedError
         return world
@@ -269,7 +267,7 @@ class Runtime:
 
     def _leave(self, end: str = "") -> None:
         with self._lock:
-            world, self._world = self._world, None
+            world, self.world = self.world, None
             is_forked, self._is_forked = self._is_forked, False
         if world is not None and not is_forked:
             world.executor.close(end=end)
@@ -284,8 +282,8 @@ class Runtime:
 
     def _note_assignment(self, assignment: Assignment) -> None:
         """The program goes on with other numbers."""
-        if self._world is not None:
-            self._world.assignment = assignment
+        if self.world is not None:
+            self.world.assignment = assignment
 
     def _note_offer(self, offer: ResizeOffered) -> None:
         """Hosts have come or gone."""
@@ -308,9 +306,9 @@ class Runtime:
         if self._meeting is not None:
             self._meeting.abandon()
             self._meeting = None
-        if self._world is not None and not self._is_forked:
+        if self.world is not None and not self._is_forked:
             self._is_forked = True
-            self._world.executor.abandon()
+            self.world.executor.abandon()
 
 
 RUNTIME = Runtime(AgentWatch(connect).connect)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 import mxnet as mx
 import torch
 
-from worker_runtime.api.calls import await_all, begin_call
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Broadcast
 from worker_runtime.coordination.operation import Handle

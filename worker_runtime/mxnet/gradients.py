@@ -19,12 +19,13 @@ import torch
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_all_back, view_for_reading
+from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_back, view_for_reading
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
-from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
+from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.settings import Compressor
 
 
 class Gradient(NamedTuple):
@@ -111,7 +112,8 @@ class ArrayReducer:
         with self.preparing():
             homes = list(map(bring_home, arrays))
             self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
-        take_all_back(homes, arrays)
+        for home, array in zip(homes, arrays, strict=True):
+            take_back(home, array)
 
     def preparing(self) -> AbstractContextManager[None]:
         """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""

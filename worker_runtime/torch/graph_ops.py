@@ -18,8 +18,7 @@ from typing import NamedTuple, Self
 import torch
 from torch.library import custom_op, define, get_ctx, impl
 
-from worker_runtime.api.calls import Call, begin_call
-from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.calls import Call, begin_call, gives_up
 from worker_runtime.api.process_set import ProcessSet, find_process_set
 from worker_runtime.collectives import Combination
 from worker_runtime.coordination.ordering.questions import Reduction

@@ -1,6 +1,5 @@
 """The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
-import math
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -8,23 +7,24 @@ from typing import Any
 
 import torch
 
+from worker_runtime.api.arguments import check_compression, read_predivide
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.api.reductions import Average, choose_reduction
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.collectives.combination import read_factor
+from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
+from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.averaging import Averaging, read_passes
-from worker_runtime.torch.compression import Compression, Compressor, check_compression
+from worker_runtime.torch.compression import Compression
 from worker_runtime.torch.delta import Delta
 from worker_runtime.torch.facade import OptimizerT, check_optimizer, list_parameters, make_facade, unwrap
-from worker_runtime.torch.parameter_groups import read_groups
-from worker_runtime.torch.parameter_names import read_names
+from worker_runtime.torch.parameters import read_groups, read_names
 
 __all__ = ["DistributedOptimizer", "unwrap"]
 
+_TITLE = "DistributedOptimizer"
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
@@ -39,7 +39,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
-    op: int = Average,
+    op: int = Reduction.AVERAGE,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
@@ -94,13 +94,11 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
             raise it as well, when the ranks' parameters or arguments differ (it names both sides, and the next step may
             go on), or when a rank that is needed has ended.
     """
-    check_optimizer("DistributedOptimizer", optimizer)
-    check_process_set("DistributedOptimizer", process_set)
-    check_compression(compression)
+    check_optimizer(_TITLE, optimizer)
+    check_process_set(_TITLE, process_set)
+    check_compression(_TITLE, compression)
     reduction = choose_reduction(op)
-    predivide = read_factor("gradient_predivide_factor", gradient_predivide_factor)
-    if predivide == 0.0 or not math.isfinite(predivide) or not math.isfinite(1.0 / predivide):
-        raise ValueError(f"gradient_predivide_factor is {predivide}; gradients are divided and multiplied by it")
+    predivide = read_predivide(_TITLE, gradient_predivide_factor)
     if predivide != 1.0 and reduction is not Reduction.AVERAGE:
         raise ValueError("gradient_predivide_factor is supported only with op=Average")
     if num_groups != 0:
@@ -121,7 +119,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     chosen_groups = read_groups(list_parameters(plain, names), groups)
 
     def find_set() -> int:
-        return process_set.find_number("DistributedOptimizer")
+        return process_set.find_number(_TITLE)
 
     own = None if compression is Compression.none else compression
 

@@ -344,7 +344,7 @@ def test_a_loss_that_interrupted_nobody_begins_the_function_anew_where_something
     monkeypatch.setattr(states, "count_ranks", lambda: next(sizes))
     state = Journal()
     executor = SimpleNamespace(begin_again=lambda: state.lines.append("begin again"))
-    monkeypatch.setattr(RUNTIME, "_world", SimpleNamespace(executor=executor))
+    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(executor=executor))
     state.register_reset_callbacks([lambda: state.lines.append("callback")])
 
     def function(state: Journal) -> str:

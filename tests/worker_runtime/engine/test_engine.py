@@ -8,10 +8,10 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.api import functions
 from worker_runtime.collectives import SUM, Allreduce, Barrier
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
-from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 100_000  # elements: more than travel inside a question
 
@@ -61,11 +61,11 @@ def test_a_rank_with_a_pending_operation_can_leave_and_the_others_learn_it(ranks
 def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
     def body() -> object:
         first = begin("a"), begin("b")
-        kept = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        kept = len(functions._handle_map), 2 in functions._handle_map, list(functions._handle_map)
         hvd.shutdown()
         with pytest.raises(ValueError, match="has not been initialized"):
             hvd.synchronize(first[0])
-        gone = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        gone = len(functions._handle_map), 2 in functions._handle_map, list(functions._handle_map)
         hvd.init()
         with pytest.raises(ValueError, match="Handle 2 was not created or has been cleared"):
             hvd.poll(2)

@@ -5,7 +5,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.api.object_calls import allgather_object, broadcast_object
+from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.engine import objects
 from worker_runtime.engine.engine import Engine
 from worker_runtime.errors import ForgedObjectError, HorovodInternalError

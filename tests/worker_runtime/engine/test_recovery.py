@@ -271,7 +271,7 @@ def describe_set(made: ProcessSet) -> tuple[object, ...]:
 
 def test_the_program_s_sets_follow(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = scene.executor
-    monkeypatch.setattr(RUNTIME, "_world", SimpleNamespace(executor=executor))
+    monkeypatch.setattr(RUNTIME, "world", SimpleNamespace(executor=executor))
     kept, shrunk, foreign, gone = (
         register(executor, number, *ranks) for number, ranks in enumerate([(0, 2), (0, 1), (2,), (1,)], start=1)
     )

@@ -6,11 +6,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from worker_runtime.api.functions import broadcast_object
 from worker_runtime.torch.elastic.copies import copy_to_host
-from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.torch.elastic.loader import ElasticSampler
 from worker_runtime.torch.functions import (
     broadcast_model,
-    broadcast_object,
     broadcast_optimizer_state,
     load_optimizer_state,
 )
