@@ -140,7 +140,7 @@ class Bucket(ABC):
             self._plain, self._noted = question, question.add_note(note)
         operation.question = self._noted
         operation.is_of_step = True
-        self._handle = seat.executor.submit(operation, at_once=at_once, is_awaited=is_awaited)
+        self._handle = seat.engine.submit(operation, at_once=at_once, is_awaited=is_awaited)
 
     def finish(self, seat: Seat) -> Release | None:
         """Wait for the operation; its terms.
@@ -154,7 +154,7 @@ class Bucket(ABC):
         handle = self._handle
         if handle is None:
             return None
-        self._receive(seat.executor.wait(handle))
+        self._receive(seat.engine.wait(handle))
         return handle.terms
 
     def refuse_changes(self) -> None:

@@ -29,7 +29,7 @@ class DeltaReducer:
 
     Args:
         list_parameters: those of the optimizer, named, in the same order on all ranks.
-        get_executor: the executor of the present generation.
+        get_engine: the engine of the present generation.
         find_set: the number of the process set in the present generation.
         compressor: makes the movements smaller before they travel; None for none.
         check: of the replicas, in some steps; None for none.
@@ -38,7 +38,7 @@ class DeltaReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Engine],
+        get_engine: Callable[[], Engine],
         find_set: Callable[[], int],
         compressor: Compressor | None = None,
         check: ReplicaCheck | None = None,
@@ -46,10 +46,10 @@ class DeltaReducer:
         self._roster = Roster(list_parameters, {}, self)
         self._superseded: str | None = None
         self._check = check
-        self._get_executor = get_executor
+        self._get_engine = get_engine
         self._find_set = find_set
         self._compressor = compressor
-        self._executor: Engine | None = None
+        self._engine: Engine | None = None
         self._generation = 0
         self._seat: Seat | None = None
         self._index = -1  # of the release of this step's operation
@@ -129,7 +129,7 @@ class DeltaReducer:
         is_bad = not all(bool(torch.isfinite(part).all()) for part in values)
         flag = torch.tensor([int(is_bad)], dtype=torch.int32, device="cpu")
         operation = Allreduce([flag], Combination(Reduction.MAX), seat.members, f"allreduce.{seat.name}.infinity")
-        (found,) = seat.executor.run(operation)
+        (found,) = seat.engine.run(operation)
         if found.item() and not is_bad:
             for part in values:
                 part.fill_(torch.inf)
@@ -150,7 +150,7 @@ class DeltaReducer:
         return deltas
 
     def _commit_alone(self) -> None:
-        commit_alone(self._get_executor(), self._find_set)
+        commit_alone(self._get_engine(), self._find_set)
 
     def _combine(self, seat: Seat, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         name = _STEP.format(seat.name)
@@ -165,14 +165,14 @@ class DeltaReducer:
 
     def _enter(self) -> Seat | None:
         """The place in the present generation."""
-        executor = self._get_executor()
-        if executor is not self._executor:
-            self._executor, self._generation = executor, executor.generation
-            self._seat = Seat.take(executor, self._find_set())
+        engine = self._get_engine()
+        if engine is not self._engine:
+            self._engine, self._generation = engine, engine.generation
+            self._seat = Seat.take(engine, self._find_set())
             if self._check is not None:
                 self._check.begin()
-        elif self._generation != executor.generation:
-            self._generation = executor.generation
+        elif self._generation != engine.generation:
+            self._generation = engine.generation
             self._seat = None if self._seat is None else self._seat.move()
             if self._check is not None:
                 self._check.withdraw()
@@ -180,9 +180,9 @@ class DeltaReducer:
 
     def _run(self, seat: Seat, operation: Adasum) -> list[torch.Tensor]:
         operation.is_of_step = True
-        handle = seat.executor.submit(operation, is_awaited=True)
+        handle = seat.engine.submit(operation, is_awaited=True)
         self._has_asked = True
-        results = seat.executor.wait(handle)
+        results = seat.engine.wait(handle)
         self._index = -1 if handle.terms is None else handle.terms.index
         return results
 

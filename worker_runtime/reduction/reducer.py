@@ -77,7 +77,7 @@ class GradientReducer:
     Args:
         list_parameters: those of the optimizer, named, in the same order on all ranks. Asked anew for each step: those
             that are added or unfrozen are reduced from then on.
-        get_executor: the executor of the present generation; asked for anew at each use.
+        get_engine: the engine of the present generation; asked for anew at each use.
         settings: how gradients are combined.
         passes: backward passes per step; their gradients are summed locally before they are sent.
         groups: of parameters whose gradients travel together; looked up when a parameter is new.
@@ -89,7 +89,7 @@ class GradientReducer:
     def __init__(
         self,
         list_parameters: Callable[[], NamedParameters],
-        get_executor: Callable[[], Engine],
+        get_engine: Callable[[], Engine],
         settings: Settings | None = None,
         *,
         passes: int = 1,
@@ -98,7 +98,7 @@ class GradientReducer:
         label: str = "",
         check: ReplicaCheck | None = None,
     ) -> None:
-        self._get_executor = get_executor
+        self._get_engine = get_engine
         self._settings = settings or Settings()
         self._passes = passes
         self._roster = Roster(list_parameters, {} if groups is None else groups, self)
@@ -106,7 +106,7 @@ class GradientReducer:
         self._label = label
         self._check = check
         self._lock = threading.RLock()  # backward runs in a thread for each device
-        self._executor: Engine | None = None
+        self._engine: Engine | None = None
         self._generation = 0
         self._seat: Seat | None = None
         self._buckets: list[Bucket] = []
@@ -120,7 +120,7 @@ class GradientReducer:
         self._failures = 0  # steps that have failed here, of which the others were told
         self._has_changed = False  # the parameters have, since the last step
         self._is_reduced = False  # the step that came last was, and no other has begun
-        self._has_reduced = False  # some step, with the present executor
+        self._has_reduced = False  # some step, with the present engine
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
         self._roster.update(self._passes)
@@ -194,7 +194,7 @@ class GradientReducer:
                 self._is_reduced = self._has_reduced = True
                 return
             self._end_step()
-            commit_alone(self._get_executor(), self._find_set)
+            commit_alone(self._get_engine(), self._find_set)
 
     def discard(self) -> None:
         """Throw away what this step's backward passes have made; the gradients are undefined then.
@@ -205,10 +205,10 @@ class GradientReducer:
             HorovodInternalError: a reduction failed.
         """
         with self._lock, torch.no_grad():
-            # What an executor that has gone was asked for has ended with it. The place in the next one is taken when
+            # What an engine that has gone was asked for has ended with it. The place in the next one is taken when
             # gradients are there: reducers find each other by the order in which they come, and only those that were
             # there before have something to throw away, or a state to restore.
-            is_over = self._get_executor() is not self._executor
+            is_over = self._get_engine() is not self._engine
             seat = None if is_over else self._enter()
             if seat is not None and self._step.ready:
                 if self._is_eager:
@@ -267,7 +267,7 @@ class GradientReducer:
             except BaseException as error:
                 seat.fail(part, error)
                 raise
-            return seat.executor.run(operation)[0]
+            return seat.engine.run(operation)[0]
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step: for parameters that have made none in this step, at once."""
@@ -330,25 +330,25 @@ class GradientReducer:
                     bucket.ask(seat, at_once=True, is_awaited=is_last)  # the step is near, and wakes nobody for it
                 step.latest = bucket.handle
             elif step.latest is not None and step.latest.terms is None:
-                seat.executor.progress()
+                seat.engine.progress()
 
     def _enter(self) -> Seat | None:
         """The place in the present generation.
 
-        With a new executor everything begins anew. Where the same one has gone on without ranks that were lost, the
+        With a new engine everything begins anew. Where the same one has gone on without ranks that were lost, the
         step goes on too: with the local gradients, of which all are asked for again.
         """
-        executor = self._get_executor()
-        if executor is not self._executor:
-            self._executor, self._generation = executor, executor.generation
-            self._seat = Seat.take(executor, self._find_set(), self._label)
+        engine = self._get_engine()
+        if engine is not self._engine:
+            self._engine, self._generation = engine, engine.generation
+            self._seat = Seat.take(engine, self._find_set(), self._label)
             self._has_reduced = False
             self._end_step()
             if self._check is not None:
                 self._check.begin()
             self._become_cautious(0)
-        elif self._generation != executor.generation:
-            self._generation = executor.generation
+        elif self._generation != engine.generation:
+            self._generation = engine.generation
             self._seat = None if self._seat is None else self._seat.move()
             for bucket in self._buckets:
                 bucket.take_back()
@@ -433,7 +433,7 @@ class GradientReducer:
         handles = [bucket.handle for bucket in self._buckets if bucket.handle is not None]
         for handle in handles if isinstance(error, Exception) else ():  # else whoever interrupts is not to wait
             with suppress(Exception):
-                seat.executor.wait(handle)  # so that nothing is written to gradients afterwards
+                seat.engine.wait(handle)  # so that nothing is written to gradients afterwards
         if self._check is not None:
             self._check.withdraw()
         self._become_cautious(0)
@@ -487,7 +487,7 @@ class GradientReducer:
             return True
         last = self._buckets[-1]
         if last.handle is not None:
-            seat.executor.await_answer(
+            seat.engine.await_answer(
                 last.handle
             )  # before any data: its question leaves now, and it runs beside the others
         failures = []

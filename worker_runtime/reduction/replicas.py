@@ -66,7 +66,7 @@ class ReplicaCheck:
         values = torch.tensor([*sums, *(_ALL - each for each in sums)], dtype=torch.int64, device="cpu")
         operation = Allreduce([values], Combination(Reduction.MAX), seat.members, REPLICAS.format(seat.name))
         operation.is_of_step = True
-        self._handle = seat.executor.submit(operation, at_once=True)
+        self._handle = seat.engine.submit(operation, at_once=True)
 
     def finish(self, seat: Seat) -> None:
         """The step ends: wait for the answer, if it was asked for.
@@ -79,7 +79,7 @@ class ReplicaCheck:
             HorovodInternalError: the comparison failed.
         """
         if self._handle is not None:
-            (found,) = seat.executor.wait(self._handle)
+            (found,) = seat.engine.wait(self._handle)
             greatest, complements = found.view(2, -1).tolist()
             for name, most, complement in zip(self._names, greatest, complements, strict=True):
                 if most != _ALL - complement:

@@ -55,7 +55,7 @@ def ask_survey(
     operation = Allreduce([findings], Combination(Reduction.MAX), seat.members, PLAN.format(seat.name))
     operation.is_of_step = True
     operation.question = operation.question.add_note(note)
-    return seat.executor.submit(operation, is_awaited=True)
+    return seat.engine.submit(operation, is_awaited=True)
 
 
 def read_survey(seat: Seat, handle: Handle[list[torch.Tensor]], count: int) -> Survey:
@@ -69,7 +69,7 @@ def read_survey(seat: Seat, handle: Handle[list[torch.Tensor]], count: int) -> S
     Raises:
         HorovodInternalError: the ranks have not the same gradients, or the operation failed.
     """
-    (found,) = seat.executor.wait(handle)
+    (found,) = seat.engine.wait(handle)
     negative_calm, *numbers = found.tolist()
     order = sorted(range(count), key=lambda index: (numbers[index] or count + 1, -index))
     terms = handle.terms

@@ -32,8 +32,8 @@ def test_they_ask_by_name_and_move_nothing(operation: Operation[object], kind: K
 
 
 def test_they_run_on_real_ranks() -> None:
-    def body(executor: ThreadEngine) -> object:
-        return [executor.run(operation) for operation in (Barrier(executor.all, "barrier.x"), Commit(executor.all))]
+    def body(engine: ThreadEngine) -> object:
+        return [engine.run(operation) for operation in (Barrier(engine.all, "barrier.x"), Commit(engine.all))]
 
     assert run(body) == [[None, None]] * 2
 

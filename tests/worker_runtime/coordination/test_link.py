@@ -254,8 +254,8 @@ def test_what_an_interrupt_leaves_is_sent_later(ends: Ends) -> None:
 
 def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_alone(ranks: RankPool) -> None:
     def body() -> object:
-        executor = runtime.RUNTIME.executor
-        among = executor.find_members(0, "test")
+        engine = runtime.RUNTIME.engine
+        among = engine.find_members(0, "test")
 
         def make() -> Operation[Any]:
             return Allgather([torch.ones(1)], among, "allgather.x")
@@ -263,7 +263,7 @@ def test_an_operation_that_cannot_be_asked_for_leaves_its_name_and_the_others_al
         wrong = make()
         wrong.extents = (2**70,)
         with pytest.raises(UnsendableError, match="allgather 'x' cannot be sent"):
-            executor.submit(wrong)
-        return executor.run(make())[0].tensor.tolist()
+            engine.submit(wrong)
+        return engine.run(make())[0].tensor.tolist()
 
     assert ranks.run(body) == [[1.0, 1.0]] * 2

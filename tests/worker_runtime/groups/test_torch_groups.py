@@ -79,7 +79,7 @@ def test_overlapping_sets_communicate_in_crossed_orders_and_leave_no_connection(
         large = torch.full((100_000,), float(hvd.rank()))
         handles = [hvd.allreduce_async(large, op=hvd.Sum, name="x", process_set=pair) for pair in mine]
         sums = {tuple(pair.ranks or ()): hvd.synchronize(h)[0].item() for pair, h in zip(mine, handles, strict=True)}
-        groups = RUNTIME.executor.current._groups
+        groups = RUNTIME.engine.current._groups
         counts = sorted(len(connections._names) for _, connections in groups._groups.values())
         for pair in pairs:
             hvd.remove_process_set(pair)

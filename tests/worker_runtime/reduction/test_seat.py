@@ -20,72 +20,72 @@ from worker_runtime.reduction.seat import Seat, commit_alone
 def test_a_new_generation_begins_anew() -> None:
     old, new = World(2), World(3)
 
-    def body(executor: ThreadEngine) -> object:
+    def body(engine: ThreadEngine) -> object:
         parameters = make_parameters(2)
-        current = old.executors[executor.rank] if executor.rank < 2 else executor
+        current = old.engines[engine.rank] if engine.rank < 2 else engine
         reducer = GradientReducer(
             lambda: [(f"p{index}", parameter) for index, parameter in enumerate(parameters)],
             lambda: current,
             Settings(bounds=SMALL),
         )
-        if executor.rank < 2:
+        if engine.rank < 2:
             warm_up(reducer, parameters, current)
             sum(parameter.sum() for parameter in parameters).backward()  # in flight when the generation ends
-        current = executor
+        current = engine
         for _ in range(3):
-            train(reducer, parameters, executor.rank + 1)
-        return list_gradients(parameters), executor.asked[0]
+            train(reducer, parameters, engine.rank + 1)
+        return list_gradients(parameters), engine.asked[0]
 
     assert new.run(body) == [([[2.0] * 4] * 2, "allreduce.optimizer.1.plan")] * 3
 
 
 def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
     world = World(3)
-    for executor in world.executors:
-        executor.process_sets.add(1, (0, 2), 0)
-        executor.process_sets.add(2, (1,), 1)
-    assert Seat.take(World(1).executors[0], 0) is None
-    assert [Seat.take(executor, 1) is None for executor in world.executors] == [False, True, False]
-    assert Seat.take(world.executors[1], 2) is None
+    for engine in world.engines:
+        engine.process_sets.add(1, (0, 2), 0)
+        engine.process_sets.add(2, (1,), 1)
+    assert Seat.take(World(1).engines[0], 0) is None
+    assert [Seat.take(engine, 1) is None for engine in world.engines] == [False, True, False]
+    assert Seat.take(world.engines[1], 2) is None
 
 
 def test_first_is_the_first_of_the_set() -> None:
     world = World(3)
-    for executor in world.executors:
-        executor.process_sets.add(1, (1, 2), 0)
-    seats = [Seat.take(executor, 1) for executor in world.executors[1:]]
+    for engine in world.engines:
+        engine.process_sets.add(1, (1, 2), 0)
+    seats = [Seat.take(engine, 1) for engine in world.engines[1:]]
     assert [seat.is_first for seat in seats] == [True, False]
     assert [seat.name for seat in seats] == ["optimizer.1"] * 2
-    assert Seat.take(world.executors[1], 0).name == "optimizer.1"
+    assert Seat.take(world.engines[1], 0).name == "optimizer.1"
 
 
 def test_those_of_one_label_are_counted_by_themselves() -> None:
-    executor = World(2).executors[0]
-    seats = [Seat.take(executor, 0, label) for label in ("a", "", "b", "a")]
+    engine = World(2).engines[0]
+    seats = [Seat.take(engine, 0, label) for label in ("a", "", "b", "a")]
     assert [seat.name for seat in seats] == ["optimizer.a.1", "optimizer.1", "optimizer.b.1", "optimizer.a.2"]
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])
 def test_the_steps_of_the_only_rank_reduce_nothing_and_are_committed_too(*, is_elastic: bool) -> None:
-    def body(executor: ThreadEngine) -> object:
-        reducer, parameters = begin(executor, 1)
+    def body(engine: ThreadEngine) -> object:
+        reducer, parameters = begin(engine, 1)
         assert train(reducer, parameters, 2.0) == [[2.0] * 4]
         backward(parameters)
         reducer.discard()
-        DeltaReducer(lambda: [("p0", parameters[0])], lambda: executor, lambda: 0).step(lambda: None)
-        return executor.asked
+        DeltaReducer(lambda: [("p0", parameters[0])], lambda: engine, lambda: 0).step(lambda: None)
+        return engine.asked
 
     assert World(1, is_elastic=is_elastic).run(body) == [["commit"] * 2 if is_elastic else []]
 
 
 def test_the_steps_of_one_rank_of_several_or_of_a_set_are_none_of_all_ranks() -> None:
     world = World(3, is_elastic=True)
-    for executor in world.executors:
-        executor.process_sets.add(1, (1,), 0)
-    commit_alone(world.executors[1], lambda: 1)
-    commit_alone(world.executors[0], lambda: 1)
-    assert [executor.asked for executor in world.executors] == [[]] * 3
-    lone = World(1, is_elastic=True).executors[0]
+    for engine in world.engines:
+        engine.process_sets.add(1, (1,), 0)
+    commit_alone(world.engines[1], lambda: 1)
+    commit_alone(world.engines[0], lambda: 1)
+    assert [engine.asked for engine in world.engines] == [[]] * 3
+    lone = World(1, is_elastic=True).engines[0]
     lone.process_sets.add(1, (0,), 0)
     commit_alone(lone, lambda: 1)
     assert lone.asked == []

@@ -1,4 +1,4 @@
-"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and executor share."""
+"""What a rank asks of the sequencer, and what it is told in answer: the values that rules, wire and engine share."""
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
