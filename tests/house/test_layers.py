@@ -82,10 +82,9 @@ VIOLATIONS = [
             ("groups.backends", "nccl", "import worker_runtime.groups.backends.composite"),
             ("membership", "formation", "import worker_runtime.membership.recovery"),
             ("mxnet", "arrays", "import worker_runtime.mxnet.trainer"),
-            ("preparation", "shares", "import worker_runtime.preparation.steps"),
             ("reduction", "settings", "import worker_runtime.reduction.reducer"),
             ("startup", "program", "import worker_runtime.startup.forkserver"),
-            ("tasks", "failure", "import worker_runtime.tasks.loop"),
+            ("tasks", "loop", "import worker_runtime.tasks.__main__"),
             ("torch", "compression", "import worker_runtime.torch.optimizer"),
         )
     ),

@@ -1,5 +1,9 @@
-"""Saving and loading a state together: rank 0 has the files, and all ranks learn alike what became of it."""
+"""Saving and loading a state together: rank 0 has the files, and all ranks learn alike what became of it.
 
+Random numbers are those of Python, NumPy and torch, of each rank.
+"""
+
+import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +13,31 @@ from typing import Any, Protocol
 
 import torch
 
-from worker_runtime.checkpoints import random_states
 from worker_runtime.checkpoints.folder import CheckpointFolder
 from worker_runtime.errors import CheckpointError
+
+_NUMPY = "numpy"
+
+
+def take_random_states() -> dict[str, Any]:
+    """Where they stand: NumPy's where it is imported, torch's of the CPU, and of the present GPU where it is used."""
+    taken: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if _NUMPY in sys.modules:
+        taken[_NUMPY] = sys.modules[_NUMPY].random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # of torch
+        taken["cuda"] = torch.cuda.get_rng_state()
+    return taken
+
+
+def restore_random_states(taken: dict[str, Any]) -> None:
+    """Let the generators go on from there, as far as this process has them."""
+    random.setstate(taken["python"])
+    torch.set_rng_state(taken["torch"])
+    if _NUMPY in taken and _NUMPY in sys.modules:
+        sys.modules[_NUMPY].random.set_state(taken[_NUMPY])
+    if "cuda" in taken and torch.cuda.is_available():
+        torch.cuda.set_rng_state(taken["cuda"])
+
 
 Gather = Callable[[Any, str], list[Any]]
 
@@ -69,7 +95,7 @@ def save(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
         CheckpointError: it could not be written, on all ranks alike; the checkpoints before are as they were.
         HorovodInternalError: a rank has gone.
     """
-    random = gather(random_states.take(), "checkpoint.random")
+    random = gather(take_random_states(), "checkpoint.random")
     path, trouble = None, ""
     if rank == 0:
         try:
@@ -119,7 +145,7 @@ def load(state: Keepable, folder: Path, broadcast: Callable[[Any], Any], gather:
         return False
     state.sync()
     if len(found.random) == len(seen):
-        restore_random = partial(random_states.put_back, found.random[rank])
+        restore_random = partial(restore_random_states, found.random[rank])
         restore_random()
         state.resume_course(found.course, restore_random)
     else:

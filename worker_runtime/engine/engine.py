@@ -30,10 +30,9 @@ from worker_runtime.coordination.ordering.questions import GLOBAL_SET, Kind, Rel
 from worker_runtime.coordination.wire import Farewell, Frame
 from worker_runtime.engine.generation import Generation
 from worker_runtime.engine.handle_table import HandleTable
-from worker_runtime.engine.in_flight import InFlight
+from worker_runtime.engine.in_flight import InFlight, Steps
 from worker_runtime.engine.losses import Fail, LossPolicy, Retry
 from worker_runtime.engine.process_sets import Names, ProcessSets
-from worker_runtime.engine.steps import Steps
 from worker_runtime.errors import (
     DeadlockError,
     DuplicateNameError,

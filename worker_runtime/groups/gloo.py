@@ -1,16 +1,56 @@
-"""Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs."""
+"""Makes torch's gloo groups: which address they listen on, and which of this process' connections are theirs.
+
+Once a group's pairs stand, its listening sockets take no more connections. gloo ends the process when accepting fails,
+and offers no way to stop listening. A filter of packets on the socket drops whatever comes from then on, in the kernel.
+It stays on the copies that forked children hold, which closing would not reach. Connections that exist have their own
+sockets and are not touched.
+"""
 
 import contextlib
-from collections.abc import Callable, Sequence
+import ctypes
+import socket
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store  # torch.distributed has no types for them
 
-from worker_runtime.groups.connections import Connections, list_connections, list_sockets
-from worker_runtime.groups.listener import find_listener, silence
+from worker_runtime.groups.connections import Connections, duplicate, list_connections, list_sockets
 from worker_runtime.groups.torch_groups import TorchGroup
+
+_SO_ATTACH_FILTER = 26  # Linux; the socket module does not name it
+_DROP = struct.pack("@HBBI", 0x06, 0, 0, 0)  # classic BPF: return 0, which keeps no byte of a packet
+_PROGRAM = "@HP"  # Linux's `struct sock_fprog`: how many instructions, and where they are
+
+
+def find_listener(earlier: Mapping[str, int]) -> socket.socket | None:
+    """A descriptor of our own for the TCP socket that listens since `earlier` was listed.
+
+    None unless there is exactly one: another thread has opened one meanwhile, which must not be touched.
+    """
+    found: list[socket.socket] = []
+    for name, number in list_sockets().items():
+        if name not in earlier and (own := duplicate(name, number)) is not None:
+            if own.type == socket.SOCK_STREAM and own.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(own)
+            else:
+                own.close()
+    if len(found) == 1:
+        return found[0]
+    for each in found:
+        each.close()
+    return None
+
+
+def silence(listener: socket.socket) -> None:
+    """Have it answer no packet any more; without filters in the kernel it goes on listening."""
+    code = ctypes.create_string_buffer(_DROP, len(_DROP))
+    program = struct.pack(_PROGRAM, 1, ctypes.addressof(code))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
 
 _GLOO: Any = ProcessGroupGloo  # typed incompletely
 _TRIES = 2

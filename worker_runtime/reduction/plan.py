@@ -7,9 +7,8 @@ from itertools import count
 from worker_runtime.coordination.ordering.buckets import Item, plan_buckets
 from worker_runtime.reduction.bucket import Bucket, Entry
 from worker_runtime.reduction.compressed import CompressedBucket
-from worker_runtime.reduction.dense import DenseBucket
-from worker_runtime.reduction.in_place import InPlaceBucket
-from worker_runtime.reduction.layout import describe_order
+from worker_runtime.reduction.dense import DenseBucket, InPlaceBucket
+from worker_runtime.reduction.memory import describe_order
 from worker_runtime.reduction.seat import Seat
 from worker_runtime.reduction.settings import Settings
 from worker_runtime.reduction.sparse import SparseBucket

@@ -2,23 +2,129 @@
 
 The connection to the agent is closed while a function runs: a process that forks (a DataLoader with workers does) with
 an open one cannot rely on gRPC in the child.
+
+A function's modules come with it where this host does not have them, or has others. What it raises is written for the
+program that has sent it.
 """
 
+import importlib
 import os
 import pickle
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import cloudpickle  # type: ignore[import-untyped]  # it ships no types
 
-from worker_runtime.rendezvous import Bootstrap, import_task_client
-from worker_runtime.tasks.failure import Failure, explain_unsendable
-from worker_runtime.tasks.modules import add_modules
+from worker_runtime.rendezvous import Bootstrap, find_unsendable, import_task_client
+
+
+def add_modules(units: Sequence[tuple[str, Mapping[str, bytes]]], place: Path) -> list[str]:
+    """Write what is missing under a folder of this worker's own; what to put first on the search path.
+
+    Args:
+        units: of each module or package the folder that it lies in, and its sources by their path in that folder.
+        place: goes with the job.
+    """
+    added: list[str] = []
+    for folder, sources in units:
+        if all(_holds(Path(folder, name), source) for name, source in sources.items()):
+            continue
+        copy = place / folder.lstrip("/")
+        for name, source in sources.items():
+            if not _holds(copy / name, source):
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                (copy / name).write_bytes(source)
+        added.append(str(copy))
+    if added:
+        importlib.invalidate_caches()
+    return list(dict.fromkeys(added))
+
+
+def _holds(file: Path, source: bytes) -> bool:
+    try:
+        return file.read_bytes() == source
+    except OSError:
+        return False
+
+
+_OWN_FRAMES = 1  # that of whoever has called the function
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception in words.
+
+    kind: the name of its class, as Python prints it; "" for a result that cannot be sent.
+    text: its message.
+    traceback: as Python prints it.
+    pickled: the exception itself; None where it cannot be sent.
+    """
+
+    kind: str
+    text: str
+    traceback: str = ""
+    pickled: bytes | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """That of an exception which was caught where the function was called."""
+        shown = error.__traceback__
+        for _ in range(_OWN_FRAMES):
+            shown = shown and shown.tb_next
+        lines = traceback.format_exception(type(error), error, shown)
+        return cls(name(error), _describe(error), "".join(lines), _pickle(error))
+
+    def write(self, file: IO[bytes]) -> None:
+        """As a plain tuple, which needs no class to be read."""
+        cloudpickle.dump((self.kind, self.text, self.traceback, self.pickled), file)
+
+
+def explain_unsendable(result: object, error: Exception) -> Failure:
+    """What is told in place of a result that cannot be pickled."""
+    return Failure("", find_unsendable("what the function returned", result, is_sendable) or str(error))
+
+
+def is_sendable(value: object) -> bool:
+    """Whether it can be pickled."""
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return False
+    return True
+
+
+def name(error: BaseException) -> str:
+    """The name of an exception's class, as Python prints it."""
+    kind = type(error)
+    return (
+        kind.__qualname__ if kind.__module__ in {"builtins", "__main__"} else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def _describe(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return "(its message cannot be printed)"
+
+
+def _pickle(error: BaseException) -> bytes | None:
+    if not isinstance(error, Exception):
+        return None  # SystemExit and its like would end the program that gets them
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        cloudpickle.loads(pickled)
+    except Exception:  # noqa: BLE001 - whatever its own code raises
+        return None
+    return pickled
+
 
 _MEMORY_BYTES = 16 * 1024 * 1024  # what is larger lies in a file
 _FAILURE = 1
@@ -32,7 +138,7 @@ class Orders(NamedTuple):
     begins_anew: the function before has failed on some rank: what is left of that is ended.
     is_last: nothing can follow; a worker whose function fails then fails itself.
     leaves_group: the worker leaves the group after the function, whatever has become of it.
-    modules: the program's own, for hosts that lack them; see `worker_runtime.tasks.modules`.
+    modules: the program's own, for hosts that lack them; see `worker_runtime.tasks.loop`.
     """
 
     paths: tuple[str, ...]

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from worker_runtime.checkpoints import random_states
+from worker_runtime.checkpoints.all_ranks import restore_random_states, take_random_states
 
 
 def draw() -> list[float]:
@@ -14,8 +14,8 @@ def draw() -> list[float]:
 
 def test_all_generators_go_on_from_where_they_stood() -> None:
     draw()
-    taken = random_states.take()
+    taken = take_random_states()
     drawn = draw()
     assert draw() != drawn
-    random_states.put_back(taken)
+    restore_random_states(taken)
     assert draw() == drawn

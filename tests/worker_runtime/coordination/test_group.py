@@ -24,8 +24,7 @@ from worker_runtime.errors import GroupFormationError
 from worker_runtime.groups import gloo
 from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.connections import duplicate, list_sockets
-from worker_runtime.groups.gloo import Gloo
-from worker_runtime.groups.listener import find_listener
+from worker_runtime.groups.gloo import Gloo, find_listener
 
 KEY = bytes(range(32))
 LIMIT = timedelta(seconds=60)

@@ -17,7 +17,7 @@ from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
 from worker_runtime.groups.connections import Connections, list_connections, list_sockets
 from worker_runtime.groups.doors import Door, UnreachedError, knock
-from worker_runtime.groups.listener import find_listener, silence
+from worker_runtime.groups.gloo import find_listener, silence
 
 Own = tuple[Connections, socket.socket, socket.socket]
 

@@ -125,7 +125,7 @@ def run_members(members: list[Mapping[str, str]], folder: Path) -> list[str]:
         for member in members
     ]
     try:
-        outputs = [process.communicate(timeout=60) for process in processes]
+        outputs = [process.communicate(timeout=110) for process in processes]
     finally:
         for process in processes:
             process.kill()

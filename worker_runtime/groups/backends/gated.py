@@ -1,6 +1,14 @@
-"""Makes groups of UCC, which is not trusted with everything: beside gloo's, tested, and behind a gate."""
+"""Makes groups of UCC, which is not trusted with everything: beside gloo's, tested, and behind a gate.
 
-from collections.abc import Callable
+A new group is tested by an allreduce whose result is known: a backend that returns its input, or garbage, raises
+nothing, and training with it would be silently wrong.
+"""
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
@@ -8,13 +16,180 @@ from typing import TypeAlias
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.backends import canary
-from worker_runtime.groups.backends.errors import CanaryError
-from worker_runtime.groups.backends.gated_group import GatedGroup
+from worker_runtime.groups.backends import gate
+from worker_runtime.groups.backends.choice import CanaryError
 from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.torch_groups import MakeGroup, TorchGroup
+from worker_runtime.groups.torch_groups import MakeGroup, TorchGroup, Work
 from worker_runtime.groups.works import describe_cause
 from worker_runtime.rendezvous import Backend
+
+# Most operations of UCC end within this time, and sleeping would take longer; whoever waits gives way meanwhile.
+_SPIN_SECONDS = 0.0002
+_PAUSE_SECONDS = 0.00005
+_LONGEST_PAUSE_SECONDS = 0.001
+
+
+class PolledWork:
+    """A piece of communication that is looked at until it has ended, so that signals and interruptions get through.
+
+    UCC's own wait takes no time limit and uses a core; there is nothing to be woken by.
+
+    Args:
+        work: the library's.
+        interruption: when set, the work counts as failed, whatever becomes of it.
+        limit: how long a wait without a limit may take.
+    """
+
+    def __init__(self, work: Work, interruption: threading.Event, limit: timedelta) -> None:
+        self._work = work
+        self._interruption = interruption
+        self._limit = limit
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait for its end.
+
+        Raises:
+            RuntimeError: it failed, was interrupted, or did not end in time.
+        """
+        limit = timeout or self._limit
+        now = time.monotonic()
+        spun, deadline = now + _SPIN_SECONDS, now + limit.total_seconds()
+        pause = _PAUSE_SECONDS
+        while not self._work.is_completed():
+            now = time.monotonic()
+            if now >= deadline:
+                raise RuntimeError(f"it did not end within {limit.total_seconds():g} s")
+            if now < spun and not self._interruption.is_set():
+                time.sleep(0)
+            elif self._interruption.wait(min(pause, deadline - now)):
+                raise RuntimeError("it was interrupted, since a peer was lost or the job ends")
+            else:
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return self._work.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not, or nobody waits for it any more."""
+        return self._interruption.is_set() or self._work.is_completed()
+
+    @property
+    def is_running(self) -> bool:
+        """The library still has its hands on the tensors."""
+        return not self._work.is_completed()
+
+
+class GatedGroup:
+    """A `TorchGroup` that sends each call through the gate, or around it.
+
+    Args:
+        inside: UCC's group.
+        outside: gloo's.
+        connections: gloo's.
+        limit: how long a wait without a limit may take.
+    """
+
+    def __init__(self, inside: TorchGroup, outside: TorchGroup, connections: Interruptible, limit: timedelta) -> None:
+        self._inside: TorchGroup = inside
+        self._outside = outside
+        self._connections = connections
+        self._limit = limit
+        self._interruption = threading.Event()
+        self._works: list[PolledWork] = []
+
+    def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> Work:
+        """Combine in place."""
+        if gate.lets_reduce(tensor, op):
+            return self._watch(self._inside.allreduce(tensor, op))
+        return self._outside.allreduce(tensor, op)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> Work:
+        """Overwrite with the root's values."""
+        if gate.lets_move(tensor):
+            return self._watch(self._inside.broadcast(tensor, root))
+        return self._outside.broadcast(tensor, root)
+
+    def allgather(self, output_tensors: list[torch.Tensor], input_tensor: torch.Tensor) -> Work:
+        """Collect tensors of one shape."""
+        if gate.lets_gather(output_tensors, input_tensor):
+            return self._watch(self._inside.allgather(output_tensors, input_tensor))
+        return self._outside.allgather(output_tensors, input_tensor)
+
+    def alltoall_base(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,  # noqa: A002 - torch's name
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+    ) -> Work:
+        """Give each rank some rows, and get some from each."""
+        if gate.lets_exchange(input):
+            return self._watch(self._inside.alltoall_base(output, input, output_split_sizes, input_split_sizes))
+        return self._outside.alltoall_base(output, input, output_split_sizes, input_split_sizes)
+
+    def shut_down(self) -> bool:
+        """Make pending collectives raise, here and, as far as gloo does them, in the peers; see `Interruptible`."""
+        self._interruption.set()
+        return self._connections.shut_down()
+
+    def find_silent(self, limit_seconds: float) -> str:
+        """As far as gloo is concerned; see `Interruptible`."""
+        return self._connections.find_silent(limit_seconds)
+
+    def shutdown(self) -> None:
+        """Stop the threads of both; a backend that is still at work is left alone for ever, since it would be awaited.
+
+        A backend without a shutdown ends with its last reference.
+        """
+        if any(work.is_running for work in self._works):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._inside))
+        else:
+            with suppress(RuntimeError):
+                self._inside.shutdown()
+        self._works = []
+        self._inside = self._outside  # nothing comes any more
+        self._outside.shutdown()
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        """Change the time limit of later operations."""
+        self._limit = timeout
+        self._outside._set_default_timeout(timeout)  # noqa: SLF001 - torch's only way to change it
+
+    def _watch(self, work: Work) -> PolledWork:
+        self._works = [earlier for earlier in self._works if earlier.is_running]
+        watched = PolledWork(work, self._interruption, self._limit)
+        self._works.append(watched)
+        return watched
+
+
+_COUNT = 67  # no power of two, and more than one vector register
+
+
+def find_fault(group: TorchGroup, rank: int, size: int, limit: timedelta) -> str:
+    """Add up known numbers with all members; what is wrong with the result, or "" when nothing is.
+
+    Args:
+        group: takes part in it on every member.
+        rank: of this worker in the group.
+        size: of the group.
+        limit: how long to wait for the others.
+    """
+    tensor = _make_numbers(rank)
+    expected = torch.stack([_make_numbers(member) for member in range(size)]).sum(0)
+    try:
+        group.allreduce(tensor, dist.ReduceOp.SUM).wait(limit)
+    except RuntimeError as error:
+        return describe_cause(error)
+    if torch.equal(tensor, expected):
+        return ""
+    index = int((tensor != expected).nonzero()[0])
+    return (
+        f"an allreduce of known numbers returned {tensor[index].item():g} where their sum is {expected[index].item():g}"
+    )
+
+
+def _make_numbers(rank: int) -> torch.Tensor:
+    """Small whole numbers, of which single precision holds any sum of thousands of ranks exactly."""
+    return (torch.arange(_COUNT, dtype=torch.float32, device="cpu") * (rank + 3) + rank) % 31 + 1
+
 
 # Makes UCC's group. Its arguments: a prefix for keys in the store, this worker's rank in the group, its size, and the
 # time limit of its operations.
@@ -51,7 +226,7 @@ class Gated:
         except RuntimeError as error:
             fault = describe_cause(error)
         if gated is not None:
-            fault = canary.find_fault(gated, rank, size, limit)
+            fault = find_fault(gated, rank, size, limit)
         faulty = _list_faulty(outside, rank, size, bool(fault), limit)
         if gated is None or faulty:
             if gated is not None:

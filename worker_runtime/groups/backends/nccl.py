@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.errors import SharedDeviceError
+from worker_runtime.groups.backends.choice import SharedDeviceError
 from worker_runtime.groups.connections import Interruptible
 from worker_runtime.groups.torch_groups import TorchGroup, Work
 from worker_runtime.groups.torch_store import OpenStore

@@ -8,9 +8,9 @@ import pytest
 
 from tests.worker_runtime.coordination.sequencer.client import LIMIT_SECONDS
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.sequencer import lobby as lobby_module
+from worker_runtime.coordination.sequencer import server as lobby_module
 from worker_runtime.coordination.sequencer.connection import Poller
-from worker_runtime.coordination.sequencer.lobby import ACTIVATION_SECONDS, GREETING_SECONDS, Lobby, Stranger
+from worker_runtime.coordination.sequencer.server import ACTIVATION_SECONDS, GREETING_SECONDS, Lobby, Stranger
 from worker_runtime.coordination.wire import Greeting
 
 

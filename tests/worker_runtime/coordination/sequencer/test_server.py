@@ -24,7 +24,7 @@ from tests.worker_runtime.coordination.sequencer.client import (
     summing,
 )
 from worker_runtime.coordination import wire
-from worker_runtime.coordination.sequencer import lobby as lobby_module
+from worker_runtime.coordination.sequencer import server as lobby_module
 from worker_runtime.coordination.sequencer.__main__ import listen
 from worker_runtime.coordination.sequencer.orders import Orders
 from worker_runtime.coordination.sequencer.server import Server

@@ -14,8 +14,14 @@ import torch.distributed as dist
 from rendezvous.backend import MODULE, read_answer
 from worker_runtime.errors import InitializationError
 from worker_runtime.groups.backends import __main__ as program
-from worker_runtime.groups.backends.choice import Choice, choose, find_objection
-from worker_runtime.groups.backends.errors import BackendRefusedError, CanaryError, SharedDeviceError
+from worker_runtime.groups.backends.choice import (
+    BackendRefusedError,
+    CanaryError,
+    Choice,
+    SharedDeviceError,
+    choose,
+    find_objection,
+)
 from worker_runtime.groups.backends.features import Features, find_plugin
 from worker_runtime.rendezvous import Backend
 

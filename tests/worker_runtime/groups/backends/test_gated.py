@@ -17,11 +17,10 @@ from tests.worker_runtime.groups.backends.stubs import (
     make_gloo_group,
     run_members,
 )
-from worker_runtime.groups.backends import canary, gate
-from worker_runtime.groups.backends.errors import CanaryError
+from worker_runtime.groups.backends import gate, gated
+from worker_runtime.groups.backends.choice import CanaryError
 from worker_runtime.groups.backends.gate import TRAVELLING
-from worker_runtime.groups.backends.gated import Connect, Gated
-from worker_runtime.groups.backends.gated_group import GatedGroup
+from worker_runtime.groups.backends.gated import Connect, Gated, GatedGroup
 from worker_runtime.groups.gloo import Gloo
 from worker_runtime.groups.torch_groups import TorchGroup
 
@@ -68,7 +67,7 @@ class Passive(Unreduced):
     """A group that adds the canary's numbers of all members up although nobody answers; the last may be wrong."""
 
     def __init__(self, size: int, error: float = 0.0) -> None:
-        self._total = torch.stack([canary._make_numbers(rank) for rank in range(size)]).sum(0)
+        self._total = torch.stack([gated._make_numbers(rank) for rank in range(size)]).sum(0)
         self._total[-1] += error
 
     def allreduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType) -> StubWork:
@@ -213,15 +212,15 @@ def test_a_backend_that_is_at_work_is_neither_ended_nor_destroyed() -> None:
 
 
 def test_one_wrong_element_is_a_fault() -> None:
-    assert "known numbers" in canary.find_fault(cast("Any", Passive(2, error=1.0)), 0, 2, LIMIT)
+    assert "known numbers" in gated.find_fault(cast("Any", Passive(2, error=1.0)), 0, 2, LIMIT)
 
 
 def test_an_error_is_a_fault() -> None:
     group = StubGroup(StubWork(error="it broke"))
-    assert canary.find_fault(cast("Any", group), 0, 2, LIMIT) == "it broke"
+    assert gated.find_fault(cast("Any", group), 0, 2, LIMIT) == "it broke"
 
 
 def test_thousands_of_ranks_add_up_exactly() -> None:
-    total = torch.stack([canary._make_numbers(rank) for rank in range(4096)]).to(torch.float64).sum(0)
+    total = torch.stack([gated._make_numbers(rank) for rank in range(4096)]).to(torch.float64).sum(0)
     assert total.max() < 1 << 24
     assert torch.equal(total, total.to(torch.float32).to(torch.float64))

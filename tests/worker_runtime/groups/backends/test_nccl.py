@@ -15,7 +15,7 @@ import worker_runtime.torch as hvd
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubGroup, StubWork
 from tests.worker_runtime.ranks import RankPool
 from worker_runtime.groups.backends import nccl
-from worker_runtime.groups.backends.errors import SharedDeviceError
+from worker_runtime.groups.backends.choice import SharedDeviceError
 from worker_runtime.groups.backends.nccl import Nccl, NcclGroup, StreamWork
 from worker_runtime.groups.works import await_work
 

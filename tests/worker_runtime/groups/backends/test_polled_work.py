@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.worker_runtime.groups.backends.stubs import LIMIT, StubWork
-from worker_runtime.groups.backends.polled_work import PolledWork
+from worker_runtime.groups.backends.gated import PolledWork
 from worker_runtime.groups.works import await_work, end_before
 
 SHORT = timedelta(milliseconds=5)
