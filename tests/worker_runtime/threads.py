@@ -174,7 +174,7 @@ class World:
             handle = ThreadHandle(self, rank, operation, payload)
             assert key not in self._pending, f"{question.name} is in flight on rank {rank}"
             self._pending[key] = handle
-            self._obey(self._ordering.ask(rank, question, tuple(operation.extents)))
+            self._obey(self._ordering.ask(rank, question, tuple(operation.sizes)))
             return handle
 
     def add_set(self, ranks: tuple[int, ...]) -> int:
@@ -238,7 +238,7 @@ class World:
         asked = [rank for rank in terms.members if rank not in terms.joined]
         handles = {rank: self._pending.pop((rank, question.process_set, question.name)) for rank in asked}
         signature = question.signature
-        silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.extents)]
+        silent = [rank for rank in asked if not handles[rank].payload and any(handles[rank].operation.sizes)]
         is_apart = silent or not any(handle.payload for handle in handles.values())
         if signature.payload_dtype and not (signature.kind is Kind.ALLGATHER and is_apart):
             total = combine(question, {rank: handle.payload for rank, handle in handles.items()})
@@ -246,7 +246,7 @@ class World:
                 handle.payload = total
         elif signature.kind is Kind.ADD_SET:
             for engine in self.engines:
-                engine.process_sets.add(terms.value, terms.extents[0], terms.index)
+                engine.process_sets.add(terms.value, terms.sizes[0], terms.index)
         elif signature.kind not in (Kind.COMMIT, Kind.JOIN):
             for handle in handles.values():
                 handle.payload = b""

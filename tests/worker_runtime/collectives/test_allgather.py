@@ -70,6 +70,6 @@ def test_own_rows_lie_behind_those_of_lower_ranks() -> None:
 
 def test_the_first_dimension_is_an_extent_and_the_others_must_agree() -> None:
     operation = Allgather([torch.zeros(4, 2, 3), torch.zeros(5)], PAIR, "allgather.x")
-    assert operation.extents == (4, 5)
+    assert operation.sizes == (4, 5)
     assert operation.question.signature.shapes == ((2, 3), ())
     assert not operation.question.signature.tolerates_joined

@@ -44,5 +44,5 @@ def test_without_splits_all_get_as_many() -> None:
 )
 def test_splits_are_integers_in_any_form(splits: object) -> None:
     operation = Alltoall(torch.zeros(4, 5), splits, PAIR, "alltoall.x")
-    assert operation.extents == (1, 3)
+    assert operation.sizes == (1, 3)
     assert operation.question.signature.shapes == ((5,),)

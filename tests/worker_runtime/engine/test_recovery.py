@@ -321,7 +321,7 @@ def make_gathering(members: Members) -> Operation[list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("make", "extents", "payload", "result"),
+    ("make", "sizes", "payload", "result"),
     [
         (make_average, (), pack(6.0, 12.0), [[2.0, 4.0]]),
         (
@@ -335,7 +335,7 @@ def make_gathering(members: Members) -> Operation[list[Any]]:
 def test_with_the_answer_that_others_have_got_an_operation_is_done(
     scene: Scene,
     make: Callable[[Members], Operation[list[Any]]],
-    extents: tuple[tuple[int, ...], ...],
+    sizes: tuple[tuple[int, ...], ...],
     payload: bytes,
     result: object,
 ) -> None:
@@ -343,7 +343,7 @@ def test_with_the_answer_that_others_have_got_an_operation_is_done(
     operation = make(scene.all_ranks)
     other = Retry(lambda *_: None)  # of one that has done it
     other.remember(
-        operation, Release(4, operation.question, THREE, extents=extents), memoryview(payload), is_stopping=False
+        operation, Release(4, operation.question, THREE, sizes=sizes), memoryview(payload), is_stopping=False
     )
     (done,) = other.list_completed()
     handle = scene.engine.submit(operation)

@@ -110,10 +110,10 @@ class _Recorded(Operation[None]):
         pass
 
 
-def make_terms(kind: Kind, *, extents: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
+def make_terms(kind: Kind, *, sizes: tuple[int, ...] = (), value: int = 0, index: int = 0) -> Release:
     signature = Signature(kind, ("float32",), ((2,),), Reduction.SUM)
     question = Question(index, f"{kind.name.lower()}.x", signature)
-    return Release(index, question, (0, 1), extents=(extents, extents), value=value)
+    return Release(index, question, (0, 1), sizes=(sizes, sizes), value=value)
 
 
 BARRIER = make_terms(Kind.BARRIER)._replace(question=make_terms(Kind.BARRIER).question._replace(process_set=1))

@@ -150,7 +150,7 @@ def test_a_smaller_dtype_on_the_wire_changes_only_the_precision(world: World) ->
         for _ in range(4):
             train(reducer, parameters, 1.0 + engine.rank / 512)
         gradients = [parameter.grad for parameter in parameters]
-        assert reducer.buckets[0]._make_operation(reducer._seat, "x").tensors[0].dtype == torch.bfloat16
+        assert reducer.buckets[0]._make_operation(reducer._communicator, "x").tensors[0].dtype == torch.bfloat16
         return [(gradient.dtype, gradient.tolist()) for gradient in gradients]
 
     assert world.run(body) == [[(torch.float32, [1.0] * 4)] * 2] * 2

@@ -9,7 +9,7 @@ from worker_runtime.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class Communicator:
     """This rank's place among those that average the same gradients.
 
     name: that no other optimizer has; the same on all ranks, which make those of one label in the same order.
@@ -22,7 +22,7 @@ class Seat:
     is_elastic: bool
 
     @classmethod
-    def take(cls, engine: Engine, process_set: int, label: str = "") -> "Seat | None":
+    def take(cls, engine: Engine, process_set: int, label: str = "") -> "Communicator | None":
         """A place under a new name; None where there is nobody to communicate with: this rank is alone, or no member.
 
         Raises:
@@ -43,7 +43,7 @@ class Seat:
         """Have the others' next operation of a kind and name refused, since this rank's has failed."""
         self.engine.fail(self.members.number, part.format(self.name), error, is_of_step=True)
 
-    def move(self) -> "Seat | None":
+    def move(self) -> "Communicator | None":
         """The same place in the generation that the engine has gone on to; None where nobody else is left.
 
         Raises:
@@ -68,7 +68,7 @@ class Seat:
 
 
 def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
-    """As `Seat.commit`, where there is no place: the steps of the only rank that is left are steps of all ranks too.
+    """As `Communicator.commit`, where there is none: the steps of the only rank that is left are steps of all ranks too.
 
     Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
 

@@ -13,8 +13,8 @@ from tests.worker_runtime.reduction.gradients import (
 )
 from tests.worker_runtime.threads import ThreadEngine, World
 from worker_runtime.reduction import GradientReducer, Settings
+from worker_runtime.reduction.communicator import Communicator, commit_alone
 from worker_runtime.reduction.delta import DeltaReducer
-from worker_runtime.reduction.seat import Seat, commit_alone
 
 
 def test_a_new_generation_begins_anew() -> None:
@@ -44,25 +44,30 @@ def test_there_is_a_place_only_with_others_in_the_same_set() -> None:
     for engine in world.engines:
         engine.process_sets.add(1, (0, 2), 0)
         engine.process_sets.add(2, (1,), 1)
-    assert Seat.take(World(1).engines[0], 0) is None
-    assert [Seat.take(engine, 1) is None for engine in world.engines] == [False, True, False]
-    assert Seat.take(world.engines[1], 2) is None
+    assert Communicator.take(World(1).engines[0], 0) is None
+    assert [Communicator.take(engine, 1) is None for engine in world.engines] == [False, True, False]
+    assert Communicator.take(world.engines[1], 2) is None
 
 
 def test_first_is_the_first_of_the_set() -> None:
     world = World(3)
     for engine in world.engines:
         engine.process_sets.add(1, (1, 2), 0)
-    seats = [Seat.take(engine, 1) for engine in world.engines[1:]]
-    assert [seat.is_first for seat in seats] == [True, False]
-    assert [seat.name for seat in seats] == ["optimizer.1"] * 2
-    assert Seat.take(world.engines[1], 0).name == "optimizer.1"
+    communicators = [Communicator.take(engine, 1) for engine in world.engines[1:]]
+    assert [comm.is_first for comm in communicators] == [True, False]
+    assert [comm.name for comm in communicators] == ["optimizer.1"] * 2
+    assert Communicator.take(world.engines[1], 0).name == "optimizer.1"
 
 
 def test_those_of_one_label_are_counted_by_themselves() -> None:
     engine = World(2).engines[0]
-    seats = [Seat.take(engine, 0, label) for label in ("a", "", "b", "a")]
-    assert [seat.name for seat in seats] == ["optimizer.a.1", "optimizer.1", "optimizer.b.1", "optimizer.a.2"]
+    communicators = [Communicator.take(engine, 0, label) for label in ("a", "", "b", "a")]
+    assert [comm.name for comm in communicators] == [
+        "optimizer.a.1",
+        "optimizer.1",
+        "optimizer.b.1",
+        "optimizer.a.2",
+    ]
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])
