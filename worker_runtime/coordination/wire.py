@@ -264,14 +264,14 @@ def decode_questions(data: bytes, offset: int, end: int) -> Iterator[Asked]:
     unpack, size = _QUESTION.unpack_from, _QUESTION.size
     try:
         while offset < end:
-            _, _, name_bytes, extent_count, payload_bytes, _, _ = unpack(data, offset)
+            _, _, name_bytes, size_count, payload_bytes, _, _ = unpack(data, offset)
             sizes_at = offset + size + name_bytes
-            payload_at = sizes_at + 8 * extent_count
+            payload_at = sizes_at + 8 * size_count
             head = data[offset:sizes_at]
             offset = payload_at + payload_bytes
             if offset > end:
                 raise ProtocolError("a question is cut off")
-            sizes = struct.unpack_from(f"<{extent_count}q", data, sizes_at) if extent_count else ()
+            sizes = struct.unpack_from(f"<{size_count}q", data, sizes_at) if size_count else ()
             yield head, sizes, data[payload_at:offset]
     except struct.error as error:
         raise ProtocolError(f"a question was expected: {error}") from None

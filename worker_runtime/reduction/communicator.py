@@ -68,7 +68,7 @@ class Communicator:
 
 
 def commit_alone(engine: Engine, find_set: Callable[[], int]) -> None:
-    """As `Communicator.commit`, where there is none: the steps of the only rank that is left are steps of all ranks too.
+    """As `Communicator.commit`, where there is none: the only rank that is left makes steps of all ranks too.
 
     Who has taken part in the last of them decides whose samples are processed; see `sampler.py`.
 

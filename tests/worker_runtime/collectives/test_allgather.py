@@ -68,7 +68,7 @@ def test_own_rows_lie_behind_those_of_lower_ranks() -> None:
     assert [find_own_rows(gathered, Members(0, (4, 5, 7), rank)) for rank in (4, 5, 7)] == [(0, 1), (1, 4), (4, 6)]
 
 
-def test_the_first_dimension_is_an_extent_and_the_others_must_agree() -> None:
+def test_the_first_dimension_may_differ_and_the_others_must_agree() -> None:
     operation = Allgather([torch.zeros(4, 2, 3), torch.zeros(5)], PAIR, "allgather.x")
     assert operation.sizes == (4, 5)
     assert operation.question.signature.shapes == ((2, 3), ())

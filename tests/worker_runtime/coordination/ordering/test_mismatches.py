@@ -94,7 +94,7 @@ def test_the_text_does_not_depend_on_who_asked_first() -> None:
         ),
     ],
 )
-def test_extents_must_be_equally_many_and_those_of_sets_equal(
+def test_sizes_must_be_equally_many_and_those_of_sets_equal(
     kind: Kind, sizes: dict[int, tuple[int, ...]], expected: str
 ) -> None:
     assert find_mismatch(ask(Signature(kind), Signature(kind), name="x"), sizes).startswith(expected)
