@@ -62,6 +62,7 @@ class Step:
     asked: the negotiation of a cautious step, once it was asked for.
     negotiation: that negotiation, once it is known.
     has_begun: a backward pass has reached one of the parameters.
+    follows_reduced: the step before it was reduced.
     """
 
     ready: list[Entry] = field(default_factory=list)
@@ -69,6 +70,7 @@ class Step:
     asked: Handle[Any] | None = None
     negotiation: Negotiation | None = None
     has_begun: bool = False
+    follows_reduced: bool = False
 
 
 class GradientReducer:
@@ -119,7 +121,6 @@ class GradientReducer:
         self._preparations = 0  # within which gradients are made at present
         self._failures = 0  # steps that have failed here, of which the others were told
         self._has_changed = False  # the parameters have, since the last step
-        self._is_reduced = False  # the step that came last was, and no other has begun
         self._has_reduced = False  # some step, with the present engine
         self._superseded: str | None = None  # a parameter that a newer reducer has
         self._enter()
@@ -143,7 +144,8 @@ class GradientReducer:
     @property
     def is_reduced(self) -> bool:
         """Whether this rank's gradients are what `synchronize()` made: none was added to, or taken away, since then."""
-        return self._is_reduced and not any(
+        is_between = self._step.follows_reduced and not self._step.has_begun
+        return is_between and not any(
             entry.parameter.requires_grad and entry.parameter.grad is None for entry in self._roster.entries
         )
 
@@ -191,7 +193,7 @@ class GradientReducer:
                     self._reduce(comm)
                 except StepRevokedError:
                     continue  # with those that are left, from the gradients that were kept
-                self._is_reduced = self._has_reduced = True
+                self._step.follows_reduced = self._has_reduced = True
                 return
             self._end_step()
             commit_alone(self._get_engine(), self._find_set)
@@ -395,7 +397,7 @@ class GradientReducer:
 
     def _begin(self, comm: Communicator) -> None:
         """The first gradient of a step is there; once for each step, since it looks at all parameters."""
-        self._step.has_begun, self._is_reduced = True, False
+        self._step.has_begun = True
         self._adapt(comm)
 
     def _adapt(self, comm: Communicator) -> None:
@@ -546,7 +548,7 @@ class GradientReducer:
 
     def _end_step(self) -> None:
         """The next step begins anew."""
-        self._step, self._is_reduced = Step(), False
+        self._step = Step()
         for bucket in self._buckets:
             bucket.reset()
         self._roster.begin_step(self._passes)
