@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from worker_runtime.errors import NotInitializedError
-from worker_runtime.membership.mpi_world import join_mpi_world
 from worker_runtime.membership.runtime import RUNTIME
+from worker_runtime.membership.worlds import join_mpi_world
 
 
 def mpi_threads_supported() -> bool:

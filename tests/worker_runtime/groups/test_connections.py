@@ -16,8 +16,8 @@ from tests.waiting import wait_until
 from worker_runtime.groups import connections as connections_module
 from worker_runtime.groups import doors
 from worker_runtime.groups.connections import Connections, list_connections, list_sockets
-from worker_runtime.groups.doors import Door, UnreachedError, knock
 from worker_runtime.groups.gloo import find_listener, silence
+from worker_runtime.groups.reachability import Door, UnreachedError, knock
 
 Own = tuple[Connections, socket.socket, socket.socket]
 
