@@ -1,9 +1,10 @@
 """How the program ends: with which exit code, and what its traceback shows.
 
 The exit code is known before Python's teardown, which takes a second with torch. Python reports it nowhere. An
-uncaught exception is left in `sys.last_value`. An exception of `sys.exit()` is not: a function that leaves a mark in its
-frame takes the place of `sys.exit`. The frame lives as long as the exception. When the mark goes and no Python frame is
-left, nothing has caught the exception, and it has ended the program. A SystemExit of the program itself is not seen.
+uncaught exception is left in `sys.last_value`. An exception of `sys.exit()` is not: a function that leaves a mark in
+its frame takes the place of `sys.exit`. The frame lives as long as the exception. When the mark goes and no Python
+frame is left, nothing has caught the exception, and it has ended the program. A SystemExit that the program raises
+itself is not seen.
 
 The traceback of an error of ours that ends the program shows the user's frames alone.
 """
