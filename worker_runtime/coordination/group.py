@@ -16,11 +16,11 @@ from worker_runtime.coordination.store import SequencerStore
 from worker_runtime.errors import GroupFormationError, InitializationError
 from worker_runtime.groups.backends.choice import GLOO_ALONE, Choice
 from worker_runtime.groups.backends.composite import compose
-from worker_runtime.groups.cancellation import Cancellation
 from worker_runtime.groups.connections import Interruptible
-from worker_runtime.groups.doors import Door
 from worker_runtime.groups.gloo import Gloo
+from worker_runtime.groups.reachability import Door
 from worker_runtime.groups.torch_groups import ALL_RANKS, TorchGroup, TorchGroups
+from worker_runtime.groups.works import Cancellation
 from worker_runtime.rendezvous import Endpoint, Membership, RendezvousError
 
 # The time limit of one collective. Ranks may legitimately be minutes apart (rank 0 writes a checkpoint), and the loss

@@ -14,8 +14,7 @@ from worker_runtime.elastic import states
 from worker_runtime.elastic.states import RanksLostInterrupt, State
 from worker_runtime.errors import HorovodInternalError, HostsUpdatedInterrupt, InitializationError
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Decision, Verdict, Wish
-from worker_runtime.startup.environment import read_checkpoint
+from worker_runtime.rendezvous import Decision, Verdict, Wish, read_checkpoint
 
 # So often may an operation fail for one reason, without a commit in between, before it is taken for the program's own.
 MAX_REPEATED_FAILURES = 3

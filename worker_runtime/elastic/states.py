@@ -14,7 +14,7 @@ from worker_runtime.engine import objects
 from worker_runtime.errors import CheckpointError, HostsUpdatedInterrupt
 from worker_runtime.membership.notifications import HOSTS_REMOVED
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.startup.environment import read_checkpoint
+from worker_runtime.rendezvous import read_checkpoint
 
 _NO_FILES = (
     "a {} cannot be kept in files; derive it from ObjectState, or give it the methods to_checkpoint() and "

@@ -18,12 +18,10 @@ from worker_runtime.coordination.group import form
 from worker_runtime.engine.engine import Engine
 from worker_runtime.engine.losses import Fail
 from worker_runtime.errors import InitializationError, NotInitializedError
-from worker_runtime.groups.backends.choice import Choice, choose
-from worker_runtime.groups.backends.features import Features
-from worker_runtime.membership.agent_watch import AgentWatch
+from worker_runtime.groups.backends.choice import Choice, Features, choose
+from worker_runtime.membership.agent import AgentWatch, FailureNotice, StopNotice
+from worker_runtime.membership.children import check_mark, place_below, remove_mark, set_mark
 from worker_runtime.membership.meeting import Meeting, join_world, meet
-from worker_runtime.membership.member_mark import check_mark, remove_mark, set_mark
-from worker_runtime.membership.notices import FailureNotice, StopNotice
 from worker_runtime.membership.notifications import HOSTS_ADDED, HOSTS_REMOVED, NotificationManager
 from worker_runtime.membership.recovery import Recovery
 from worker_runtime.membership.worlds import World, find_world
@@ -37,11 +35,10 @@ from worker_runtime.rendezvous import (
     Wish,
     connect,
     read_backend,
+    read_is_elastic,
+    read_numbers,
 )
-from worker_runtime.startup.environment import read_is_elastic, read_numbers
-from worker_runtime.startup.exit_code import describe_end
-from worker_runtime.startup.multiprocessing_folder import place_below
-from worker_runtime.startup.tracebacks import shorten_tracebacks
+from worker_runtime.startup.program_end import describe_end, shorten_tracebacks
 
 if TYPE_CHECKING:
     from worker_runtime.rendezvous import WorkerClient

@@ -15,8 +15,7 @@ from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.rendezvous import Assignment
-from worker_runtime.startup.environment import read_is_elastic, read_numbers
+from worker_runtime.rendezvous import Assignment, read_is_elastic, read_numbers
 
 
 def test_init_and_shutdown_may_be_repeated() -> None:

@@ -548,7 +548,7 @@ def test_a_step_of_which_some_were_done_is_made_anew_from_the_gradients_that_wer
 def answer_one(
     generation: PlayedGeneration, number: int, payload: bytes = pack(7.0, 7.0), *, is_committed: bool = False
 ) -> tuple[str, bytes]:
-    """Play the sequencer for a question of a step: the survey, the bucket, the commit round; its name and payload."""
+    """Play the sequencer for a question of a step (negotiation, bucket, commit round); its name and payload."""
     name, asked = generation.read_question()
     if "bucket" in name:
         generation.release(number, payload=payload)

@@ -14,10 +14,10 @@ from torch.distributed import HashStore, PrefixStore, Store
 
 from tests.waiting import wait_until
 from worker_runtime.groups import connections as connections_module
-from worker_runtime.groups import doors
+from worker_runtime.groups import reachability
 from worker_runtime.groups.connections import Connections, list_connections, list_sockets
-from worker_runtime.groups.doors import Door, UnreachedError, knock
 from worker_runtime.groups.gloo import find_listener, silence
+from worker_runtime.groups.reachability import Door, UnreachedError, knock
 
 Own = tuple[Connections, socket.socket, socket.socket]
 
@@ -139,8 +139,8 @@ LIMIT_SECONDS = 20.0
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """Of a generation; what is awaited in vain is so for a moment."""
-    monkeypatch.setattr(doors, "KNOCK_SECONDS", 0.3)
-    monkeypatch.setattr(doors, "_WAIT", timedelta(seconds=1))
+    monkeypatch.setattr(reachability, "KNOCK_SECONDS", 0.3)
+    monkeypatch.setattr(reachability, "_WAIT", timedelta(seconds=1))
     return PrefixStore("generation", HashStore())
 
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from worker_runtime.groups.backends.features import find_plugin
+from worker_runtime.groups.backends.choice import find_plugin
 from worker_runtime.groups.torch_groups import CONNECT_LIMIT, TorchGroup
 from worker_runtime.groups.torch_store import OpenStore
 
