@@ -25,9 +25,9 @@ def look() -> dict[str, bool]:
     found = {"TensorFlow": False, "PyTorch": has_torch, "MXNet": has_torch and has_module(MODULES["MXNet"])}
     libraries = dict.fromkeys(("MPI", "Gloo", "NCCL", "DDL", "CCL"), False)
     if has_torch:
-        from worker_runtime.api import capabilities  # noqa: PLC0415 - it stands on torch
+        from worker_runtime.api import basics  # noqa: PLC0415 - it stands on torch
 
-        libraries = {name: bool(getattr(capabilities, f"{name.lower()}_built")()) for name in libraries}
+        libraries = {name: bool(getattr(basics, f"{name.lower()}_built")()) for name in libraries}
     return found | libraries
 
 

@@ -19,10 +19,6 @@ RUN_BY = {
     "hvdrun/shim/horovod/_offering.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/_unserved.py": "tests/hvdrun/shim/horovod/test_horovod.py",
     "hvdrun/shim/horovod/common/util.py": "tests/hvdrun/shim/horovod/test_horovod.py",
-    "worker_runtime/api/async_handles.py": "tests/worker_runtime/torch/ops/test_forms.py",
-    "worker_runtime/api/object_calls.py": "tests/worker_runtime/torch/test_functions.py",
-    "worker_runtime/api/reductions.py": "tests/worker_runtime/torch/ops/test_forms.py",
-    "worker_runtime/api/stopping.py": "tests/system/test_stop_notices.py",
     "worker_runtime/coordination/driver.py": "tests/worker_runtime/coordination/test_driver.py",
     "worker_runtime/startup/environment.py": "tests/worker_runtime/membership/test_runtime.py",
 }

@@ -10,7 +10,7 @@ from worker_runtime.elastic.sampler import ElasticSampler
 
 @dataclass
 class Seat:
-    """What a sampler sees of a worker's executor."""
+    """What a sampler sees of a worker's engine."""
 
     origin: int
     lineage: tuple[int, ...]
@@ -62,7 +62,7 @@ class Job:
 
     def act(self, player: Player) -> ElasticSampler:
         """Be this worker."""
-        self.runtime.executor = player.seat
+        self.runtime.engine = player.seat
         return player.sampler
 
     def enter(self, newcomers: int, *, is_synced: bool = True) -> None:
@@ -75,7 +75,7 @@ class Job:
                 player.seat, player.rows = seat, 0
                 self.act(player).reset()
             else:
-                self.runtime.executor = seat
+                self.runtime.engine = seat
                 self.players.append(Player(seat, ElasticSampler(range(self.count), seed=1)))
         lost = self.lose(0.1, spared=1)  # who holds the state
         if is_synced:
@@ -153,7 +153,7 @@ class Job:
         return lost
 
     def tell(self, player: Player, lost: list[int]) -> None:
-        """The worker's executor has gone on without them."""
+        """The worker's engine has gone on without them."""
         seat = player.seat
         seat.lineage = tuple(member for member in seat.lineage if member not in lost)
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.house.sources import ROOT
-from worker_runtime.api.capabilities import nccl_built
+from worker_runtime.api.basics import nccl_built
 from worker_runtime.build import MODULES, look
 
 

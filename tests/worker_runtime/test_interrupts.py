@@ -12,7 +12,7 @@ import torch
 import worker_runtime.torch as hvd
 from tests.waiting import wait_until
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch import ops as mpi_ops
+from worker_runtime.api import functions
 
 LARGE = 1_000_000  # elements: far more than travel inside a question
 
@@ -91,7 +91,7 @@ def test_interrupts_at_any_moment_end_in_right_results_or_in_a_clear_error(ranks
                         signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupts += 1
-                if handle not in mpi_ops._handle_map:
+                if handle not in functions._handle_map:
                     return None  # the interrupt came while the result was handed over
             return hvd.synchronize(handle)
 

@@ -1,8 +1,8 @@
-"""Horovod's functions that are the same for all frameworks.
+"""Horovod's functions, each written once for all frameworks.
 
-In come the calls of a program: `init`, `rank`, process sets, objects to broadcast. Out come plain values, and for the
-collectives of `torch` and `mxnet` what all of them need first (`calls`): the engine, the members and a name. `names`
-lists what programs import from both frameworks.
+In come the calls of a program: `init`, `rank`, process sets, objects to broadcast (`basics`, `functions`); and of a
+framework's package, which declares the arguments of its collectives, requests to run one on its arrays (`calls`). Out
+come plain values, and arrays. `names` lists what programs import from both frameworks.
 
 Threads: the caller's.
 """

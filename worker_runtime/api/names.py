@@ -1,34 +1,35 @@
-"""What programs import from both frameworks' packages and is the same function in both."""
+"""What programs import from both frameworks' packages and is the same in both."""
 
-from worker_runtime.api.capabilities import (
+from worker_runtime.api.basics import (
     ccl_built,
+    cross_rank,
+    cross_size,
     cuda_built,
     ddl_built,
     gloo_built,
     gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from worker_runtime.api.job import (
-    cross_rank,
-    cross_size,
     init,
     is_initialized,
     local_rank,
     local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
     rank,
+    rocm_built,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+    stopping,
 )
+from worker_runtime.api.functions import allgather_object, broadcast_object
 from worker_runtime.api.process_set import ProcessSet, add_process_set, global_process_set, remove_process_set
-from worker_runtime.api.reductions import Adasum, Average, Max, Min, Product, Sum
-from worker_runtime.api.stopping import stopping
+from worker_runtime.collectives import Reduction
 from worker_runtime.errors import HorovodInternalError
+
+Average, Sum, Adasum, Min, Max, Product = Reduction
 
 __all__ = [
     "Adasum",
@@ -40,6 +41,8 @@ __all__ = [
     "Product",
     "Sum",
     "add_process_set",
+    "allgather_object",
+    "broadcast_object",
     "ccl_built",
     "cross_rank",
     "cross_size",

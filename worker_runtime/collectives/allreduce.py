@@ -92,7 +92,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self._buffers: list[torch.Tensor] | None = None
         self._keys: dict[int, torch.Tensor] = {}  # of the fusions whose values travel as such
         if self._plan.asks_for_nan:
-            self.extents = (int(may_have_nan(tensors, how.prescale)),)
+            self.sizes = (int(may_have_nan(tensors, how.prescale)),)
         if device != "cpu":
             self._choose_stream(device, tensors[0])
 
@@ -128,7 +128,7 @@ class Allreduce(TensorOperation[list[torch.Tensor]]):
         self._buffers = self._prepare()
         self._keys = {}
         reduction = self._how.reduction
-        if any(map(any, terms.extents)):
+        if any(map(any, terms.sizes)):
             self._keys = {
                 index: make_keys(buffer, reduction)
                 for index, buffer in enumerate(self._buffers)

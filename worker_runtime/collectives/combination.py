@@ -7,7 +7,9 @@ whole numbers in place of floating-point ones, of which a NaN has the greatest o
 for one pass over the values.
 """
 
+import inspect
 import math
+import warnings
 from collections.abc import Iterable
 from typing import NamedTuple, Self, SupportsFloat, SupportsIndex
 
@@ -15,7 +17,9 @@ import torch
 
 from worker_runtime.collectives.dtypes import INTEGERS
 from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.errors import WrongArgumentError
+from worker_runtime.errors import UnsupportedReductionError, WrongArgumentError
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class _Parts(NamedTuple):
@@ -52,6 +56,60 @@ class Combination(_Parts):
     def factors(self) -> tuple[float, float]:
         """Both factors."""
         return self[1:]
+
+
+def choose(op: object, average: object, prescale: float, postscale: float) -> Combination:
+    """How programs have an allreduce combine; see `choose_reduction`."""
+    reduction = op if average is None and isinstance(op, Reduction) else choose_reduction(op, average)
+    return Combination(reduction, prescale, postscale)
+
+
+def choose_for_scatter(op: object, prescale: float, postscale: float) -> Combination:
+    """How programs have a reducescatter combine.
+
+    Raises:
+        ValueError: there is no such reduction.
+        HorovodInternalError: it is neither Average nor Sum.
+    """
+    reduction = choose_reduction(op)
+    if reduction not in (Reduction.AVERAGE, Reduction.SUM):
+        raise UnsupportedReductionError(reduction.name.title())
+    return Combination(reduction, prescale, postscale)
+
+
+def choose_reduction(op: object, average: object = None) -> Reduction:
+    """The reduction that `op`, or the deprecated `average`, asks for; without either, the average.
+
+    Args:
+        op: one of Horovod's constants.
+        average: True for Average, False for Sum. The warning about it names the program's line.
+
+    Raises:
+        ValueError: both are given, or there is no such reduction.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        message = "average is deprecated; use op=hvd.Average or op=hvd.Sum"
+        if not torch.compiler.is_compiling():  # which cannot trace the search for the line
+            warnings.warn(message, DeprecationWarning, stacklevel=_find_program())
+        return Reduction.AVERAGE if average else Reduction.SUM
+    if op is None:
+        return Reduction.AVERAGE
+    if isinstance(op, Reduction):
+        return op
+    try:
+        return Reduction(op)  # type: ignore[arg-type]  # that it may be none is what is looked for
+    except ValueError:
+        raise ValueError(f"op={op!r} is not supported; it is one of Average, Sum, Adasum, Min, Max, Product") from None
+
+
+def _find_program() -> int:
+    """How far up the stack of whoever calls this the program is, above this package; as `warnings.warn` counts."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def read_factor(title: str, value: object) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from worker_runtime.collectives.allgather import Allgather
 from worker_runtime.collectives.dtypes import check_sparse
-from worker_runtime.collectives.tensor_operation import make_title
+from worker_runtime.collectives.tensor_operation import check_tensor, make_title
 from worker_runtime.coordination.operation import Members, Operation
 from worker_runtime.coordination.ordering.questions import Reduction, Release
 from worker_runtime.groups.torch_groups import TorchGroup, Work
@@ -30,6 +30,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
 
     def __init__(self, tensor: torch.Tensor, reduction: Reduction, among: Members, name: str) -> None:
         title = make_title(name)
+        check_tensor(title, tensor)
         if tensor.layout is not torch.sparse_coo:
             raise ValueError(f"{title}: a sparse COO tensor was expected, not one of layout {tensor.layout}")
         try:
@@ -52,7 +53,7 @@ class SparseAllreduce(Operation[torch.Tensor]):
         )
         self.title = self._elements.title
         self.question = self._elements.question
-        self.extents = self._elements.extents
+        self.sizes = self._elements.sizes
 
     def find_obstacle(self, *, is_begun: bool) -> str:
         """It can be run again: its inputs are only read; see `Operation`."""

@@ -55,10 +55,24 @@ def check_tensors(title: str, tensors: Sequence[torch.Tensor]) -> str:
                 )
             is_on_cpu &= tensor.is_cpu
         except AttributeError:  # to look beforehand would cost every call
-            raise WrongArgumentError(f"{title}: a tensor was expected, not {type(tensor).__name__}") from None
+            check_tensor(title, tensor)
+            raise
     if is_on_cpu:  # asked like this, since it takes a tenth of the time to look at a device
         return "cpu"
     return _find_device(title, tensors)
+
+
+def check_tensor(title: str, tensor: object) -> None:
+    """Raise WrongArgumentError unless it is a tensor."""
+    if tensor is None:
+        raise WrongArgumentError(
+            f"{title}: a tensor was expected, not None, which p.grad is until backward() has made a gradient; call it "
+            "after that, or give torch.zeros_like(p)"
+        ) from None
+    if not isinstance(tensor, torch.Tensor):
+        raise WrongArgumentError(
+            f"{title}: a tensor was expected, not {type(tensor).__name__}; use torch.as_tensor(x)"
+        ) from None
 
 
 def _find_device(title: str, tensors: Sequence[torch.Tensor]) -> str:

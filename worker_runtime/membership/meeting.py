@@ -211,10 +211,10 @@ def join_world(
     unknown = Assignment(world.rank, world.size, local_rank=0, local_size=1, cross_rank=0, cross_size=1)
     membership = Membership(generation, unknown, meeting.share_key(generation))
     group = form(membership, meeting.await_sequencer, meeting.address, limit, choice=choice)
-    executor = Engine.connect(group, limit)
-    hosts = objects.allgather_object(executor, socket.gethostname(), "hosts")
+    engine = Engine.connect(group, limit)
+    hosts = objects.allgather_object(engine, socket.gethostname(), "hosts")
     meeting.end()
-    return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], executor
+    return rank([Slot(host, index) for index, host in enumerate(hosts)])[world.rank], engine
 
 
 def find_own_address(master: Master) -> str:

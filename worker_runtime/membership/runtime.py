@@ -51,7 +51,7 @@ DEPARTED_LIMIT_SECONDS = 2.0  # after a failed operation, for the news that a pe
 @dataclass(slots=True)
 class _World:
     assignment: Assignment  # changes while the program is in the midst of an operation that outlives others
-    executor: Engine
+    engine: Engine
 
 
 class Runtime:
@@ -66,16 +66,14 @@ class Runtime:
         self.stop_notice = StopNotice()
         self._connect = connect
         self._lock = threading.RLock()
-        self._world: _World | None = None
+        self.world: _World | None = None  # while this process is a member; each collective looks here first
         self._generation = 0
         self._meeting: Meeting | None = None  # of another launcher's world; kept for a second init()
         self._is_registered = False
         self._recovery: Recovery | None = None  # in an elastic job
         self._late: tuple[Bootstrap, Choice] | None = None  # before this worker has joined others who train already
         self._is_forked = False  # from the process that has joined
-        self._failure_notice = FailureNotice(
-            connect, lambda: self._world is not None and self._world.executor.has_failed
-        )
+        self._failure_notice = FailureNotice(connect, lambda: self.world is not None and self.world.engine.has_failed)
 
     def init(self, environment: Mapping[str, str] = os.environ) -> None:
         """Join the job that started this process. Does nothing when initialised, unless this process was forked then.
@@ -87,7 +85,7 @@ class Runtime:
                 does not say how they can meet, the backend that was asked for is missing, or this is a worker's child.
         """
         with self._lock:
-            if self._world is not None and not self._is_forked:
+            if self.world is not None and not self._is_forked:
                 return
             try:
                 bootstrap = Bootstrap.read(environment)
@@ -98,17 +96,17 @@ class Runtime:
                 wish = read_backend(environment)
                 choice = choose(wish, Features.look(counts_devices=wish is Backend.NCCL), is_elastic=is_elastic)
                 if bootstrap is not None and is_elastic and bootstrap.is_late and not self._generation:
-                    assignment, executor = read_numbers(environment), Engine()
+                    assignment, engine = read_numbers(environment), Engine()
                     self._late = bootstrap, choice
                 elif bootstrap is not None:
-                    assignment, executor = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
+                    assignment, engine = (self._join_elastic if is_elastic else self._join)(bootstrap, choice)
                 elif world is not None:
-                    assignment, executor = self._join_foreign(world, choice)
+                    assignment, engine = self._join_foreign(world, choice)
                 else:
-                    assignment, executor = ALONE, Engine()
+                    assignment, engine = ALONE, Engine()
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world, self._is_forked = _World(assignment, executor), False
+            self.world, self._is_forked = _World(assignment, engine), False
             place_below(None if bootstrap is None else bootstrap.socket.parent)
             if identity:
                 set_mark(os.environ, identity, assignment.rank)
@@ -139,12 +137,12 @@ class Runtime:
                 self.shutdown()
                 self.init()
                 return None
-            self._world = None
+            self.world = None
             try:
                 entry = recovery.enter(wish, trouble)
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
-            self._world = _World(entry.assignment, entry.engine)
+            self.world = _World(entry.assignment, entry.engine)
             return entry.verdict
 
     def join_late(self) -> bool:
@@ -160,11 +158,11 @@ class Runtime:
             late, self._late = self._late, None
             if late is None:
                 return False
-            world, self._world = self._world, None
+            world, self.world = self.world, None
             if world is not None:
-                world.executor.close()
+                world.engine.close()
             try:
-                self._world = _World(*self._join_elastic(*late))
+                self.world = _World(*self._join_elastic(*late))
             except RendezvousError as error:
                 raise InitializationError(str(error)) from None
             return True
@@ -185,7 +183,7 @@ class Runtime:
     @property
     def is_initialized(self) -> bool:
         """Whether `init()` has succeeded and `shutdown()` has not been called since; also in a forked child."""
-        return self._world is not None
+        return self.world is not None
 
     @property
     def is_forked(self) -> bool:
@@ -198,9 +196,9 @@ class Runtime:
         return self._require().assignment
 
     @property
-    def executor(self) -> Engine:
+    def engine(self) -> Engine:
         """What runs the collectives of the present generation; raises NotInitializedError."""
-        return self._require().executor
+        return self._require().engine
 
     def is_stopping(self) -> bool:
         """Whether a stop notice has come for the job: the same on all ranks, which ask at the same places.
@@ -208,7 +206,7 @@ class Runtime:
         Raises:
             HorovodInternalError: a rank has gone, or Horovod has not been initialized.
         """
-        engine = self.executor
+        engine = self.engine
         if not engine.steps.is_stopping:
             if engine.size == 1:
                 engine.steps.is_stopping = self.stop_notice.has_come()
@@ -217,7 +215,7 @@ class Runtime:
         return engine.steps.is_stopping
 
     def _require(self) -> _World:
-        world = self._world
+        world = self.world
         if world is None:
             raise NotInitializedError
         return world
@@ -245,8 +243,8 @@ class Runtime:
             membership = client.join(self._generation)
             self._generation = membership.generation
             group = form(membership, client.await_sequencer, bootstrap.address, limit, choice=choice)
-        executor = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
-        return membership.assignment, executor
+        engine = Engine.connect(group, limit, Fail(lambda: self._name_departed(bootstrap)), bootstrap.lease_seconds)
+        return membership.assignment, engine
 
     def _name_departed(self, bootstrap: Bootstrap) -> str | None:
         """After a failure: who has ended well meanwhile, as a sentence; None when nobody is known to have."""
@@ -266,10 +264,10 @@ class Runtime:
 
     def _leave(self, end: str = "") -> None:
         with self._lock:
-            world, self._world = self._world, None
+            world, self.world = self.world, None
             is_forked, self._is_forked = self._is_forked, False
         if world is not None and not is_forked:
-            world.executor.close(end=end)
+            world.engine.close(end=end)
             remove_mark(os.environ)
         self._close_recovery()
 
@@ -281,8 +279,8 @@ class Runtime:
 
     def _note_assignment(self, assignment: Assignment) -> None:
         """The program goes on with other numbers."""
-        if self._world is not None:
-            self._world.assignment = assignment
+        if self.world is not None:
+            self.world.assignment = assignment
 
     def _note_offer(self, offer: ResizeOffered) -> None:
         """Hosts have come or gone."""
@@ -305,9 +303,9 @@ class Runtime:
         if self._meeting is not None:
             self._meeting.abandon()
             self._meeting = None
-        if self._world is not None and not self._is_forked:
+        if self.world is not None and not self._is_forked:
             self._is_forked = True
-            self._world.executor.abandon()
+            self.world.engine.abandon()
 
 
 RUNTIME = Runtime(AgentWatch(connect).connect)

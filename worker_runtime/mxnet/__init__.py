@@ -10,12 +10,7 @@ from worker_runtime.api import names
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.mxnet import ops
 from worker_runtime.mxnet.compression import Compression
-from worker_runtime.mxnet.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.ops import *  # noqa: F403 - Horovod's functions; `ops` has the list
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer
@@ -43,8 +38,6 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "DistributedTrainer",
-    "allgather_object",
-    "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "pin_device",

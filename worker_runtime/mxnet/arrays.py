@@ -41,6 +41,37 @@ _OF_THE_HOST = {"cpu", "cpu_pinned", "cpu_shared"}  # MXNet's types of contexts 
 _HOME = mx.cpu(0)  # where arrays that are made of tensors lie
 
 
+class Views:
+    """The arrays of one call as tensors: `Arrays` of the API.
+
+    Args:
+        more: like what results are, beyond those of the arrays.
+    """
+
+    takes_none = True
+
+    def __init__(self, *more: mx.nd.NDArray) -> None:
+        self._more = more
+        self._homes: list[mx.nd.NDArray] = []
+
+    def read(self, arrays: Sequence[mx.nd.NDArray], *, in_place: bool) -> list[torch.Tensor]:
+        """See `view_for_reading` and `view_for_writing`."""
+        if not in_place:
+            return list(map(view_for_reading, arrays))
+        self._homes = list(map(bring_home, arrays))
+        return list(map(view_for_writing, self._homes))
+
+    def wrap(
+        self, results: Sequence[torch.Tensor], arrays: Sequence[mx.nd.NDArray], *, in_place: bool
+    ) -> Sequence[mx.nd.NDArray]:
+        """See `make_array` and `take_back`."""
+        if not in_place:
+            return list(map(make_array, results, [*arrays, *self._more]))
+        for home, array in zip(self._homes, arrays, strict=True):
+            take_back(home, array)
+        return arrays
+
+
 def view_for_reading(array: mx.nd.NDArray) -> torch.Tensor:
     """The array as a tensor that shares its memory, to be read.
 
@@ -107,13 +138,6 @@ def take_back(home: mx.nd.NDArray, array: mx.nd.NDArray) -> None:
             home.copyto(array)
 
 
-def take_all_back(homes: Sequence[mx.nd.NDArray], arrays: list[mx.nd.NDArray]) -> list[mx.nd.NDArray]:
-    """Give foreign arrays the values of their copies, and return them all."""
-    for home, array in zip(homes, arrays, strict=True):
-        take_back(home, array)
-    return arrays
-
-
 def is_foreign(context: mx.Context) -> bool:
     """Whether there can be no view of what lies there."""
     return context.device_type not in _OF_THE_HOST
@@ -155,6 +179,29 @@ def check_array(array: mx.nd.NDArray) -> None:
         )
 
 
+def sum_parts(parts: Sequence[mx.nd.NDArray]) -> mx.nd.NDArray:
+    """The sum of a gradient's parts as a dense array on the first one's context.
+
+    Args:
+        parts: one for each context, of one shape and dtype, dense or sparse.
+
+    Returns:
+        The first part itself, with the others added, where it is dense; else a new array.
+    """
+    total = _make_dense(parts[0])
+    for part in parts[1:]:
+        total += _make_dense(part).as_in_context(total.context)
+    return total
+
+
+def fill_parts(total: mx.nd.NDArray, parts: Sequence[mx.nd.NDArray]) -> None:
+    """Give all parts of a gradient the values of `total`, which `sum_parts` has made of them."""
+    for part in parts:
+        if part is not total:
+            converted = total if part.stype == total.stype else total.tostype(part.stype)  # which mx.np has not
+            converted.copyto(part)
+
+
 def _make_compact(tensor: torch.Tensor) -> torch.Tensor:
     """One without elements, with the strides that MXNet expects of it: torch leaves the zeros out of their product."""
     strides = [math.prod(tensor.shape[place + 1 :]) for place in range(tensor.dim())]
@@ -170,3 +217,7 @@ def _view(array: mx.nd.NDArray) -> torch.Tensor:
         # the address puts it in order.
         check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(ctypes.c_void_p())))
         return from_dlpack(array.to_dlpack_for_read())
+
+
+def _make_dense(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    return array if array.stype == "default" else array.tostype("default")

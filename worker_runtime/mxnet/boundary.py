@@ -11,16 +11,10 @@ from typing import ParamSpec, TypeVar
 from mxnet.base import MXNetError
 
 from worker_runtime import errors
-from worker_runtime.api import giving_up
 from worker_runtime.errors import HorovodInternalError
 
 P = ParamSpec("P")
 ResultT = TypeVar("ResultT")
-
-
-def gives_up(kind: str) -> Callable[[Callable[P, ResultT]], Callable[P, ResultT]]:
-    """As `giving_up.gives_up`, for a function of this package: what it raises is an MXNetError too."""
-    return lambda function: raises_mxnet_errors(giving_up.gives_up(kind)(function))
 
 
 def raises_mxnet_errors(function: Callable[P, ResultT]) -> Callable[P, ResultT]:

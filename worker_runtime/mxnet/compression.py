@@ -4,38 +4,15 @@ Whatever has `compress` and `decompress` will do where a compressor is asked for
 or an object.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import mxnet as mx
 import numpy as np
 import torch
 
+from worker_runtime.api.arguments import NoneCompressor
 from worker_runtime.mxnet.arrays import make_array, view_for_reading
-
-
-class Compressor(Protocol):
-    """How a gradient is made smaller; the same on all ranks."""
-
-    def compress(self, tensor: mx.nd.NDArray, /) -> tuple[mx.nd.NDArray, Any]:
-        """The array that is to travel, dense, and whatever `decompress` needs to know."""
-
-    def decompress(self, tensor: mx.nd.NDArray, context: Any, /) -> mx.nd.NDArray:  # noqa: ANN401 - what compress gave
-        """The array as it was, of what has come back."""
-
-
-class NoneCompressor:
-    """Sends arrays as they are."""
-
-    @staticmethod
-    def compress(tensor: mx.nd.NDArray) -> tuple[mx.nd.NDArray, None]:
-        """The array itself."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: mx.nd.NDArray, context: None) -> mx.nd.NDArray:
-        """The array itself."""
-        del context
-        return tensor
+from worker_runtime.reduction.settings import Compressor
 
 
 class FP16Compressor:

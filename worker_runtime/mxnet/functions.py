@@ -7,16 +7,13 @@ import mxnet as mx
 import numpy as np
 
 from worker_runtime.api.calls import Call, begin_call
-from worker_runtime.api.object_calls import allgather_object, broadcast_object
-from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
+from worker_runtime.api.functions import allgather_object, broadcast_object
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
-from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.mxnet.arrays import bring_home, check_array, view_for_reading, view_for_writing
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.deferred import Wish, defer_all, list_arrays, settle, spread
-
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 _TITLE = "broadcast_parameters"
 
@@ -57,7 +54,7 @@ def broadcast_parameters(
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = f"{_TITLE}.{prefix}" if prefix else _TITLE
-    gathering = _announce(_TITLE, "allgather_object", title, process_set)
+    gathering = begin_call("allgather_object", title, process_set)
     among = gathering.among
     with gathering.preparing():
         named = _name_parameters(params, prefix or "")
@@ -96,7 +93,7 @@ def broadcast_optimizer_state(
         HorovodInternalError: the operation failed, or Horovod has not been initialized.
     """
     title = "broadcast_optimizer_state"
-    call = _announce(title, "broadcast_object", title, process_set)
+    call = begin_call("broadcast_object", title, process_set)
     with call.preparing():
         if isinstance(trainer, mx.mod.BucketingModule):
             trainer = trainer._curr_module or trainer  # noqa: SLF001 - whose updater all its modules share
@@ -125,7 +122,7 @@ def _broadcast_at_once(call: Call, values: Sequence[Value], root_rank: int) -> N
         homes = [bring_home(arrays[0]) for arrays in lists]
         views = list(map(make_view, homes))
         operation = Broadcast(views, root_rank, call.among, call.name, views)
-    call.executor.run(operation)
+    call.engine.run(operation)
     for home, arrays in zip(homes, lists, strict=True):
         spread(home, arrays)
 
@@ -143,18 +140,6 @@ class _Row(NamedTuple):
     is_array: bool
     shape: tuple[int, ...] | None
     dtype: str | None
-
-
-def _announce(title: str, kind: str, name: str, process_set: ProcessSet) -> Call:
-    """The call that this rank will make, before anything can fail: the others are then told.
-
-    Raises:
-        ValueError: the set is not registered, or this rank is not in it.
-        HorovodInternalError: Horovod has not been initialized.
-    """
-    check_process_set(title, process_set)
-    executor, number = RUNTIME.executor, process_set.find_number(title)
-    return Call(executor, executor.find_members(number, title), executor.make_name(kind, name, number))
 
 
 def _list_updaters(title: str, trainer: object) -> Sequence[mx.optimizer.Updater]:

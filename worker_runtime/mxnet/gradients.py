@@ -19,12 +19,13 @@ import torch
 from worker_runtime.api.process_set import ProcessSet
 from worker_runtime.collectives import Combination, Reduction
 from worker_runtime.membership.runtime import RUNTIME
-from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_all_back, view_for_reading
+from worker_runtime.mxnet.arrays import DTYPES, bring_home, check_array, take_back, view_for_reading
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
-from worker_runtime.mxnet.compression import Compression, Compressor, TensorCompressor
+from worker_runtime.mxnet.compression import Compression, TensorCompressor
 from worker_runtime.mxnet.engine import await_writable, find_address
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.bucket import Entry
+from worker_runtime.reduction.settings import Compressor
 
 
 class Gradient(NamedTuple):
@@ -86,7 +87,7 @@ class ArrayReducer:
         self._groups: dict[torch.Tensor, int] = {}
         self._reducer = GradientReducer(
             lambda: self._named,
-            lambda: RUNTIME.executor,
+            lambda: RUNTIME.engine,
             settings,
             groups=self._groups,
             find_set=lambda: adopt(process_set).find_number("DistributedOptimizer"),
@@ -111,7 +112,8 @@ class ArrayReducer:
         with self.preparing():
             homes = list(map(bring_home, arrays))
             self._reduce(self._enter([(name, home) for (name, _), home in zip(gradients, homes, strict=True)]))
-        take_all_back(homes, arrays)
+        for home, array in zip(homes, arrays, strict=True):
+            take_back(home, array)
 
     def preparing(self) -> AbstractContextManager[None]:
         """While a step's gradients are made for `reduce`: if that fails, the other ranks' step does, too."""
@@ -202,19 +204,19 @@ def is_alone(process_set: ProcessSet) -> bool:
         HorovodInternalError: Horovod has not been initialized.
     """
     number = adopt(process_set).find_number("DistributedOptimizer")
-    executor = RUNTIME.executor
-    ranks = executor.process_sets.list_ranks(number)
-    return executor.rank not in ranks or len(ranks) == 1
+    engine = RUNTIME.engine
+    ranks = engine.process_sets.list_ranks(number)
+    return engine.rank not in ranks or len(ranks) == 1
 
 
 def adopt(process_set: ProcessSet) -> ProcessSet:
     """Let a set that came out of a file with an optimizer be the registered one with the same ranks, if any."""
     if process_set.process_set_id is None:
-        executor = RUNTIME.executor
-        registered = executor.process_sets
+        engine = RUNTIME.engine
+        registered = engine.process_sets
         for number in registered.numbers:
             if list(registered.list_ranks(number)) == process_set.ranks:
-                process_set.register(executor, number)
+                process_set.register(engine, number)
     return process_set
 
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import mxnet as mx
 
+from worker_runtime.api.arguments import read_group_count, read_predivide
 from worker_runtime.api.calls import begin_call, make_allreduce
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.mxnet import contexts
-from worker_runtime.mxnet.arguments import read_factor, read_group_count
-from worker_runtime.mxnet.arrays import bring_home, take_back, view_for_writing
+from worker_runtime.mxnet.arrays import bring_home, fill_parts, sum_parts, take_back, view_for_writing
 from worker_runtime.mxnet.boundary import raises_mxnet_errors
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.states import Wrapper, keep_wrappers, unwrap
@@ -72,7 +71,7 @@ class DistributedOptimizer(Wrapper):
         keep_wrappers()
         own = vars_of(self)
         own["_optimizer"] = unwrap(optimizer)
-        own["_gradient_predivide_factor"] = read_factor(_TITLE, gradient_predivide_factor)
+        own["_gradient_predivide_factor"] = read_predivide(_TITLE, gradient_predivide_factor)
         own["_num_groups"] = read_group_count(_TITLE, num_groups)
         check_process_set(_TITLE, process_set)
         own["_process_set"] = process_set
@@ -131,22 +130,22 @@ class DistributedOptimizer(Wrapper):
         """At once: there is nothing to wait for, or to pack it with."""
         call = begin_call("allreduce", name, self._process_set)
         with call.preparing():
-            total = contexts.gather([grad])
+            total = sum_parts([grad])
             home = bring_home(total)
             view = view_for_writing(home)
             how = make_settings(self._gradient_predivide_factor).how
             operation = make_allreduce(call, [view], how, [view])
-        call.executor.run(operation)
+        call.engine.run(operation)
         take_back(home, total)
-        contexts.scatter(total, [grad])
+        fill_parts(total, [grad])
 
     def _average_many(self, names: Sequence[str], grads: Sequence[mx.nd.NDArray]) -> None:
         reducer = self._find_reducer(names[0])
         with reducer.preparing():
-            totals = [contexts.gather([grad]) for grad in grads]
+            totals = [sum_parts([grad]) for grad in grads]
             reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, grad in zip(totals, grads, strict=True):
-            contexts.scatter(total, [grad])
+            fill_parts(total, [grad])
 
     def _find_reducer(self, key: str) -> ArrayReducer:
         """That of the weights which begin with this one: in each step they are the same."""

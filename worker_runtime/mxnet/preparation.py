@@ -4,9 +4,10 @@ from typing import Any, TypeVar, overload
 
 import mxnet as mx
 
-from worker_runtime.api.job import init, local_rank, size
+from worker_runtime.api.basics import init, local_rank, size
+from worker_runtime.api.functions import broadcast_object
 from worker_runtime.errors import WrongArgumentError
-from worker_runtime.mxnet.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from worker_runtime.mxnet.functions import broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.mxnet.loaders import split_data as split
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.trainer import DistributedTrainer

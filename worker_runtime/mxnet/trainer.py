@@ -6,13 +6,14 @@ from typing import Any
 
 import mxnet as mx
 
+from worker_runtime.api.arguments import check_compression, read_group_count, read_predivide
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.mxnet import contexts
-from worker_runtime.mxnet.arguments import check_compression, read_factor, read_group_count
-from worker_runtime.mxnet.compression import Compression, Compressor
+from worker_runtime.mxnet.arrays import fill_parts, sum_parts
+from worker_runtime.mxnet.compression import Compression
 from worker_runtime.mxnet.gradients import ArrayReducer, Gradient, is_alone, make_settings
 from worker_runtime.mxnet.optimizer import DistributedOptimizer
 from worker_runtime.mxnet.states import unwrap
+from worker_runtime.reduction.settings import Compressor
 
 _TITLE = "DistributedTrainer"
 _FRESHNESS = "ignore_stale_grad=True"  # the exchange that it makes
@@ -110,7 +111,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             params = list(params)
         self._prefix = prefix or ""
         self._num_groups = read_group_count(_TITLE, num_groups)
-        self._gradient_predivide_factor = read_factor(_TITLE, gradient_predivide_factor)
+        self._gradient_predivide_factor = read_predivide(_TITLE, gradient_predivide_factor)
         check_compression(_TITLE, compression)
         check_process_set(_TITLE, process_set)
         self._process_set = process_set
@@ -166,11 +167,11 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # mxnet has n
             names = [f"{self._prefix}{index}" for index, _ in trained]
             if self._shares_freshness:
                 self._share_freshness(names, [parameter for _, parameter in trained])
-            totals = [contexts.gather(each) for each in parts]
+            totals = [sum_parts(each) for each in parts]
             if not alone:
                 self._reducer.reduce([Gradient(name, total) for name, total in zip(names, totals, strict=True)])
         for total, each in zip(totals, parts, strict=True):
-            contexts.scatter(total, each)
+            fill_parts(total, each)
 
     def _share_freshness(self, names: Sequence[str], parameters: Sequence[mx.gluon.Parameter]) -> None:
         """Find out which gradients are new on some rank; where they are not, they become zeros.

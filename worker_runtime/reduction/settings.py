@@ -10,13 +10,17 @@ from worker_runtime.coordination.ordering.buckets import BUCKET_BYTES, FIRST_BUC
 
 
 class Compressor(Protocol):
-    """Makes a gradient smaller before it travels; the same on all ranks."""
+    """How what travels is made smaller, the same on all ranks: a class with static methods will do, or an object.
+
+    In torch both methods are pure, and differentiable where gradients are to flow through. In MXNet they are given
+    arrays, and give arrays.
+    """
 
     def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
-        """What travels, and what `decompress` needs to know."""
+        """What travels, dense, and what `decompress` needs to know."""
 
     def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
-        """The gradient as it was, of what has come back."""
+        """What was given as it was, of what has come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

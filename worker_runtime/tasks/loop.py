@@ -233,7 +233,7 @@ def leave_job() -> None:
 def follows_another() -> bool:
     """Another worker's end was told to this one."""
     runtime = find_runtime()
-    return runtime is not None and runtime.is_initialized and runtime.executor.has_failed
+    return runtime is not None and runtime.is_initialized and runtime.engine.has_failed
 
 
 def find_runtime() -> Any:  # noqa: ANN401 - its type would be imported

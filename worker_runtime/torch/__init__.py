@@ -9,12 +9,7 @@ from worker_runtime.api import names
 from worker_runtime.api.names import *  # noqa: F403 - what is the same in both frameworks; `names` has the list
 from worker_runtime.torch import elastic, ops
 from worker_runtime.torch.compression import Compression
-from worker_runtime.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from worker_runtime.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from worker_runtime.torch.ops import *  # noqa: F403 - Horovod's functions; `ops` has the list
 from worker_runtime.torch.optimizer import DistributedOptimizer
 from worker_runtime.torch.sync_batch_norm import SyncBatchNorm
@@ -42,8 +37,6 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "SyncBatchNorm",
-    "allgather_object",
-    "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",

@@ -4,59 +4,62 @@ Whatever has `compress` and `decompress` will do where a compressor is asked for
 or an object.
 """
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from worker_runtime.api.arguments import NoneCompressor, check_compression
+from worker_runtime.collectives.tensor_operation import check_tensor
 from worker_runtime.errors import WrongArgumentError
-
-_ADVICE = "give hvd.Compression.none, fp16 or bf16, or an object with compress() and decompress()"
-
-
-class Compressor(Protocol):
-    """How a tensor is made smaller; both methods are pure, and differentiable if gradients shall flow through."""
-
-    def compress(self, tensor: torch.Tensor, /) -> tuple[torch.Tensor, Any]:
-        """The tensor that is to travel, dense, and whatever `decompress` needs to know."""
-
-    def decompress(self, tensor: torch.Tensor, context: Any, /) -> torch.Tensor:  # noqa: ANN401 - what compress gave
-        """The tensor as it was, of what has come back."""
+from worker_runtime.reduction.settings import Compressor
 
 
-def check_compression(compression: object) -> None:
-    """Raise WrongArgumentError unless it has what a compressor has."""
-    if not callable(getattr(compression, "compress", None)) or not callable(getattr(compression, "decompress", None)):
-        raise WrongArgumentError(f"compression is {compression!r}; {_ADVICE}")
+class Compressed:
+    """The tensors of one call, smaller on their way: `Arrays` of the API.
 
-
-def compress(compression: Compressor, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """What travels of a tensor, and what `decompress` needs to know.
+    Args:
+        title: of the call, for messages.
+        compression: the compressor.
 
     Raises:
-        WrongArgumentError: it is no compressor, or gives no tensor.
+        WrongArgumentError: it is none.
     """
-    if compression is Compression.none:
-        return tensor, None
-    check_compression(compression)
-    compressed, context = compression.compress(tensor)
-    if not isinstance(compressed, torch.Tensor):
-        raise WrongArgumentError(f"compression made {type(compressed).__name__} of a tensor; it must make a tensor")
-    return compressed, context
 
+    takes_none = False
 
-class NoneCompressor:
-    """Sends tensors as they are."""
+    def __init__(self, title: str, compression: Compressor) -> None:
+        check_compression(title, compression)
+        self._title = title
+        self._compression = compression
+        self._contexts: list[Any] = []
 
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """The tensor itself."""
-        return tensor, None
+    def read(self, arrays: Sequence[torch.Tensor], *, in_place: bool) -> Sequence[torch.Tensor]:
+        """What travels of each.
 
-    @staticmethod
-    def decompress(tensor: torch.Tensor, context: None) -> torch.Tensor:
-        """The tensor itself."""
-        del context
-        return tensor
+        Raises:
+            WrongArgumentError: the compressor does not make a tensor of one.
+        """
+        del in_place  # which no function is that compresses
+        compressed = []
+        for tensor in arrays:
+            check_tensor(self._title, tensor)
+            small, context = self._compression.compress(tensor)
+            if not isinstance(small, torch.Tensor):
+                raise WrongArgumentError(f"compression made {type(small).__name__} of a tensor; it must make a tensor")
+            compressed.append(small)
+            self._contexts.append(context)
+        return compressed
+
+    def wrap(
+        self, results: Sequence[torch.Tensor], arrays: Sequence[torch.Tensor], *, in_place: bool
+    ) -> Sequence[torch.Tensor]:
+        """What each was, of what has come back."""
+        del arrays, in_place
+        return [
+            self._compression.decompress(result, context)
+            for result, context in zip(results, self._contexts, strict=True)
+        ]
 
 
 class _CastingCompressor:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import increment_version
 
-from worker_runtime.api.calls import await_all, begin_call
-from worker_runtime.api.object_calls import allgather_object, broadcast_object
-from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
+from worker_runtime.api.calls import begin_call
+from worker_runtime.api.failures import await_all
+from worker_runtime.api.functions import broadcast_object
+from worker_runtime.api.process_set import ProcessSet, global_process_set
 from worker_runtime.collectives import Broadcast
 from worker_runtime.collectives.tensor_operation import read_root
 from worker_runtime.collectives.untraced import untraced
@@ -20,8 +21,6 @@ from worker_runtime.torch.facade import check_optimizer
 from worker_runtime.torch.optimizer import unwrap
 
 _PAIR = 2
-
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
 @untraced
@@ -51,7 +50,7 @@ def broadcast_parameters(
         tensors = _check_tensors(named)
         operations = [Broadcast((tensor,), root_rank, call.among, call.name, (tensor,)) for call, tensor in calls]
     increment_version(tensors)
-    engine = RUNTIME.executor
+    engine = RUNTIME.engine
     await_all(engine, [engine.submit(operation) for operation in operations])
 
 
@@ -100,9 +99,7 @@ def broadcast_optimizer_state(
     del model
     check_optimizer("broadcast_optimizer_state", optimizer)
     plain = unwrap(optimizer)
-    check_process_set("broadcast_optimizer_state", process_set)
-    number = process_set.find_number("broadcast_optimizer_state")
-    among = RUNTIME.executor.find_members(number, "broadcast_optimizer_state")
+    among = begin_call("broadcast_object", "optimizer.outline", process_set).among
     root_rank = read_root("broadcast_optimizer_state", root_rank, among.ranks)
     is_root = among.rank == root_rank
     own = plain.state_dict()
@@ -113,7 +110,7 @@ def broadcast_optimizer_state(
         lots.setdefault(tensor.device, []).append(tensor)
     for index, tensors in enumerate(lots.values()):
         call = begin_call("broadcast", f"optimizer.state.{index}", process_set)
-        call.executor.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
+        call.engine.run(Broadcast(tensors, root_rank, call.among, call.name, tensors))
     if not is_root:
         load_optimizer_state(plain, outline["param_groups"], state)
 

@@ -22,7 +22,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from worker_runtime.api.job import rank, size
+from worker_runtime.api.basics import rank, size
 from worker_runtime.elastic import sampler as elastic_sampler
 from worker_runtime.preparation import DataNotSplitError, RankOrder, count_share, share_stream
 from worker_runtime.rendezvous import read_is_elastic

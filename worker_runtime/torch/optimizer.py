@@ -1,6 +1,5 @@
 """The distributed optimizer: the user's own optimizer, which steps as one process with the whole batch would."""
 
-import math
 import os
 import warnings
 from collections.abc import Iterable, Sequence
@@ -8,23 +7,24 @@ from typing import Any
 
 import torch
 
+from worker_runtime.api.arguments import check_compression, read_predivide
 from worker_runtime.api.process_set import ProcessSet, check_process_set, global_process_set
-from worker_runtime.api.reductions import Average, choose_reduction
 from worker_runtime.collectives import Combination, Reduction
-from worker_runtime.collectives.combination import read_factor
+from worker_runtime.collectives.combination import choose_reduction
 from worker_runtime.membership.runtime import RUNTIME
 from worker_runtime.reduction import GradientReducer, Settings
 from worker_runtime.reduction.delta import DeltaReducer
 from worker_runtime.reduction.replicas import ReplicaCheck, read_interval
+from worker_runtime.reduction.settings import Compressor
 from worker_runtime.torch.averaging import Averaging, read_passes
-from worker_runtime.torch.compression import Compression, Compressor, check_compression
+from worker_runtime.torch.compression import Compression
 from worker_runtime.torch.delta import Delta
 from worker_runtime.torch.facade import OptimizerT, check_optimizer, list_parameters, make_facade, unwrap
-from worker_runtime.torch.parameter_groups import read_groups
-from worker_runtime.torch.parameter_names import read_names
+from worker_runtime.torch.parameters import read_groups, read_names
 
 __all__ = ["DistributedOptimizer", "unwrap"]
 
+_TITLE = "DistributedOptimizer"
 _WIRE_DTYPES = ((Compression.fp16, torch.float16), (Compression.bf16, torch.bfloat16))  # merged into the averaging
 
 
@@ -39,7 +39,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: Compressor = Compression.none,
     backward_passes_per_step: int = 1,
-    op: int = Average,
+    op: int = Reduction.AVERAGE,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
@@ -94,20 +94,18 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
             raise it as well, when the ranks' parameters or arguments differ (it names both sides, and the next step may
             go on), or when a rank that is needed has ended.
     """
-    check_optimizer("DistributedOptimizer", optimizer)
-    check_process_set("DistributedOptimizer", process_set)
-    check_compression(compression)
+    check_optimizer(_TITLE, optimizer)
+    check_process_set(_TITLE, process_set)
+    check_compression(_TITLE, compression)
     reduction = choose_reduction(op)
-    predivide = read_factor("gradient_predivide_factor", gradient_predivide_factor)
-    if predivide == 0.0 or not math.isfinite(predivide) or not math.isfinite(1.0 / predivide):
-        raise ValueError(f"gradient_predivide_factor is {predivide}; gradients are divided and multiplied by it")
+    predivide = read_predivide(_TITLE, gradient_predivide_factor)
     if predivide != 1.0 and reduction is not Reduction.AVERAGE:
         raise ValueError("gradient_predivide_factor is supported only with op=Average")
     if num_groups != 0:
         warnings.warn("num_groups is deprecated; give the number as groups", DeprecationWarning, stacklevel=2)
         groups = num_groups if groups is None else groups
     passes = read_passes(backward_passes_per_step)
-    size = RUNTIME.executor.size
+    size = RUNTIME.engine.size
     if reduction is Reduction.ADASUM and size > 1 and process_set is not global_process_set:
         raise NotImplementedError("op=Adasum is supported only in the global process set; leave process_set out")
     plain = unwrap(optimizer)
@@ -121,7 +119,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     chosen_groups = read_groups(list_parameters(plain, names), groups)
 
     def find_set() -> int:
-        return process_set.find_number("DistributedOptimizer")
+        return process_set.find_number(_TITLE)
 
     own = None if compression is Compression.none else compression
 
@@ -131,7 +129,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     interval = read_interval(os.environ)
     check = ReplicaCheck(list_own, interval) if interval else None
     if reduction is Reduction.ADASUM:
-        delta = DeltaReducer(list_own, lambda: RUNTIME.executor, find_set, own, check)
+        delta = DeltaReducer(list_own, lambda: RUNTIME.engine, find_set, own, check)
         return make_facade(Delta, plain, __name__, _reducer=delta, _passes=passes, **attributes)
     wire_dtype = next((dtype for known, dtype in _WIRE_DTYPES if known is compression), None)
     settings = Settings(
@@ -142,7 +140,7 @@ def DistributedOptimizer(  # noqa: N802, PLR0917 - Horovod's name and signature
     )
     reducer = GradientReducer(
         list_own,
-        lambda: RUNTIME.executor,
+        lambda: RUNTIME.engine,
         settings,
         passes=passes,
         groups=chosen_groups,

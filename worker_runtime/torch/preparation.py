@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.utils.data import DataLoader
 
-from worker_runtime.api.job import init, local_rank, size
+from worker_runtime.api.basics import init, local_rank, size
 from worker_runtime.errors import WrongArgumentError
 from worker_runtime.preparation import SchedulerExistsError, Switches, choose_device, run_steps
 from worker_runtime.torch.elastic import ElasticSampler, TorchState

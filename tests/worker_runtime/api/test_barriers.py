@@ -5,7 +5,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.api.barriers import barrier, join
+from worker_runtime.api.functions import barrier, join
 
 
 def test_a_barrier_needs_nothing_of_what_is_pending(ranks: RankPool) -> None:

@@ -1,5 +1,6 @@
 """Joining, leaving, a worker's numbers, and what an installation says of itself."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -7,10 +8,10 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.api import capabilities, job
-from worker_runtime.api.basics import HorovodBasics
-from worker_runtime.api.calls import await_all, begin_call, make_allreduce
-from worker_runtime.api.job import start_timeline, stop_timeline
+from worker_runtime.api import basics
+from worker_runtime.api.basics import HorovodBasics, start_timeline, stop_timeline
+from worker_runtime.api.calls import begin_call, make_allreduce
+from worker_runtime.api.failures import await_all
 from worker_runtime.api.process_set import ProcessSet, add_process_set
 from worker_runtime.collectives import AVERAGE
 from worker_runtime.membership.runtime import RUNTIME
@@ -19,25 +20,28 @@ from worker_runtime.rendezvous import Assignment, read_is_elastic, read_numbers
 
 def test_init_and_shutdown_may_be_repeated() -> None:
     try:
-        job.init()
-        job.init()
-        assert (job.is_initialized(), job.rank(), job.size()) == (True, 0, 1)
-        assert (job.local_rank(), job.local_size(), job.cross_rank(), job.cross_size()) == (0, 1, 0, 1)
-        assert job.is_homogeneous()
+        basics.init()
+        basics.init()
+        assert (basics.is_initialized(), basics.rank(), basics.size()) == (True, 0, 1)
+        assert (basics.local_rank(), basics.local_size(), basics.cross_rank(), basics.cross_size()) == (0, 1, 0, 1)
+        assert basics.is_homogeneous()
     finally:
-        job.shutdown()
-        job.shutdown()
-    assert not job.is_initialized()
+        basics.shutdown()
+        basics.shutdown()
+    assert not basics.is_initialized()
 
 
-NUMBERS = (job.rank, job.size, job.local_rank, job.local_size, job.cross_rank, job.cross_size, job.is_homogeneous)
+NUMBERS = (
+    *(basics.rank, basics.size, basics.local_rank, basics.local_size),
+    *(basics.cross_rank, basics.cross_size, basics.is_homogeneous),
+)
 BEFORE_INIT: dict[str, Callable[[], object]] = {
     **{number.__name__: number for number in NUMBERS},
     "begin_call": lambda: begin_call("allreduce", "x"),
     "allreduce": lambda: hvd.allreduce(torch.ones(1)),
     "start_timeline": lambda: start_timeline("t.json"),
     "stop_timeline": stop_timeline,
-    "mpi_threads_supported": capabilities.mpi_threads_supported,
+    "mpi_threads_supported": basics.mpi_threads_supported,
     "included": ProcessSet([0]).included,
     "add_process_set": lambda: add_process_set([0]),
     "barrier": hvd.barrier,
@@ -59,25 +63,25 @@ def test_a_call_before_init_raises(call: Callable[[], object]) -> None:
 def test_hosts_of_different_sizes_are_noticed(
     monkeypatch: pytest.MonkeyPatch, *, local_size: int, cross_size: int, is_even: bool
 ) -> None:
-    job.init()
+    basics.init()
     try:
         world = RUNTIME._require()
         numbers = Assignment(0, 4, 0, local_size, 0, cross_size)
-        monkeypatch.setattr(RUNTIME, "_world", type(world)(numbers, world.executor))
-        assert job.is_homogeneous() is is_even
+        monkeypatch.setattr(RUNTIME, "world", type(world)(numbers, world.engine))
+        assert basics.is_homogeneous() is is_even
         monkeypatch.undo()
     finally:
-        job.shutdown()
+        basics.shutdown()
 
 
 def test_some_ranks_are_refused_and_all_may_be_given_in_any_order(ranks: RankPool) -> None:
     def body() -> object:
-        job.shutdown()
+        basics.shutdown()
         with pytest.raises(ValueError, match=r"^Horovod initialization failed: comm=\[0\] .* make a process set"):
-            job.init(comm=[0])
-        assert not job.is_initialized()
-        job.init(comm=[1, 0])
-        return job.size()
+            basics.init(comm=[0])
+        assert not basics.is_initialized()
+        basics.init(comm=[1, 0])
+        return basics.size()
 
     assert ranks.run(body) == [2, 2]
 
@@ -93,18 +97,18 @@ def test_some_ranks_are_refused_and_all_may_be_given_in_any_order(ranks: RankPoo
 )
 def test_wrong_arguments_are_refused_before_the_job_is_joined(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        job.init(**wrong)
-    assert not job.is_initialized()
+        basics.init(**wrong)
+    assert not basics.is_initialized()
 
 
 def test_process_sets_are_registered_with_init(ranks: RankPool) -> None:
     def body() -> object:
-        job.shutdown()
+        basics.shutdown()
         first, second = ProcessSet([1]), ProcessSet((1, 2))
-        job.init(process_sets=[first, second])
-        job.init(process_sets=[ProcessSet([0])])  # nothing, when initialised
+        basics.init(process_sets=[first, second])
+        basics.init(process_sets=[ProcessSet([0])])  # nothing, when initialised
         sets = HorovodBasics()._get_process_set_ids_and_ranks()
-        return first.process_set_id, second.process_set_id, second.rank() if job.rank() else None, sets
+        return first.process_set_id, second.process_set_id, second.rank() if basics.rank() else None, sets
 
     sets = {0: [0, 1, 2], 1: [1], 2: [1, 2]}
     assert ranks.run(body, size=3) == [(1, 2, None, sets), (1, 2, 0, sets), (1, 2, 1, sets)]
@@ -112,11 +116,11 @@ def test_process_sets_are_registered_with_init(ranks: RankPool) -> None:
 
 def test_a_set_that_is_given_twice_is_named_by_its_place_and_the_worker_has_joined(ranks: RankPool) -> None:
     def body() -> object:
-        job.shutdown()
+        basics.shutdown()
         first = ProcessSet([0])
         with pytest.raises(ValueError, match=r"process_sets\[1\]: Attempted to add a duplicate process set"):
-            job.init(process_sets=[first, ProcessSet([0, 1])])
-        return job.is_initialized(), first.process_set_id
+            basics.init(process_sets=[first, ProcessSet([0, 1])])
+        return basics.is_initialized(), first.process_set_id
 
     assert ranks.run(body) == [(True, 1)] * 2
 
@@ -124,26 +128,24 @@ def test_a_set_that_is_given_twice_is_named_by_its_place_and_the_worker_has_join
 @pytest.mark.parametrize("word", ["dynamic", "Dynamic", "DYNAMIC"])
 def test_dynamic_sets_are_always_possible(word: str) -> None:
     try:
-        job.init(process_sets=word)
+        basics.init(process_sets=word)
     finally:
-        job.shutdown()
+        basics.shutdown()
 
 
 def test_horovods_object_has_the_functions_as_methods() -> None:
-    basics = HorovodBasics()
-    for room in (job, capabilities):
-        names = [name for name, value in vars(room).items() if getattr(value, "__module__", "") == room.__name__]
-        public = [name for name in names if not name.startswith("_")]
-        assert public
-        assert all(getattr(basics, name) is getattr(room, name) for name in public)
+    functions = {name: value for name, value in vars(basics).items() if inspect.isfunction(value)}
+    own = [name for name, value in functions.items() if value.__module__ == basics.__name__ and name[0] != "_"]
+    assert len(own) > 20
+    assert all(getattr(HorovodBasics(), name) is functions[name] for name in own if name != "stopping")
 
 
 def test_there_is_gloo_and_no_mpi_and_the_accelerators_are_those_of_torch() -> None:
-    assert (capabilities.gloo_built(), capabilities.gloo_enabled()) == (True, True)
-    assert (capabilities.mpi_built(), capabilities.mpi_enabled()) == (False, False)
-    assert (capabilities.ddl_built(), capabilities.ccl_built()) == (False, False)
-    assert capabilities.cuda_built() == (torch.version.cuda is not None)
-    assert capabilities.rocm_built() == (torch.version.hip is not None)
+    assert (basics.gloo_built(), basics.gloo_enabled()) == (True, True)
+    assert (basics.mpi_built(), basics.mpi_enabled()) == (False, False)
+    assert (basics.ddl_built(), basics.ccl_built()) == (False, False)
+    assert basics.cuda_built() == (torch.version.cuda is not None)
+    assert basics.rocm_built() == (torch.version.hip is not None)
 
 
 @pytest.mark.parametrize(
@@ -154,13 +156,13 @@ def test_the_version_of_nccl_is_one_number(
 ) -> None:
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: version is not None)
     monkeypatch.setattr("torch.cuda.nccl.version", lambda: version)
-    assert capabilities.nccl_built() == expected
+    assert basics.nccl_built() == expected
 
 
 def test_there_are_neither_mpi_threads_nor_timelines(ranks: RankPool) -> None:
     def body() -> object:
         with pytest.raises(ValueError, match="MPI is not enabled"):
-            capabilities.mpi_threads_supported()
+            basics.mpi_threads_supported()
         with pytest.raises(NotImplementedError, match=r"start_timeline\('t\.json'\): timelines are not served yet"):
             start_timeline("t.json", mark_cycles=True)
         stop_timeline()
@@ -185,9 +187,9 @@ def test_all_operations_are_awaited_also_after_one_has_failed(ranks: RankPool) -
         for name in ("a", "b", "c"):
             call = begin_call("allreduce", name)
             rows = call.among.rank + 1 if name == "b" else 1  # on which the ranks do not agree
-            handles.append(call.executor.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
+            handles.append(call.engine.submit(make_allreduce(call, [torch.ones(rows)], AVERAGE)))
         with pytest.raises(hvd.HorovodInternalError, match="allreduce"):
-            await_all(call.executor, handles)
-        return handles[0].is_done(), call.executor.wait(handles[2])[0].tolist()
+            await_all(call.engine, handles)
+        return handles[0].is_done(), call.engine.wait(handles[2])[0].tolist()
 
     assert ranks.run(body) == [(True, [1.0])] * 2

@@ -22,8 +22,8 @@ EVENTS = (
 
 @pytest.fixture
 def seat(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The runtime as a sampler sees it; a test sets its `executor`."""
-    runtime = SimpleNamespace(executor=Seat.take(0, 1))
+    """The runtime as a sampler sees it; a test sets its `engine`."""
+    runtime = SimpleNamespace(engine=Seat.take(0, 1))
     monkeypatch.setattr(samplers, "RUNTIME", runtime)
     return runtime
 
@@ -32,7 +32,7 @@ def deal(runtime: SimpleNamespace, size: int, count: int, **options: object) -> 
     """The indices that each rank gets."""
     dealt = []
     for rank in range(size):
-        runtime.executor = Seat.take(rank, size)
+        runtime.engine = Seat.take(rank, size)
         sampler = ElasticSampler(range(count), **options)  # type: ignore[arg-type]  # the options are given by the tests
         dealt.append(list(sampler))
         assert len(sampler) == len(dealt[-1]) == sampler.num_samples
@@ -71,12 +71,12 @@ def test_the_order_is_that_of_pythons_generator_seeded_with_seed_and_epoch(seat:
 
 
 def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(0, 2)
+    seat.engine = Seat.take(0, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.record_batch(0, 2)
     state = sampler.state_dict()
     assert state == {"epoch": 0, "processed_num": 4, "ledger": ((2, ((2, ()),)),)}
-    seat.executor = Seat.take(1, 3)
+    seat.engine = Seat.take(1, 3)
     sampler.reset()
     assert (sampler.remaining_indices, list(sampler)) == ([4, 5, 6, 7, 8, 9], [5, 8])
     assert sampler.state_dict() == state
@@ -89,7 +89,7 @@ def test_what_was_processed_is_not_dealt_out_again_after_a_change_of_size(seat: 
 
 
 def test_a_state_of_horovods_means_the_first_samples(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(1, 2)
+    seat.engine = Seat.take(1, 2)
     sampler = ElasticSampler(range(10), shuffle=False)
     sampler.load_state_dict({"epoch": 3, "processed_num": 5})
     assert (sampler.epoch, sampler.processed_num, list(sampler)) == (3, 5, [6, 8, 5])
@@ -104,7 +104,7 @@ def play(runtime: SimpleNamespace, rank: int, size: int, count: int, acts: str) 
     c: a step is committed, from now on without these ranks. l: their loss is heard of. b: a batch of this size.
     s: its state is asked for.
     """
-    seat = runtime.executor = Seat.take(rank, size)
+    seat = runtime.engine = Seat.take(rank, size)
     sampler = ElasticSampler(range(count), shuffle=False)
     for act, *numbers in acts.split():
         ranks = tuple(map(int, numbers))
@@ -195,7 +195,7 @@ def test_a_deal_is_outdated_once_a_step_was_committed_without_one_of_its_ranks(
 
 
 def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
-    seat.executor = Seat.take(0, 2)
+    seat.engine = Seat.take(0, 2)
     sampler = ElasticSampler(range(8), shuffle=False)
     state = sampler.state_dict()
     sampler.record_batch(0, 1)
@@ -208,22 +208,22 @@ def test_what_waits_is_of_its_epoch(seat: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize(("origin", "warned"), [(0, ["3 samples of epoch 0"]), (2, [])])
 def test_samples_that_an_epoch_leaves_are_warned_of_once(seat: SimpleNamespace, origin: int, warned: list[str]) -> None:
-    executor = seat.executor = Seat.take(origin, 3)
+    engine = seat.engine = Seat.take(origin, 3)
     sampler = ElasticSampler(range(9), shuffle=False)
-    executor.commit(1)
+    engine.commit(1)
     sampler.record_batch(0, 3)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         sampler.set_epoch(1)
-        executor.commit()
+        engine.commit()
         sampler.record_batch(0, 9)
         sampler.set_epoch(2)
     assert [str(warning.message).split(" are")[0] for warning in caught] == warned
 
 
 def test_who_is_alone_gets_all(seat: SimpleNamespace) -> None:
-    executor = seat.executor = Seat.take(1, 2)
-    executor.steps.lineage = (1,)
+    engine = seat.engine = Seat.take(1, 2)
+    engine.steps.lineage = (1,)
     sampler = ElasticSampler(range(4), shuffle=False)
     assert (list(sampler), sampler.rank, sampler.num_replicas) == ([0, 1, 2, 3], 0, 1)
     sampler.record_batch(0, 3)
@@ -251,7 +251,7 @@ def test_each_sample_counts_once_per_epoch_over_losses_growth_and_restores() -> 
     counts = Counter[str]()
     with pytest.MonkeyPatch.context() as patch:
         for seed in range(300):
-            runtime = SimpleNamespace(executor=None)
+            runtime = SimpleNamespace(engine=None)
             patch.setattr(samplers, "RUNTIME", runtime)
             job = Job(random.Random(seed), runtime)  # noqa: S311 - a history
             try:

@@ -8,10 +8,10 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
+from worker_runtime.api import functions
 from worker_runtime.collectives import SUM, Allreduce, Barrier
 from worker_runtime.coordination.ordering.questions import GLOBAL_SET
 from worker_runtime.engine.engine import Engine
-from worker_runtime.torch import ops as mpi_ops
 
 LARGE = 100_000  # elements: more than travel inside a question
 
@@ -61,11 +61,11 @@ def test_a_rank_with_a_pending_operation_can_leave_and_the_others_learn_it(ranks
 def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
     def body() -> object:
         first = begin("a"), begin("b")
-        kept = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        kept = len(functions._handle_map), 2 in functions._handle_map, list(functions._handle_map)
         hvd.shutdown()
         with pytest.raises(ValueError, match="has not been initialized"):
             hvd.synchronize(first[0])
-        gone = len(mpi_ops._handle_map), 2 in mpi_ops._handle_map, list(mpi_ops._handle_map)
+        gone = len(functions._handle_map), 2 in functions._handle_map, list(functions._handle_map)
         hvd.init()
         with pytest.raises(ValueError, match="Handle 2 was not created or has been cleared"):
             hvd.poll(2)
@@ -74,12 +74,12 @@ def test_shutdown_and_init_begin_a_new_table(ranks: RankPool) -> None:
     assert ranks.run(body, size=1) == [((1, 2), (2, True, [1, 2]), (0, False, []), 1)]
 
 
-def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_executor_takes_nothing() -> None:
-    executor = Engine()
-    members = executor.find_members(GLOBAL_SET, "x")
+def test_alone_every_operation_is_done_when_it_is_submitted_and_a_closed_engine_takes_nothing() -> None:
+    engine = Engine()
+    members = engine.find_members(GLOBAL_SET, "x")
     operation = Allreduce([torch.ones(1)], SUM, members, "allreduce.x")
-    assert executor.submit(operation).is_done()
-    assert executor.run(operation)[0].tolist() == [1.0]
-    executor.close()
+    assert engine.submit(operation).is_done()
+    assert engine.run(operation)[0].tolist() == [1.0]
+    engine.close()
     with pytest.raises(hvd.HorovodInternalError, match="has not been initialized"):
-        executor.submit(Barrier(members, "barrier.x"))
+        engine.submit(Barrier(members, "barrier.x"))

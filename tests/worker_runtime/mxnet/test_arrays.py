@@ -9,8 +9,16 @@ import torch
 
 from tests.worker_runtime.mxnet.networks import begin_long, make_spoilt
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.mxnet.arrays import DTYPES, check_array, is_foreign, make_array, view_for_reading, view_for_writing
-from worker_runtime.mxnet.contexts import gather, scatter
+from worker_runtime.mxnet.arrays import (
+    DTYPES,
+    check_array,
+    fill_parts,
+    is_foreign,
+    make_array,
+    sum_parts,
+    view_for_reading,
+    view_for_writing,
+)
 from worker_runtime.mxnet.engine import await_writable, find_address
 
 CLASSES = [dtype for dtype in DTYPES if isinstance(dtype, type)]
@@ -188,18 +196,18 @@ def make_parts(stype: str = "default") -> list[mx.nd.NDArray]:
 @pytest.mark.parametrize("is_numpy", [False, True])
 def test_parts_are_summed_and_are_alike_afterwards(*, is_numpy: bool) -> None:
     parts = [part.as_np_ndarray() if is_numpy else part for part in make_parts()]
-    total = gather(parts)
+    total = sum_parts(parts)
     assert total is parts[0]
     total *= 2
-    scatter(total, parts)
+    fill_parts(total, parts)
     assert [part.asnumpy().tolist() for part in parts] == [[[12, 0], [0, 0]]] * 3
     assert [part.context for part in parts] == [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
 
 
 def test_sparse_parts_stay_sparse() -> None:
     parts = make_parts("row_sparse")
-    total = gather(parts)
+    total = sum_parts(parts)
     assert (total.stype, total.asnumpy().tolist()) == ("default", [[6, 0], [0, 0]])
-    scatter(total + 1, parts)
+    fill_parts(total + 1, parts)
     assert [part.stype for part in parts] == ["row_sparse"] * 3
     assert [part.asnumpy().tolist() for part in parts] == [[[7, 1], [1, 1]]] * 3

@@ -1,149 +1,60 @@
-"""Horovod's autograd functions, with its arguments."""
+"""Horovod's autograd functions, with its arguments, for programs that look inside it."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from worker_runtime.api.calls import begin_call
 from worker_runtime.api.process_set import ProcessSet
-from worker_runtime.api.reductions import choose_reduction
-from worker_runtime.collectives import Combination
-from worker_runtime.collectives.alltoall import Splits
-from worker_runtime.coordination.ordering.questions import Reduction
-from worker_runtime.torch.autograd.adjoints import copy, exchange, gather, reduce, scatter
-from worker_runtime.torch.autograd.collective import Collective, keep
+from worker_runtime.collectives.combination import choose, choose_for_scatter
+from worker_runtime.torch.autograd.collective import Collective
+from worker_runtime.torch.autograd.groups import run_differentiably
+
+# The tensors, the name, the process set; and a combination, a root or splits.
+Given = tuple[Sequence[torch.Tensor], str | None, ProcessSet, Any]
 
 
-class HorovodAllreduce(Collective):
-    """Differentiable allreduce of one tensor."""
+def _make(kind: str, read: Callable[..., Given]) -> type[Collective]:
+    """The function of a collective; `read` takes Horovod's arguments of `apply`."""
 
-    @staticmethod
-    def forward(  # type: ignore[override]  # noqa: PLR0917 - Horovod's signature
-        ctx: Any,  # noqa: ANN401 - torch gives its class no type
-        tensor: torch.Tensor,
-        average: bool | None,  # noqa: FBT001 - Horovod's signature
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-    ) -> torch.Tensor:
-        """Combine."""
-        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
-        call = begin_call("allreduce", name, process_set)
-        return keep(ctx, call, reduce(how, call, (tensor,)), (tensor,))[0]
+    def apply(cls: type[Collective], *arguments: Any) -> Any:  # noqa: ANN401 - of each kind others
+        del cls
+        tensors, name, process_set, settings = read(*arguments)
+        results = run_differentiably(kind, begin_call(kind, name, process_set), settings, tensors)
+        return tuple(results) if kind.startswith(("grouped_", "alltoall")) else results[0]
+
+    members = {"apply": classmethod(apply), "__doc__": f"Differentiable {kind}.", "__module__": __name__}
+    return type(f"Horovod{kind.title().replace('_', '')}", (Collective,), members)
 
 
-class HorovodGroupedAllreduce(Collective):
-    """Differentiable allreduce of several tensors at once."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # noqa: PLR0917 - Horovod's signature
-        ctx: Any,  # noqa: ANN401 - as above
-        average: bool | None,  # noqa: FBT001 - Horovod's signature
-        name: str | None,
-        op: int | None,
-        prescale_factor: float,
-        postscale_factor: float,
-        process_set: ProcessSet,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        """Combine."""
-        how = Combination(choose_reduction(op, average), prescale_factor, postscale_factor)
-        call = begin_call("grouped_allreduce", name, process_set)
-        return keep(ctx, call, reduce(how, call, tensors), tensors, 6)
-
-
-class HorovodAllgather(Collective):
-    """Differentiable allgather of one tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: str | None, process_set: ProcessSet) -> torch.Tensor:  # type: ignore[override]  # noqa: ANN401 - as above
-        """Gather."""
-        call = begin_call("allgather", name, process_set)
-        return keep(ctx, call, gather(call, (tensor,)), (tensor,))[0]
-
-
-class HorovodGroupedAllgather(Collective):
-    """Differentiable allgather of several tensors at once."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # its arguments are Horovod's
-        ctx: Any,  # noqa: ANN401 - as above
-        name: str | None,
-        process_set: ProcessSet,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        """Gather."""
-        call = begin_call("grouped_allgather", name, process_set)
-        return keep(ctx, call, gather(call, tensors), tensors, 2)
-
-
-class HorovodBroadcast(Collective):
-    """Differentiable broadcast."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # its arguments are Horovod's
-        ctx: Any,  # noqa: ANN401 - as above
-        tensor: torch.Tensor,
-        root_rank: int,
-        name: str | None,
-        process_set: ProcessSet,
-    ) -> torch.Tensor:
-        """Copy the root's values into a new tensor."""
-        call = begin_call("broadcast", name, process_set)
-        return keep(ctx, call, copy(root_rank, call, (tensor,)), (tensor,))[0]
-
-
-class HorovodAlltoall(Collective):
-    """Differentiable alltoall."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # its arguments are Horovod's
-        ctx: Any,  # noqa: ANN401 - as above
-        tensor: torch.Tensor,
-        splits: Splits | None,
-        name: str | None,
-        process_set: ProcessSet,
-    ) -> tuple[torch.Tensor, ...]:
-        """Exchange; gives the rows and the received splits."""
-        call = begin_call("alltoall", name, process_set)
-        return keep(ctx, call, exchange(splits, call, (tensor,)), (tensor,))
-
-
-class HorovodReducescatter(Collective):
-    """Differentiable reducescatter of one tensor."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # noqa: PLR0917 - Horovod's signature
-        ctx: Any,  # noqa: ANN401 - as above
-        tensor: torch.Tensor,
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-    ) -> torch.Tensor:
-        """Combine and cut."""
-        how = Combination(Reduction(op), prescale_factor, postscale_factor)
-        call = begin_call("reducescatter", name, process_set)
-        return keep(ctx, call, scatter(how, call, (tensor,)), (tensor,))[0]
-
-
-class HorovodGroupedReducescatter(Collective):
-    """Differentiable reducescatter of several tensors at once."""
-
-    @staticmethod
-    def forward(  # type: ignore[override]  # noqa: PLR0917 - Horovod's signature
-        ctx: Any,  # noqa: ANN401 - as above
-        name: str | None,
-        op: int,
-        process_set: ProcessSet,
-        prescale_factor: float,
-        postscale_factor: float,
-        *tensors: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        """Combine and cut."""
-        how = Combination(Reduction(op), prescale_factor, postscale_factor)
-        call = begin_call("grouped_reducescatter", name, process_set)
-        return keep(ctx, call, scatter(how, call, tensors), tensors, 5)
+HorovodAllreduce = _make(
+    "allreduce",
+    lambda x, average, name, op, pre, post, where: (
+        (x,),
+        name,
+        where,
+        choose(op, average, pre, post),
+    ),
+)
+HorovodGroupedAllreduce = _make(
+    "grouped_allreduce",
+    lambda average, name, op, pre, post, where, *xs: (
+        xs,
+        name,
+        where,
+        choose(op, average, pre, post),
+    ),
+)
+HorovodAllgather = _make("allgather", lambda x, name, where: ((x,), name, where, None))
+HorovodGroupedAllgather = _make("grouped_allgather", lambda name, where, *xs: (xs, name, where, None))
+HorovodBroadcast = _make("broadcast", lambda x, root, name, where: ((x,), name, where, root))
+HorovodAlltoall = _make("alltoall", lambda x, splits, name, where: ((x,), name, where, splits))
+HorovodReducescatter = _make(
+    "reducescatter",
+    lambda x, name, op, where, prescale, postscale: ((x,), name, where, choose_for_scatter(op, prescale, postscale)),
+)
+HorovodGroupedReducescatter = _make(
+    "grouped_reducescatter",
+    lambda name, op, where, prescale, postscale, *xs: (xs, name, where, choose_for_scatter(op, prescale, postscale)),
+)

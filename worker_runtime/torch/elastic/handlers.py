@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
-from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.api.functions import broadcast_object
+from worker_runtime.torch.elastic.loader import ElasticSampler
 from worker_runtime.torch.functions import (
     broadcast_model,
-    broadcast_object,
     broadcast_optimizer_state,
     load_optimizer_state,
 )

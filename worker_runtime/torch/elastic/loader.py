@@ -1,13 +1,23 @@
-"""Data loaders that tell their ElasticSampler which batches are processed, and which epoch a pass is."""
+"""The sampler of `elastic` as a data loader of torch takes it, and loaders that tell it which batches are processed."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
-from worker_runtime.torch.elastic.sampler import ElasticSampler
+from worker_runtime.elastic import sampler
 
 LoaderT = TypeVar("LoaderT", bound=DataLoader[Any])
+
+
+class ElasticSampler(sampler.ElasticSampler, Sampler[int]):
+    """Deals the indices of a data set out to the workers; see `worker_runtime.elastic.sampler.ElasticSampler`.
+
+    Args:
+        dataset: what is sampled; only its length counts.
+        shuffle: whether the order is random, another one in each epoch, the same on all ranks.
+        seed: of that order.
+    """
 
 
 class RecordedSampler(ElasticSampler):

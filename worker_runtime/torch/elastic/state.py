@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from worker_runtime.api.job import rank
+from worker_runtime.api.basics import rank
+from worker_runtime.api.functions import broadcast_object
 from worker_runtime.elastic import ObjectState, check_names
 from worker_runtime.errors import CheckpointError
 from worker_runtime.torch.elastic.handlers import (
@@ -18,7 +19,6 @@ from worker_runtime.torch.elastic.handlers import (
     get_handler_registry,
     set_handler_registry,
 )
-from worker_runtime.torch.functions import broadcast_object
 
 __all__ = [
     "ModelStateHandler",

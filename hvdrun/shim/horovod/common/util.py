@@ -109,7 +109,7 @@ def ccl_built(verbose: bool = False) -> bool:
 
 def _is_built(name: str, *, verbose: bool) -> bool:
     del verbose
-    return bool(getattr(find_module("worker_runtime.api.capabilities", __name__), name)())
+    return bool(getattr(find_module("worker_runtime.api.basics", __name__), name)())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ OPERATIONS = (
 )
 _TABLE = {
     "worker_runtime.mxnet": OPERATIONS,
-    "worker_runtime.mxnet.ops": ("is_homogeneous", "handle_average_backwards_compatibility", "_basics"),
+    "worker_runtime.api.basics": ("is_homogeneous", "handle_average_backwards_compatibility", "_basics"),
     "worker_runtime.errors": ("HorovodInternalError",),
 }
 offer(globals(), _TABLE)

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 import worker_runtime.torch as hvd
-from tests.worker_runtime.operations import KINDS, call
+from tests.worker_runtime.operations import call
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch import ops
 from worker_runtime.torch.autograd import horovod
 
 ROWS = 6  # of each rank: they can be divided among one, two and three
@@ -109,12 +108,25 @@ def test_a_gradient_is_that_of_one_process_in_horovods_scale(ranks: RankPool, *,
     assert min(ranks.run(body, size=3)) > 50
 
 
-def test_horovods_functions_stand_in_its_own_module() -> None:
-    functions = {name for name in vars(horovod) if name.startswith("Horovod")}
-    kinds = {f"Horovod{kind.title()}" for kind in KINDS.values()}
-    assert kinds <= functions
-    others = {"HorovodBasics", "HorovodInternalError"}
-    assert functions == {name for name in vars(ops) if name.startswith("Horovod")} - others
+def test_horovods_functions_take_its_arguments_and_are_differentiable(ranks: RankPool) -> None:
+    everyone, how = hvd.global_process_set, (hvd.Sum, 2.0, 1.0)
+
+    def body() -> object:
+        x = torch.ones(2, 1, requires_grad=True)
+        results = (
+            horovod.HorovodAllreduce.apply(x, None, "a", *how, everyone),
+            *horovod.HorovodGroupedAllreduce.apply(None, None, *how, everyone, x, x),
+            horovod.HorovodAllgather.apply(x, "g", everyone),
+            *horovod.HorovodGroupedAllgather.apply(None, everyone, x),
+            horovod.HorovodBroadcast.apply(x, 0, None, everyone),
+            horovod.HorovodAlltoall.apply(x, [1, 1], None, everyone)[0],
+            horovod.HorovodReducescatter.apply(x, None, hvd.Sum, everyone, 2.0, 1.0),
+            *horovod.HorovodGroupedReducescatter.apply(None, hvd.Sum, everyone, 2.0, 1.0, x),
+        )
+        sum(result.sum() for result in results).backward()
+        return [result.sum().item() for result in results], x.grad is not None
+
+    assert ranks.run(body) == [([8.0, 8.0, 8.0, 4.0, 4.0, 2.0, 2.0, 4.0, 4.0], True)] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])

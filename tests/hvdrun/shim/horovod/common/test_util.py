@@ -16,7 +16,7 @@ def util() -> ModuleType:
 
 @pytest.mark.parametrize("name", ["gloo_built", "mpi_built", "nccl_built", "ddl_built", "ccl_built"])
 def test_what_is_built_is_what_the_runtime_says(util: ModuleType, name: str) -> None:
-    runtime = import_module("worker_runtime.api.capabilities")
+    runtime = import_module("worker_runtime.api.basics")
     built = getattr(util, name)(verbose=True)
     assert built is bool(getattr(runtime, name)())
     assert built is {"gloo_built": True, "ddl_built": False}.get(name, built)

@@ -7,7 +7,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.api.giving_up import gives_up
+from worker_runtime.api.calls import gives_up
 
 Call = Callable[[str | None], object]
 

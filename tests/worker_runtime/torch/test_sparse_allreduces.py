@@ -5,7 +5,7 @@ import torch
 
 import worker_runtime.torch as hvd
 from tests.worker_runtime.ranks import RankPool
-from worker_runtime.torch.ops.sparse_allreduces import sparse_allreduce_async
+from worker_runtime.torch.ops import sparse_allreduce_async
 
 
 def make_sparse(values: list[float]) -> torch.Tensor:

@@ -1,12 +1,17 @@
 """Every form of every collective under Horovod's arguments; what the collectives compute is tested with them."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
+import worker_runtime
 import worker_runtime.torch as hvd
 from tests.worker_runtime.operations import FORMS, EveryForm, call
 from tests.worker_runtime.ranks import RankPool
 
+PACKAGE = str(Path(worker_runtime.__file__).parent)
 COMPRESSED = ("allreduce", "grouped_allreduce", "reducescatter", "grouped_reducescatter")
 
 
@@ -92,3 +97,19 @@ def test_a_burst_that_is_answered_while_it_is_waited_for_ends_once(ranks: RankPo
         return results
 
     assert ranks.run(body) == [[1.5] * 300] * 2
+
+
+def test_an_allreduce_passes_through_fourteen_files_at_most(ranks: RankPool) -> None:
+    def body() -> object:
+        x, files = torch.ones(4), set()
+        for _ in range(3):
+            hvd.allreduce(x, name="x")
+        hvd.barrier()
+        sys.settrace(lambda frame, *_: files.add(frame.f_code.co_filename))
+        hvd.allreduce(x, name="x")
+        sys.settrace(None)
+        return sorted(file for file in files if file.startswith(PACKAGE))
+
+    for files in ranks.run(body):
+        assert f"{PACKAGE}/torch/ops.py" in files
+        assert len(files) <= 14, files

@@ -1,0 +1,80 @@
+"""A framework whose arrays are lists has Horovod's functions too: an adapter and their arguments are all it needs."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from worker_runtime.api import basics, functions
+from worker_runtime.api.calls import Request, begins, overwrites, runs, take_first
+from worker_runtime.api.process_set import ProcessSet, global_process_set
+from worker_runtime.collectives import SUM
+
+
+class Lists:
+    """Lists as tensors; in place, their items are replaced."""
+
+    takes_none = True
+
+    def read(self, arrays: Sequence[list[float]], *, in_place: bool) -> list[torch.Tensor]:
+        """Copies."""
+        assert in_place in (True, False)
+        return list(map(torch.tensor, arrays))
+
+    def wrap(self, results: Sequence[torch.Tensor], arrays: Sequence[list[float]], *, in_place: bool) -> Sequence[list]:
+        """New lists, or the old ones."""
+        new = [result.tolist() for result in results]
+        for array, result in zip(arrays, new, strict=True):
+            array[:] = result if in_place else array
+        return arrays if in_place else new
+
+
+@runs
+def allreduce(items: list, name: str | None = None, process_set: ProcessSet = global_process_set) -> Request[list]:
+    """Add up lists."""
+    return Request((items,), name, process_set, SUM._replace(postscale=2.0), take_first, Lists())
+
+
+@runs
+def grouped_allgather(
+    items: Sequence[list], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Request[list[list]]:
+    """Gather lists."""
+    return Request(items, name, process_set, None, list, Lists())
+
+
+allreduce_ = overwrites(allreduce, "allreduce_")
+allreduce_async_ = begins(allreduce_, "allreduce_async_")
+grouped_allgather_async = begins(grouped_allgather, "grouped_allgather_async", tuple)
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    basics.init()
+    yield
+    basics.shutdown()
+
+
+def test_a_function_does_what_its_name_says() -> None:
+    given = [1.0, 2.0]
+    assert allreduce(given) == [2.0, 4.0] != given
+    assert allreduce_(given) is given == [2.0, 4.0]
+    assert functions.synchronize(allreduce_async_(given, name="x")) is given == [4.0, 8.0]
+    assert grouped_allgather([given, [1.0]]) == [given, [1.0]]
+    assert functions.synchronize(grouped_allgather_async([given])) == (given,)
+    assert grouped_allgather([]) == []
+
+
+def test_a_function_has_the_arguments_and_words_of_what_it_is_made_of() -> None:
+    of_allreduce = inspect.signature(allreduce)
+    assert list(of_allreduce.parameters) == ["items", "name", "process_set"]
+    assert of_allreduce.return_annotation is list
+    assert inspect.signature(allreduce_) == of_allreduce
+    assert inspect.signature(allreduce_async_) == of_allreduce.replace(return_annotation=int)
+    assert allreduce_async_.__name__ == allreduce_async_.__qualname__ == "allreduce_async_"
+    begun, in_place, plain = (inspect.getdoc(each) or "" for each in (allreduce_async_, allreduce_, allreduce))
+    assert begun.startswith("Begin `allreduce_`; not differentiable.")
+    assert begun.endswith(in_place)
+    assert in_place.startswith("`allreduce` in place:")
+    assert in_place.endswith(plain)
