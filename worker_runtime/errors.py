@@ -259,7 +259,10 @@ class UnfinishedStepError(ValueError):
 class ReplicasDifferError(RuntimeError):
     """The ranks do not have the same parameters; no HorovodInternalError: it is the program that lets them part.
 
-    step: after which they were found to differ; 0 for before the first one.
+    Args:
+        parameter: that differs.
+        step: after which it was found to differ; 0 for before the first one.
+        equal_step: after which all were found equal last.
     """
 
     def __init__(self, parameter: str, step: int, equal_step: int) -> None:
