@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.worker_runtime.ranks import RankPool
-from tests.worker_runtime.sampled_job import Job, Communicator, play_job
+from tests.worker_runtime.sampled_job import Communicator, Job, play_job
 from worker_runtime.elastic import sampler as samplers
 from worker_runtime.elastic.sampler import ElasticSampler
 
