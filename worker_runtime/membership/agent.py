@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn
 
 from worker_runtime.rendezvous import Bootstrap, RendezvousError, name_stop_file
 from worker_runtime.startup.parent_process import read_start, wait_for_end
@@ -42,21 +42,19 @@ _RETRY_SECONDS = 0.1  # an agent listens a little later than it starts its first
 _STDERR = 2
 _EXIT_CODE = 75
 
-ClientT = TypeVar("ClientT")
 
-
-class AgentWatch(Generic[ClientT]):
+class AgentWatch:
     """Ends this process with the agent that has started it, from the first call to that on.
 
     Args:
         connect: makes a client for such calls.
     """
 
-    def __init__(self, connect: Callable[[Bootstrap], ClientT]) -> None:
+    def __init__(self, connect: Callable[[Bootstrap], "WorkerClient"]) -> None:
         self._connect = connect
         self._thread: threading.Thread | None = None
 
-    def connect(self, bootstrap: Bootstrap) -> ClientT:
+    def connect(self, bootstrap: Bootstrap) -> "WorkerClient":
         """A client of the rendezvous for this worker."""
         if self._thread is None:
             self._thread = threading.Thread(target=watch, args=(bootstrap,), name="hvd-agent-watch", daemon=True)

@@ -1,4 +1,4 @@
-"""The one door from a training process to the rendezvous package; see `isolation` for why there is only one.
+"""The only import of the rendezvous package by a training process; see `isolation` for why there is only one.
 
 In comes what the agent's variables tell this worker (`Bootstrap` and others). Out come clients of the rendezvous, and
 its plain values.

@@ -46,16 +46,12 @@ class BackendRefusedError(InitializationError):
 
     def __init__(self, backend: Backend, objection: str) -> None:
         super().__init__(f"the backend {backend} cannot be used here: {objection}")
-        self.backend = backend
-        self.objection = objection
 
 
 class CanaryError(InitializationError, RuntimeError):
     """A new group of a backend failed a test whose result is known; all its members raise this alike.
 
     It is a RuntimeError too since groups of process sets are made late, where errors of communication are expected.
-
-    positions: of the members that saw a fault, in the group.
     """
 
     def __init__(self, backend: Backend, positions: Sequence[int], size: int, fault: str) -> None:
@@ -64,8 +60,6 @@ class CanaryError(InitializationError, RuntimeError):
             f"the backend {backend} failed its test on {len(positions)} of {size} members (the first is member "
             f"{positions[0]}){seen}; use another one, as with --backend gloo"
         )
-        self.backend = backend
-        self.positions = tuple(positions)
 
 
 class SharedDeviceError(RuntimeError):
@@ -78,8 +72,6 @@ class SharedDeviceError(RuntimeError):
             "torch.cuda.set_device(hvd.local_rank()) before the first CUDA tensor is made, or let them share it with "
             "--backend gloo"
         )
-        self.device = device
-        self.local_rank = local_rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +79,7 @@ class Choice:
     """The backends of one job; all its workers have the same.
 
     cpu, cuda: for tensors on such devices.
-    holds_host: whoever waits for an operation on CUDA waits for its end, and not only his stream: in a job that
+    holds_host: a wait for an operation on CUDA holds the host until its end, and not only the stream: in a job that
         outlives its workers, what is called done must be done.
     """
 

@@ -150,30 +150,8 @@ class OptimizerStateHandler(StatefulHandler):
             reducer.resume(course)
 
 
-class SamplerStateHandler(StateHandler):
+class SamplerStateHandler(StatefulHandler):
     """Keeps a sampler: the epoch, and how much of it is processed."""
-
-    def save(self) -> None:
-        """Copy its state."""
-        self._saved = self.value.state_dict()
-
-    def restore(self) -> None:
-        """Load the copy."""
-        self.value.load_state_dict(self._saved)
-
-    def sync(self) -> None:
-        """Let all ranks go on where rank 0 is."""
-        self.value.load_state_dict(broadcast_object(self.value.state_dict(), name="elastic.sampler"))
-        self.save()
-
-    def to_checkpoint(self) -> Any:  # noqa: ANN401 - what can be pickled
-        """The copy."""
-        return self._saved
-
-    def from_checkpoint(self, kept: Any) -> Any:  # noqa: ANN401 - as above
-        """Load it."""
-        self.value.load_state_dict(kept)
-        return self.value
 
     def describe_course(self) -> Any:  # noqa: ANN401 - a truth value
         """Whether somebody is in the midst of a pass."""
