@@ -62,7 +62,7 @@ def test_what_is_missing_is_refused_with_what_provides_it(
 ) -> None:
     with pytest.raises(BackendRefusedError) as caught:
         choose(wish, features)
-    assert caught.value.objection == find_objection(wish, features)
+    assert find_objection(wish, features) in str(caught.value)
     assert all(word in str(caught.value) for word in words)
     assert "install ucc" not in str(caught.value)  # the package of that name is something else
 
