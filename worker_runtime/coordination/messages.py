@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from worker_runtime.coordination import wire
 from worker_runtime.coordination.operation import Batcher, Handle, Operation
 from worker_runtime.coordination.ordering.questions import Kind, Release, Signature
-from worker_runtime.coordination.wire import Frame, Released
+from worker_runtime.coordination.wire import Frame, Released, encode_question
 from worker_runtime.errors import UnsendableError
 
 BURST = 256  # questions that are sent at once when more follow: the sequencer takes them up meanwhile
@@ -92,20 +92,19 @@ class Outbox:
         length = 0
         try:
             for (operation, signature, name), payload in zip(gathered, _pack(gathered), strict=True):
-                process_set, factors = operation.question.process_set, operation.question.factors
+                process_set, _, _, factors = operation.question
                 if isinstance(payload, Exception):
                     piece: bytes | memoryview = b""
-                    head = wire.encode_question(self._call_failure(payload), process_set, name)
+                    head = encode_question(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
-                    head = wire.encode_question(
-                        signature, process_set, name, operation.extents, len(piece), factors=factors
-                    )
-                if length + len(head) + len(piece) > wire.MAX_FRAME_BYTES:
+                    head = encode_question(signature, process_set, name, operation.extents, len(piece), factors)
+                count = len(head) + len(piece)
+                if length + count > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)
                     pieces, length = [], 0
                 pieces += (head, piece)
-                length += len(head) + len(piece)
+                length += count
             frames += _close(pieces, length)
         except BaseException:  # of a signal's handler: what was counted must be sent
             self._operations[:0] = gathered

@@ -60,6 +60,7 @@ _GREETING = struct.Struct(f"<QI{NONCE_BYTES}s{PROOF_BYTES}s")
 GREETING_BYTES = _GREETING.size
 _NUMBERS = struct.Struct("<QI")
 _QUESTION = struct.Struct("<IHHHIdd")  # signature, set, bytes of the name, extents, bytes of the payload, factors
+_pack_question = _QUESTION.pack
 _RELEASES = struct.Struct("<IIQHHq")  # first question, how many, first index, joined members, extents of each, value
 _TERMS = struct.Struct("<IQHHq")  # the same but for the question
 _NUMBER = struct.Struct("<I")
@@ -246,11 +247,10 @@ def encode_question(
     name: bytes,
     extents: Sequence[int] = (),
     payload_bytes: int = 0,
-    *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question, to be followed by its payload."""
-    head = _QUESTION.pack(signature, process_set, len(name), len(extents), payload_bytes, *factors)
+    head = _pack_question(signature, process_set, len(name), len(extents), payload_bytes, factors[0], factors[1])
     return head + name + struct.pack(f"<{len(extents)}q", *extents) if extents else head + name
 
 
