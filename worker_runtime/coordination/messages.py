@@ -32,19 +32,17 @@ _Pieces = list[bytes | memoryview]
 
 
 class Outbox:
-    """Frames and questions that were gathered, in their order."""
+    """Frames and questions that were gathered, in their order.
+
+    asked: how many questions were asked until now.
+    """
 
     def __init__(self) -> None:
         self._signatures: OrderedDict[Signature, int] = OrderedDict()  # the one that was used last at the end
         self._latest: tuple[Signature | None, int] = (None, -1)  # of them: in a burst most are one object
         self._frames: _Pieces = []  # signatures and complete frames
         self._operations: list[_Gathered] = []  # that were asked for after these
-        self._asked = 0
-
-    @property
-    def asked(self) -> int:
-        """How many questions were asked until now."""
-        return self._asked
+        self.asked = 0
 
     @property
     def is_full(self) -> bool:
@@ -66,7 +64,7 @@ class Outbox:
         except (TypeError, ValueError, ArithmeticError, RecursionError, struct.error) as error:
             raise UnsendableError(operation.title, str(error)) from None
         self._operations.append((operation, signature, name))
-        number, self._asked = self._asked, (self._asked + 1) % NUMBERS
+        number, self.asked = self.asked, (self.asked + 1) % NUMBERS
         return number
 
     def tell(self, kind: Frame, body: bytes = b"") -> None:
@@ -98,7 +96,7 @@ class Outbox:
                     head = encode_question(self._call_failure(payload), process_set, name)
                 else:
                     piece = payload
-                    head = encode_question(signature, process_set, name, operation.extents, len(piece), factors)
+                    head = encode_question(signature, process_set, name, operation.extents, len(piece), factors=factors)
                 count = len(head) + len(piece)
                 if length + count > wire.MAX_FRAME_BYTES:
                     frames += _close(pieces, length)

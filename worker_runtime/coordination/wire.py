@@ -247,6 +247,7 @@ def encode_question(
     name: bytes,
     extents: Sequence[int] = (),
     payload_bytes: int = 0,
+    *,
     factors: tuple[float, float] = (1.0, 1.0),
 ) -> bytes:
     """One question, to be followed by its payload."""
